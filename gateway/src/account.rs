@@ -1,18 +1,18 @@
-//! Accounts: what all of a user's flows share, whichever thread they are on.
+//! Accounts: what all flows of a user share, whichever thread they are on.
 //!
-//! Promises: taking and giving back a place is one atomic operation; places never leak, because a
-//! [`ConnectionPermit`] gives its own back when it is dropped. Leaves to others: what all users together may
-//! have (`budget`), credit and rate, which will stand here too.
+//! Guarantees: a permit is acquired and returned by one atomic operation. Permits never leak, because a
+//! [`ConnectionPermit`] returns itself when it is dropped.
+//!
+//! Not handled here: what all users together may have (`budget`). Credit and rate will belong here too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Sessions that a user may have beyond their connections: a browser keeps 32 connections to a proxy
-/// (Chromium's and Firefox's default), also where one request at a time is allowed.
+/// Sessions that a user may have beyond their connections. A browser keeps 32 connections to a proxy (the
+/// default of Chromium and Firefox), also where one request at a time is allowed.
 pub const SESSIONS_SPARE: u32 = 32;
 
-/// By what an account is known where its counts are kept elsewhere. A user who is removed and added again
-/// has another one.
+/// The key of an account in tables kept elsewhere. A user that is removed and added again gets another one.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct AccountId(u64);
 
@@ -32,13 +32,13 @@ impl AccountId {
 pub struct Account {
     id: AccountId,
     name: Box<str>,
-    /// Flows open now, and requests on their way to become one.
+    /// Open flows, and requests that are becoming one.
     connections: AtomicU32,
-    /// The cap; 0 is none.
+    /// The bound; 0 is none.
     connections_max: AtomicU32,
-    /// Client connections of plain HTTP, whether they have a request or not.
+    /// Client connections of plain HTTP, with or without a request.
     sessions: AtomicU32,
-    /// The user was removed or disabled: nothing new, and what is open ends.
+    /// The user was removed or disabled: nothing new is admitted, and what is open ends.
     revoked: AtomicBool,
 }
 
@@ -65,7 +65,7 @@ impl Account {
         &self.name
     }
 
-    /// Takes a place for a flow; `None` when the cap is reached or the user is revoked.
+    /// Acquires a permit for a flow; `None` when the bound is reached or the user is revoked.
     pub fn try_acquire(self: &Arc<Account>) -> Option<ConnectionPermit> {
         let cap = self.connections_max.load(Ordering::Relaxed);
         let increment = |acquired: u32| (cap == 0 || acquired < cap).then_some(acquired + 1);
@@ -74,7 +74,7 @@ impl Account {
         permit.filter(|_| !self.is_revoked())
     }
 
-    /// Counts one more session, unless the user has as many as they may; says how many that makes.
+    /// Counts one more session and returns the new count; `None` when the user has as many as they may.
     pub(crate) fn add_session(&self) -> Option<u32> {
         let cap = self.connections_max.load(Ordering::Relaxed);
         let increment = |acquired: u32| {
@@ -84,22 +84,22 @@ impl Account {
         before.ok().map(|before| before + 1)
     }
 
-    /// Counts one session less; says how many are left.
+    /// Counts one session less and returns the new count.
     pub(crate) fn remove_session(&self) -> u32 {
         self.sessions.fetch_sub(1, Ordering::Relaxed) - 1
     }
 
-    /// Client connections of plain HTTP now.
+    /// The client connections of plain HTTP now.
     pub fn sessions(&self) -> u32 {
         self.sessions.load(Ordering::Relaxed)
     }
 
-    /// Flows open now, and requests on their way to become one.
+    /// The open flows now, and the requests that are becoming one.
     pub fn connections(&self) -> u32 {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Sets the cap anew; open flows above it stay.
+    /// Sets the bound; open flows above it stay.
     pub fn set_connections_max(&self, connections_max: u32) {
         self.connections_max.store(connections_max, Ordering::Relaxed);
     }
@@ -109,13 +109,13 @@ impl Account {
         self.revoked.load(Ordering::Relaxed)
     }
 
-    /// Revokes the account, for good: a user that is enabled or added again gets another one.
+    /// Revokes the account, permanently: a user that is enabled or added again gets another one.
     pub fn revoke(&self) {
         self.revoked.store(true, Ordering::Relaxed);
     }
 }
 
-/// A flow's place in its user's account.
+/// The right to one flow of a user; returned when it is dropped.
 #[derive(Debug)]
 pub struct ConnectionPermit(Arc<Account>);
 

@@ -1,23 +1,23 @@
 //! The budget: the client connections that all users together may have.
 //!
-//! Promises: flows never exceed the bound, and a connection without a flow never takes a place that a flow
-//! needs: a flow is admitted while there are fewer flows than the bound, and connections without one make
-//! room. Connections without a flow are added below the bound only; so both kinds together stay below twice
-//! the bound, and come back to it as fast as threads take turns. Places never leak: their guards give them
-//! back. Leaves to others: which connection makes room (`session/resting.rs`), and what one user may have
-//! (`account`).
+//! Guarantees: Flows never exceed the bound, and an idle connection never takes a slot that a flow needs. A
+//! flow is admitted while there are fewer flows than the bound, and idle connections are evicted for it. Idle
+//! connections are added below the bound only. So both kinds together stay below twice the bound, and return
+//! to it within a pass of the threads. Slots never leak: the permits return them.
+//!
+//! Not handled here: which connection is evicted (`session/idle.rs`), and what one user may have (`account`).
 //!
 //! ```text
-//!   flows         a tunnel from its dial on; a plain HTTP request from its dial to its answer's end
+//!   flows         a tunnel from its dial on; a plain HTTP request from its dial to its response's end
 //!   idle          a client connection of plain HTTP without one of these
 //!   flows + idle > bound:  the thread that admitted a flow ends an idle connection of its own,
 //!                          or has the other threads look for one
 //! ```
 //!
-//! Which connection ends is judged by what users hold, and not by age alone: else a user with hundreds of
-//! connections has one of another user ended with each flow. Only users who hold the average or more make
-//! room, of whom there is always one. Live flows of one user may take every place where their own bound is
-//! no lower than the gateway's; `tollgate check` warns of that.
+//! The victim is chosen by what users hold, and not by age alone. Otherwise each flow of a user with hundreds
+//! of connections would end a connection of another user. Only users that hold the average or more lose
+//! connections, and there is always one. The flows of one user may take every slot if their own bound is no
+//! lower than the gateway's; `tollgate check` warns of that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -26,20 +26,20 @@ use engine::inbox::Notifier;
 
 use crate::account::Account;
 
-/// See the file's header.
+/// The counts of all flows and sessions, and the bound on them.
 #[derive(Debug)]
 pub(crate) struct Budget {
     /// The bound (`[limits] connections`).
     connections_max: AtomicU32,
-    /// Flows and idle connections in one word, so that both are judged at one instant.
+    /// Flows and idle connections in one word, so that both are compared at one instant.
     counts: AtomicU64,
-    /// Client connections of plain HTTP that belong to a user, idle or not.
+    /// Client connections of plain HTTP of all users, idle or not.
     sessions: AtomicU32,
-    /// Users who have one.
+    /// Users that have a session.
     holders: AtomicU32,
-    /// How often a thread found nothing of its own to end.
+    /// How often a thread found no idle connection of its own to end.
     reclaim_requests: AtomicU32,
-    /// The threads that may have something to end.
+    /// The threads that may have idle connections.
     threads: Vec<Arc<Notifier>>,
 }
 
@@ -57,12 +57,12 @@ impl Counts {
     }
 }
 
-/// What [`Budget::counts`] grows by with a flow, and with an idle connection.
+/// The increments of [`Budget::counts`] for a flow and for an idle connection.
 const FLOW: u64 = 1 << 32;
 const IDLE: u64 = 1;
 
 impl Budget {
-    /// Nothing is taken yet, and nothing may be, before [`Budget::set_connections_max`].
+    /// An empty budget. Its bound is 0 until [`Budget::set_connections_max`].
     pub(crate) fn new(threads: Vec<Arc<Notifier>>) -> Arc<Budget> {
         Arc::new(Budget {
             connections_max: AtomicU32::new(0),
@@ -74,19 +74,19 @@ impl Budget {
         })
     }
 
-    /// Sets the bound anew; flows above it stay.
+    /// Sets the bound; flows above it stay.
     pub(crate) fn set_connections_max(&self, connections_max: u32) {
         self.connections_max.store(connections_max, Ordering::Relaxed);
     }
 
-    /// Takes a place for a flow; `None` if there are as many flows as there may be.
+    /// Acquires a permit for a flow; `None` if there are as many flows as there may be.
     pub(crate) fn acquire_flow(self: &Arc<Budget>) -> Option<FlowPermit> {
         let max = self.connections_max.load(Ordering::Relaxed);
         self.add(FLOW, |Counts(flows, _)| flows < max).then(|| FlowPermit(Arc::clone(self)))
     }
 
-    /// Takes a place for an idle connection of `account`. `None` if the user has as many as they may, or if
-    /// the place would be at the cost of another connection.
+    /// Acquires a permit for an idle connection of `account`. `None` if the user has as many as they may, or
+    /// if another connection would have to end for it.
     pub(crate) fn acquire_session(self: &Arc<Budget>, account: &Arc<Account>) -> Option<SessionPermit> {
         let max = u64::from(self.connections_max.load(Ordering::Relaxed));
         if !self.add(IDLE, |counts| counts.sum() < max) {
@@ -101,26 +101,26 @@ impl Budget {
         Some(SessionPermit { budget: Arc::clone(self), account: Arc::clone(account), is_idle: true })
     }
 
-    /// Whether idle connections have places that flows were given since.
+    /// Whether idle connections hold slots that flows have taken since.
     pub(crate) fn is_exceeded(&self) -> bool {
         let max = u64::from(self.connections_max.load(Ordering::Relaxed));
         Counts::from_word(self.counts.load(Ordering::Relaxed)).sum() > max
     }
 
-    /// Has every thread look for a connection to end.
+    /// Requests that every thread looks for a connection to end.
     pub(crate) fn request_reclaim(&self) {
         self.reclaim_requests.fetch_add(1, Ordering::Relaxed);
-        // A thread that announces its sleep compares the number once more: `Notifier::wake` has the fence.
+        // A thread that announces its sleep compares the number once more; `Notifier::wake` has the fence.
         self.threads.iter().for_each(|thread| thread.wake());
     }
 
-    /// The number of calls so far: a thread that finds another number than before has to look. Read in each
-    /// turn, and written under pressure only.
+    /// The number of requests so far. A thread that reads another number than before has to look. It is read
+    /// in each pass, and written under pressure only.
     pub(crate) fn reclaim_requests(&self) -> u32 {
         self.reclaim_requests.load(Ordering::Relaxed)
     }
 
-    /// Has `end_one` end connections until the bound holds, or until it finds none to end.
+    /// Calls `end_one` until the bound holds or it finds nothing to end.
     pub(crate) fn reclaim(&self, mut end_one: impl FnMut() -> bool) {
         while self.is_exceeded() && end_one() {}
     }
@@ -131,7 +131,7 @@ impl Budget {
     }
 }
 
-/// A flow's place in the budget.
+/// The right to one flow; returned when it is dropped.
 #[derive(Debug)]
 pub(crate) struct FlowPermit(Arc<Budget>);
 
@@ -141,7 +141,7 @@ impl Drop for FlowPermit {
     }
 }
 
-/// The place of a client connection of plain HTTP, in the budget and among its user's sessions.
+/// The right to one client connection of plain HTTP, in the budget and among its user's sessions.
 #[derive(Debug)]
 pub(crate) struct SessionPermit {
     budget: Arc<Budget>,
@@ -155,8 +155,8 @@ impl SessionPermit {
         Arc::ptr_eq(&self.account, account)
     }
 
-    /// Notes whether the connection is idle. While it is not, a request of it is bounded by the user's
-    /// connections and has, from its dial on, a flow's place.
+    /// Records whether the connection is idle. While it is not, its request is bounded by the user's
+    /// connections, and holds a flow's permit from its dial on.
     pub(crate) fn set_idle(&mut self, is_idle: bool) {
         match (self.is_idle, is_idle) {
             (false, true) => drop(self.budget.counts.fetch_add(IDLE, Ordering::Relaxed)),
@@ -171,8 +171,8 @@ impl SessionPermit {
         self.account.is_revoked()
     }
 
-    /// Takes a place for a flow, in exchange for that of an idle connection; `None` if there are as many
-    /// flows as there may be.
+    /// Exchanges the permit of an idle connection for that of a flow; `None` if there are as many flows as
+    /// there may be.
     pub(crate) fn acquire_flow(&mut self) -> Option<FlowPermit> {
         self.set_idle(false);
         self.budget.acquire_flow()
@@ -183,13 +183,13 @@ impl SessionPermit {
         &self.account
     }
 
-    /// How many connections the user has.
+    /// The number of connections that the user has.
     pub(crate) fn weight(&self) -> u32 {
         self.account.sessions()
     }
 
-    /// Whether the user has at least as many as users have on average. Those of a user who has fewer do not
-    /// make room for others.
+    /// Whether the user has at least the average number of sessions. Connections of users with fewer are not
+    /// evicted.
     pub(crate) fn is_heavy(&self) -> bool {
         let holders = u64::from(self.budget.holders.load(Ordering::Relaxed));
         let sessions = u64::from(self.budget.sessions.load(Ordering::Relaxed));
@@ -267,7 +267,7 @@ mod tests {
         let mut idle: Vec<_> = (0..2).filter_map(|_| budget.acquire_session(&ann)).collect();
         let _flow = budget.acquire_flow().unwrap();
         budget.reclaim(|| false);
-        assert!(budget.is_exceeded(), "nothing can be ended here");
+        assert!(budget.is_exceeded(), "this thread has nothing to end");
         budget.reclaim(|| idle.pop().is_some());
         assert_eq!((idle.len(), budget.is_exceeded()), (1, false));
     }

@@ -1,6 +1,6 @@
-//! The time as HTTP writes it (RFC 9110, section 5.6.7).
+//! The current time as HTTP writes it (RFC 9110, section 5.6.7).
 //!
-//! Promises: calendar arithmetic once a second at most. Leaves to others: where it is written.
+//! Guarantees: calendar arithmetic at most once a second.
 
 use std::cell::{Cell, RefCell};
 
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimePrinter;
 use sys::clock::{self, WallNanos};
 
-/// A thread's memory of the last second's text.
+/// A thread's text of the current second.
 #[derive(Default)]
 pub(crate) struct HttpDate {
     second: Cell<u64>,
@@ -16,7 +16,7 @@ pub(crate) struct HttpDate {
 }
 
 impl HttpDate {
-    /// Gives the present time to `write`.
+    /// Calls `write` with the current time.
     pub(crate) fn with<T>(&self, write: impl FnOnce(&str) -> T) -> T {
         self.at(clock::wall());
         write(&self.text.borrow())
@@ -31,7 +31,7 @@ impl HttpDate {
         let time = i64::try_from(second).ok().and_then(|second| Timestamp::from_second(second).ok());
         let time = time.unwrap_or(Timestamp::UNIX_EPOCH);
         let text = DateTimePrinter::new().timestamp_to_rfc9110_string(&time);
-        self.text.replace(text.expect("a timestamp of this century has four digits of year"));
+        self.text.replace(text.expect("the year has four digits until 9999"));
     }
 }
 

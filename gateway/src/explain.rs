@@ -1,9 +1,11 @@
-//! An explanation: each step of the decision on one request, without the request.
+//! An explanation: each step of the decision on a request, without the request.
 //!
-//! Guarantees: the gateway's own steps by its own code: `judgement` judges, the resolver of the configuration
-//! looks the name up, and the order of the addresses is that of `dial`. Leaves out what only a running
-//! gateway knows: answers that it remembers, connections to a destination that it keeps, ports that the
-//! kernel chose for its listeners, what `serve --allow` added, and limits.
+//! Guarantees: the gateway's own code makes each step. `judgement` judges, the configured resolver looks the
+//! name up, and `dial` orders the addresses.
+//!
+//! Not handled here: what only a running gateway knows. That is cached names, kept connections to a
+//! destination, ports that the kernel chose for listeners, destinations that `serve --allow` added, and
+//! limits.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -20,16 +22,16 @@ use crate::identity::AuthError;
 use crate::jobs;
 use crate::own::leads_back;
 
-/// See the file's header.
+/// The steps and the outcome of one decision.
 #[derive(Debug)]
 pub struct Explanation {
-    /// What the name, or the address that was asked for, led to; none if it was denied before that.
+    /// What the requested host resolved to; `None` if it was denied before that.
     pub found: Option<Result<Vec<IpAddr>, ResolveError>>,
-    /// Each address that was found, judged.
+    /// Each resolved address, judged.
     pub addresses: Vec<Judged>,
-    /// What comes of it.
+    /// The result.
     pub outcome: Outcome,
-    /// What would allow that which a missing rule denies.
+    /// What would allow a request that a missing rule denies.
     pub remedy: Option<Remedy>,
 }
 
@@ -38,7 +40,7 @@ pub struct Explanation {
 pub struct Judged {
     /// The address.
     pub address: IpAddr,
-    /// Its class, with the gateway's own listeners known.
+    /// Its class; the gateway's own listeners are known.
     pub class: AddressClass,
     /// The verdict.
     pub verdict: Verdict,
@@ -51,16 +53,16 @@ pub struct Outcome {
     pub allowed: bool,
     /// The reason as the log writes it.
     pub code: &'static str,
-    /// The reason as the client would be told.
+    /// The reason as the client would receive it.
     pub reason: String,
     /// The rule that decided, if one did.
     pub rule: Option<String>,
-    /// The addresses that it would dial, in this order, until one answers.
+    /// The addresses that it would dial, in this order, until one connects.
     pub dials: Vec<SocketAddr>,
 }
 
 impl Outcome {
-    /// What comes of each request of a disabled user.
+    /// The outcome of each request of a disabled user.
     pub fn of_disabled() -> Outcome {
         Outcome {
             allowed: false,
@@ -72,11 +74,11 @@ impl Outcome {
     }
 }
 
-/// Explains what the gateway that runs by `config` would decide about `target` for a user of it. The name is
-/// looked up unless `addresses` stand in for its answer.
+/// Explains what a gateway with `config` would decide about `target` for one of its users. The name is
+/// resolved unless `addresses` are given instead.
 ///
 /// # Errors
-/// No thread or descriptor is to be had for the lookup.
+/// No thread or descriptor is available for the lookup.
 pub fn explain(
     config: &Config,
     user: UserIndex,
@@ -89,7 +91,7 @@ pub fn explain(
     })
 }
 
-/// Explains with `look_up` for a resolver, which is asked at most once.
+/// Explains with `look_up` as the resolver, which is called at most once.
 fn explain_by(
     config: &Config,
     user: UserIndex,
@@ -140,7 +142,7 @@ fn explain_by(
     Ok(Explanation { found: Some(Ok(found)), addresses, ..explanation })
 }
 
-/// Ends with a refusal, which is about `address` if it came to one.
+/// Ends with a denial, which concerns `address` if one was judged.
 fn denied(judgement: &Judgement<'_>, denial: Denial, address: Option<IpAddr>) -> Explanation {
     let port = judgement.target.port.get();
     let remedy = denial.reason.and_then(|reason| Remedy::of(reason, judgement.host(), port, address));
@@ -154,8 +156,7 @@ fn denied(judgement: &Judgement<'_>, denial: Denial, address: Option<IpAddr>) ->
     Explanation { found: None, addresses: Vec::new(), outcome, remedy }
 }
 
-/// Those of `dials` that do not lead back to the gateway: a connection to one that does is refused once it
-/// stands.
+/// The addresses of `dials` that do not lead back to the gateway: one that does is rejected once connected.
 fn without_own_addresses(policy: &Policy, dials: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
     let kept = |address| match leads_back(policy, address) {
         Ok(true) => None,
@@ -165,9 +166,9 @@ fn without_own_addresses(policy: &Policy, dials: Vec<SocketAddr>) -> io::Result<
     dials.into_iter().filter_map(kept).collect()
 }
 
-/// Asks the resolver of the configuration, as a connection would.
+/// Resolves by the configuration, as a connection would.
 fn look_up(config: &Config, name: &str) -> io::Result<Result<Answer, ResolveError>> {
-    // Names of the system are looked up on it, passwords are not.
+    // In system mode names are looked up on the pool; no password is.
     let pool = jobs::start(1)?;
     let (resolver, _thread) = Resolver::start(ResolveSettings::from(&config.dns), &pool)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;

@@ -1,8 +1,9 @@
-//! The first start: a gateway that nobody configured gets one user, so that it can be tried at once.
+//! The first start: an unconfigured gateway creates one user, so that it can be tried at once.
 //!
-//! Promises: only where there is neither a configuration file nor any user; the password is made here and
-//! exists nowhere else, unless it is kept in a file that its owner alone may read. Leaves to others: telling
-//! it, and loading the configuration again.
+//! Guarantees: only where there is neither a configuration file nor a user. The password is generated here
+//! and exists nowhere else, unless it is saved in a file that only its owner can read.
+//!
+//! Not handled here: showing the password, and loading the configuration again.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,14 +16,14 @@ use crate::identity::users::{
     Credential, CredentialError, PasswordHash, UserFile, UserName, create, generate_password, quoted, write,
 };
 
-/// What the first user may reach: public addresses, which is all that such wide networks open, on the ports
-/// of the web, by any name.
+/// What the first user may reach: public addresses on the ports of the web, by any name. Networks this wide
+/// open public addresses only.
 const FIRST_ALLOW: [&str; 4] = ["0.0.0.0/0:80", "0.0.0.0/0:443", "[::/0]:80", "[::/0]:443"];
 
-/// The file in the data directory where the password is kept that cannot be shown.
+/// The file in the data directory where a password is saved that cannot be shown.
 const PASSWORD_FILE: &str = "first-user.curlrc";
 
-/// The user that the first start made.
+/// The user that the first start created.
 #[derive(Debug)]
 pub struct FirstUser {
     /// The name.
@@ -34,8 +35,8 @@ pub struct FirstUser {
 }
 
 impl FirstUser {
-    /// Keeps the password in a file of `directory`, mode 0600, that `curl -K` reads: so it is in no argument
-    /// that others could see.
+    /// Saves name and password in a file of `directory`, mode 0600, that `curl -K` reads. So the password is
+    /// in no command line that others could see.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -52,17 +53,17 @@ impl FirstUser {
     }
 }
 
-/// Makes the first user if there is no configuration file and no user; else changes nothing.
+/// Creates the first user if there is no configuration file and no user; else changes nothing.
 ///
 /// # Errors
 /// The configuration is wrong, or the file cannot be made.
 pub fn first_start(given: &LoadOptions) -> Result<Option<FirstUser>, FirstStartError> {
-    // `--allow` is for a user who may not exist yet.
+    // `--allow` is for a user that may not exist yet.
     let config = Config::load(&LoadOptions { allow: Vec::new(), ..given.clone() })?;
     if config.origin != Origin::Embedded || !config.users.is_empty() {
         return Ok(None);
     }
-    let name: UserName = FIRST_USER.parse().expect("the name of the first user is a user name");
+    let name: UserName = FIRST_USER.parse().expect("FIRST_USER is a valid user name");
     let password = generate_password()?;
     let credential = Some(Credential::Password(PasswordHash::make(&password)?));
     let file = UserFile { credential, ..first_user_file() };
@@ -81,18 +82,18 @@ fn first_user_file() -> UserFile {
 /// Why there is no first user.
 #[derive(Debug, Error)]
 pub enum FirstStartError {
-    /// See the errors.
+    /// The configuration has these errors.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
-    /// No password could be made.
+    /// No password could be generated.
     #[error(transparent)]
     Credential(#[from] CredentialError),
-    /// The file cannot be made.
+    /// The user file cannot be made.
     #[error("cannot make a user in {}: {error}", directory.display())]
     Write {
-        /// Where.
+        /// The directory of user files.
         directory: PathBuf,
-        /// Why not. No `source`: the text above tells it already.
+        /// The cause. No `source`: the message contains it already.
         error: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! Users: what is kept of them, and how a client is recognised as one.
+//! Users: their names and credentials as stored, and the identification of clients.
 
 mod authenticator;
 mod check_queue;

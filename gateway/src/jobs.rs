@@ -1,37 +1,36 @@
-//! What the reactors hand to others: one pool, a class for each kind of job.
+//! The jobs of the reactors that run on other threads: one pool, with a class for each kind of job.
 //!
-//! Promises: one password is hashed at a time, whatever else waits; calls of `getaddrinfo` that hang hold
-//! their own few threads; what takes CPU takes what the reactors leave. Leaves to others: the jobs.
+//! Guarantees: one password is hashed at a time, whatever else is queued. Hung calls of `getaddrinfo` hold a
+//! few threads of their own. Jobs that need CPU get what the reactors leave.
 
 use std::io;
 
 use engine::pool::{Class, ClassSettings, Pool, PoolSettings};
 
-/// Checks of passwords: argon2 takes 19 MiB and 50 ms, and must not take a second CPU.
+/// Password checks: argon2 takes 19 MiB and 50 ms, and must not take a second CPU.
 pub const HASHING: Class = Class(0);
 
 /// Names that the system looks up (`getaddrinfo`).
 pub const DNS_LOOKUP: Class = Class(1);
 
-/// Calls of `getaddrinfo` at a time. They compute next to nothing, and one that hangs keeps its thread for as
-/// long as the system's resolver is patient (15 s for each server by default, resolv.conf(5)). The desk gives
-/// no user more than half of them.
+/// Concurrent calls of `getaddrinfo`. They need almost no CPU. One that hangs keeps its thread until the
+/// system's resolver times out (15 s for each server by default, resolv.conf(5)). The table of names in
+/// flight limits a user to half of them.
 pub const DNS_LOOKUPS_MAX: usize = 32;
 
-/// Permits that the pool has at least: a name that is looked up needs no CPU to speak of, and is not to wait
-/// for a password.
+/// Fewest permits of the pool. A lookup needs almost no CPU, and must not wait for a password.
 pub const PERMITS_MIN: usize = 2;
 
-/// Permits at most, on a machine of many CPUs: a password, and four names that are read or written.
+/// Most permits, on a machine with many CPUs: one password, and four names.
 const PERMITS_MAX: usize = 5;
 
-/// Threads that run jobs: for as many jobs as the classes run at a time.
+/// Threads of the pool: as many as jobs of all classes run at a time.
 pub const THREADS_MAX: usize = 1 + DNS_LOOKUPS_MAX;
 
-/// The threads may take what the reactors leave.
+/// The pool's threads get what the reactors leave.
 const NICENESS: i32 = 10;
 
-/// Starts the pool; `hash_queue` passwords may wait.
+/// Starts the pool; `hash_queue` passwords may be queued.
 ///
 /// # Errors
 /// No thread can be created.
@@ -44,7 +43,7 @@ pub fn start(hash_queue: usize) -> io::Result<Pool> {
     };
     let names = ClassSettings {
         name: "names",
-        // The desk starts no more than that, so none waits longer than a thread takes to start.
+        // No more are started than that, so none waits longer than a thread takes to start.
         queue_max: DNS_LOOKUPS_MAX,
         concurrency_max: Some(DNS_LOOKUPS_MAX),
         ..ClassSettings::default()
@@ -58,7 +57,7 @@ pub fn start(hash_queue: usize) -> io::Result<Pool> {
     })
 }
 
-/// Jobs that may compute at a time.
+/// Jobs that may use a CPU at a time.
 pub fn permits() -> usize {
     sys::limits::cpus().clamp(PERMITS_MIN, PERMITS_MAX)
 }

@@ -1,4 +1,4 @@
-//! What an operator sees of the gateway: log, counters, pressure.
+//! What an operator observes of the gateway: the log, the counters and the CPU pressure.
 
 pub mod log;
 pub mod pressure;

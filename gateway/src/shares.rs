@@ -1,11 +1,10 @@
-//! Shares: a stock of places that users take, so that no user takes what others need.
+//! Fair shares: a pool of slots that users take, so that no user takes what others need.
 //!
-//! Promises: a user may take a place while they hold fewer than are free. So one user holds at most half of
-//! the stock, `n` users who want all of it hold one part in `n + 1` each, and one such part stays free for
-//! users who come later. This is the dynamic threshold of A. K. Choudhury and E. L. Hahne ("Dynamic queue
+//! Guarantees: a user may take a slot while they hold fewer than are free. So one user holds at most half of
+//! the pool. If `n` users want all of it, each holds one part in `n + 1`, and one such part stays free for
+//! users that come later. This is the dynamic threshold of A. K. Choudhury and E. L. Hahne ("Dynamic queue
 //! length thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998) with
-//! the factor 1. A fixed share was considered: it needs the number of users, who are many and mostly idle.
-//! Leaves to others: what a place is, and who waits where none may be taken.
+//! the factor 1. A fixed share was considered: it needs the number of users, which are many and mostly idle.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,31 +12,31 @@ use std::rc::Rc;
 
 use crate::account::AccountId;
 
-/// See the file's header.
+/// The slots of a pool, counted by user.
 #[derive(Debug)]
 pub(crate) struct FairShares {
     max: usize,
     taken: usize,
-    /// Users who hold something, so never more than `taken`.
+    /// The users that hold a slot, so never more than `taken`.
     held: HashMap<AccountId, usize>,
 }
 
-/// Why no place may be taken.
+/// Why no slot may be taken.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ShareExhausted {
     /// The user holds as many as are free.
     UserShare,
-    /// None is free, and the user holds none.
+    /// No slot is free, and the user holds none.
     Pool,
 }
 
 impl FairShares {
-    /// A stock of `max` places.
+    /// A pool of `max` slots.
     pub(crate) fn new(max: usize) -> FairShares {
         FairShares { max, taken: 0, held: HashMap::new() }
     }
 
-    /// Whether this user may take a place.
+    /// Whether this user may take a slot.
     ///
     /// # Errors
     /// Why not.
@@ -50,22 +49,22 @@ impl FairShares {
         }
     }
 
-    /// Takes a place for this user.
+    /// Takes a slot for this user.
     ///
     /// # Panics
-    /// If none is free: [`FairShares::check`] comes first.
+    /// If none is free: the caller calls [`FairShares::check`] first.
     pub(crate) fn take(&mut self, user: AccountId) {
-        assert!(self.taken < self.max, "a place is taken where one is free");
+        assert!(self.taken < self.max, "`check` found a free slot before `take`");
         self.taken += 1;
         *self.held.entry(user).or_default() += 1;
     }
 
-    /// Gives a place of this user back.
+    /// Returns a slot of this user.
     ///
     /// # Panics
     /// If the user holds none.
     pub(crate) fn release(&mut self, user: AccountId) {
-        let held = self.held.get_mut(&user).expect("a place is given back once");
+        let held = self.held.get_mut(&user).expect("each slot is released once");
         *held -= 1;
         if *held == 0 {
             self.held.remove(&user);
@@ -73,28 +72,28 @@ impl FairShares {
         self.taken -= 1;
     }
 
-    /// Whether no place is free.
+    /// Whether no slot is free.
     pub(crate) fn is_full(&self) -> bool {
         self.taken == self.max
     }
 }
 
-/// Shares of one thread whose places give themselves back.
+/// The shares of one thread, whose slots are returned by permits.
 pub(crate) struct SharePool(Rc<RefCell<FairShares>>);
 
-/// A user's place, until it is dropped.
+/// A user's slot; returned when it is dropped.
 pub(crate) struct SharePermit {
     shares: Rc<RefCell<FairShares>>,
     user: AccountId,
 }
 
 impl SharePool {
-    /// A stock of `max` places.
+    /// A pool of `max` slots.
     pub(crate) fn new(max: usize) -> SharePool {
         SharePool(Rc::new(FairShares::new(max).into()))
     }
 
-    /// A place for this user; `None` where the stock or the user's share is used up.
+    /// A slot for this user; `None` where the pool or the user's share is used up.
     pub(crate) fn take(&self, user: AccountId) -> Option<SharePermit> {
         let mut shares = self.0.borrow_mut();
         shares.check(user).ok()?;
@@ -102,7 +101,7 @@ impl SharePool {
         Some(SharePermit { shares: Rc::clone(&self.0), user })
     }
 
-    /// Places that are taken.
+    /// The number of taken slots.
     pub(crate) fn taken(&self) -> usize {
         self.0.borrow().taken
     }
@@ -118,7 +117,7 @@ impl Drop for SharePermit {
 mod tests {
     use super::*;
 
-    /// Takes as many as `user` may.
+    /// Takes as many slots as `user` may; returns how many.
     fn fill(shares: &mut FairShares, user: AccountId) -> usize {
         (0..).take_while(|_| shares.check(user).map(|()| shares.take(user)).is_ok()).count()
     }
@@ -130,7 +129,7 @@ mod tests {
         assert_eq!(fill(&mut shares, ann), 6);
         assert_eq!(shares.check(ann), Err(ShareExhausted::UserShare));
         assert_eq!(fill(&mut shares, ben), 3);
-        // Whoever holds more than their part gets nothing more until others have theirs.
+        // A user above their part gets nothing more until others have theirs.
         (0..3).for_each(|_| shares.release(ann));
         assert_eq!((fill(&mut shares, ann), fill(&mut shares, eve)), (2, 2));
         assert_eq!(shares.taken, 10);

@@ -1,9 +1,10 @@
 //! A snapshot: one loaded configuration with the accounts of its users, as every thread reads it.
 //!
-//! Promises: immutable but for the accounts' atomics; a request keeps the snapshot under which its client was
-//! identified until its flow has ended or its relay begins, so indexes of one configuration never meet
-//! another's tables; the next request of the connection takes the one of its own time. Leaves to others:
-//! loading (`config`), swapping (`server`).
+//! Guarantees: immutable, but for the accounts' atomics. A request keeps the snapshot under which its client
+//! was identified, until its flow has ended or its relay begins. So indexes of one configuration never meet
+//! another's tables. The next request of the connection takes the snapshot that is current then.
+//!
+//! Not handled here: loading (`config`) and swapping (`server`).
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -16,8 +17,8 @@ use crate::budget::Budget;
 use crate::config::Config;
 use crate::identity::{CredentialCache, IdentityIndex};
 
-/// A thread's hold on its snapshot: handed out to connections by a count that is the thread's own, since a
-/// count that all threads share would be a cache line that all threads fight for.
+/// A thread's handle to its snapshot. Connections clone it by a count that belongs to the thread: a shared
+/// count would be a cache line on which all threads contend.
 #[derive(Debug)]
 pub(crate) struct SnapshotHandle(pub(crate) Arc<Snapshot>);
 
@@ -29,7 +30,7 @@ impl Deref for SnapshotHandle {
     }
 }
 
-/// See the file's header.
+/// A configuration with the state that belongs to its users.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The configuration.
@@ -38,9 +39,9 @@ pub struct Snapshot {
     accounts: Vec<Arc<Account>>,
     /// What all users together may have open.
     pub(crate) budget: Arc<Budget>,
-    /// By what `auth` recognises clients.
+    /// By which `identity` finds the user of an address.
     pub(crate) identity_index: IdentityIndex,
-    /// Credentials that were right.
+    /// Credentials that were verified.
     pub(crate) credential_cache: Arc<CredentialCache>,
 }
 
@@ -51,10 +52,9 @@ impl Snapshot {
         Snapshot::with_accounts(config, &HashMap::new(), budget, credential_cache)
     }
 
-    /// The snapshot after this one: users who stay keep their accounts, so that what they have open counts
-    /// on; users who are gone or disabled are revoked. Credentials that were right stay known, unless other
-    /// settings for that are in force: a new password has another key, and for a user who is gone none is
-    /// looked up.
+    /// The snapshot after this one. Users that stay keep their accounts, so what they have open still counts.
+    /// Users that are gone or disabled are revoked. Verified credentials stay cached, unless the cache's
+    /// settings changed: a new password has another key, and no lookup is made for a user that is gone.
     pub fn next(&self, config: Config) -> Snapshot {
         let previous: HashMap<&str, &Arc<Account>> =
             self.accounts.iter().map(|account| (account.name(), account)).collect();
@@ -87,8 +87,8 @@ impl Snapshot {
     ) -> Snapshot {
         budget.set_connections_max(config.limits.connections);
         let accounts = config.users.iter().map(|user| {
-            // A thread may not have ended the connections of a revoked account yet, so the account stays
-            // revoked: a user that is enabled again begins with a new one.
+            // A revoked account stays revoked, because a thread may not have ended its connections yet. So a
+            // user that is enabled again gets a new one.
             let previous = previous.get(&*user.name).filter(|account| !account.is_revoked());
             let account = previous.map_or_else(
                 || Arc::new(Account::new(&user.name, user.connections_max)),
@@ -119,7 +119,7 @@ mod tests {
         Config::load(&LoadOptions { path: Some(path), ..LoadOptions::default() }).unwrap()
     }
 
-    /// Threads may look after two reloads only: what was open when the user was disabled ends all the same.
+    /// Threads may miss the snapshot in between. Even so, what was open when the user was disabled must end.
     #[test]
     fn reenabled_user_gets_a_new_account() {
         let account = |snapshot: &Snapshot| Arc::clone(snapshot.accounts.first().unwrap());

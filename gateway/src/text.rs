@@ -1,7 +1,8 @@
-//! Numbers and addresses as text, for what is written for every flow: the record's host and the log's lines.
+//! Writes numbers and addresses as text, for what is written for every flow: the record's host and the log's
+//! lines.
 //!
-//! Promises: the text is what `Display` writes, without its formatter, which takes several times as long as
-//! the digits themselves.
+//! Guarantees: the text is that of `Display`. `Display` itself is avoided: its formatter takes several times
+//! as long as the digits.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,7 +12,7 @@ const ADDRESS_BYTES_MAX: usize = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255"
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-/// What text is appended to.
+/// A buffer to which text is appended.
 pub(crate) trait PutText {
     /// Appends these bytes.
     fn put(&mut self, bytes: &[u8]);
@@ -27,7 +28,7 @@ pub(crate) trait PutText {
         self.put(&[digit(100), digit(10), digit(1)]);
     }
 
-    /// Appends all 32 digits of a number to the base of 16.
+    /// Appends all 32 hexadecimal digits of a number.
     fn put_hex(&mut self, number: u128) {
         let digit = |place: usize| DIGITS[(number >> (4 * place)) as usize & 0xf];
         self.put(&std::array::from_fn::<u8, 32, _>(|at| digit(31 - at)));
@@ -82,7 +83,7 @@ impl PutText for Vec<u8> {
     }
 }
 
-/// An address in words, without an allocation.
+/// The text of an address, without an allocation.
 pub(crate) struct Literal {
     bytes: [u8; ADDRESS_BYTES_MAX],
     /// <= ADDRESS_BYTES_MAX
@@ -90,14 +91,14 @@ pub(crate) struct Literal {
 }
 
 impl Literal {
-    /// That address's.
+    /// The text of this address.
     pub(crate) fn new(address: IpAddr) -> Literal {
         let mut literal = Literal { bytes: [0; ADDRESS_BYTES_MAX], length: 0 };
         literal.put_address(address);
         literal
     }
 
-    /// The words.
+    /// The text.
     pub(crate) fn as_str(&self) -> &str {
         str::from_utf8(&self.bytes[..self.length]).expect("an address is ASCII")
     }

@@ -1,42 +1,43 @@
-//! A bounded table of values that expire, for what one thread remembers: names, credentials that held.
+//! A bounded cache of values that expire, for one thread.
 //!
-//! Promises: a fixed number of places, made once; a lookup or an insertion touches one bucket of
-//! [`WAYS`] places and nothing else; an expired value is never returned. Leaves to others: the hash (keyed,
-//! where strangers choose the keys) and the clock: every call takes `now`.
+//! Guarantees: a fixed number of slots, allocated once. A lookup or an insertion touches one bucket of
+//! [`WAYS`] slots and nothing else. An expired value is never returned.
+//!
+//! Not handled here: the hash, which must be keyed where clients choose the keys, and the clock.
 
 use sys::clock::Nanos;
 
-/// Places per bucket. Four are enough that a table half full loses almost nothing to crowded buckets.
+/// Slots per bucket. With four, a half full cache loses almost nothing to crowded buckets.
 const WAYS: usize = 4;
 
-/// See the file's header.
+/// A set-associative table of values with a deadline each.
 pub(crate) struct TtlCache<K, V> {
-    /// `buckets x WAYS` places; the number of buckets is a power of two.
+    /// `buckets x WAYS` slots; the number of buckets is a power of two.
     slots: Box<[Option<Entry<K, V>>]>,
 }
 
 struct Entry<K, V> {
     key: K,
     value: V,
-    /// The first moment at which the value no longer holds.
+    /// The first time at which the value is no longer valid.
     expires: Nanos,
 }
 
 impl<K, V> TtlCache<K, V> {
-    /// A table with at least `entries_max` places (rounded up to whole buckets, a power of two of them).
+    /// A cache with at least `entries_max` slots (rounded up to whole buckets, a power of two of them).
     pub(crate) fn with_capacity(entries_max: usize) -> Self {
         let buckets = entries_max.div_ceil(WAYS).next_power_of_two();
         Self { slots: std::iter::repeat_with(|| None).take(buckets * WAYS).collect() }
     }
 
-    /// The value of the key that `is_key` recognises, if it still holds at `now`.
+    /// The value of the key that `is_key` recognises, if it is still valid at `now`.
     pub(crate) fn get(&self, hash: u64, is_key: impl Fn(&K) -> bool, now: Nanos) -> Option<&V> {
         let entry = self.slots[self.bucket(hash)].iter().flatten().find(|entry| is_key(&entry.key))?;
         (now < entry.expires).then_some(&entry.value)
     }
 
-    /// Remembers `value` until `expires`. It takes the place of the same key, or an empty one, or in a
-    /// full bucket that of the value which expires first.
+    /// Stores `value` until `expires`. It replaces the entry of the same key, else takes an empty slot, else
+    /// evicts from a full bucket the value that expires first.
     pub(crate) fn insert(&mut self, hash: u64, key: K, value: V, expires: Nanos)
     where
         K: Eq,
@@ -49,11 +50,11 @@ impl<K, V> TtlCache<K, V> {
                 None => (1, Nanos(0)),
                 Some(entry) => (2, entry.expires),
             })
-            .expect("a bucket has WAYS places, more than none");
+            .expect("a bucket has WAYS slots, at least one");
         *slot = Some(Entry { key, value, expires });
     }
 
-    /// The places of one bucket.
+    /// The slots of one bucket.
     fn bucket(&self, hash: u64) -> std::ops::Range<usize> {
         // The upper half of the hash, so that callers may use the lower half for themselves.
         let buckets = self.slots.len() / WAYS;
@@ -105,7 +106,7 @@ mod tests {
         let mut cache = TtlCache::with_capacity(100);
         assert_eq!(cache.slots.len(), 128);
         for key in 0..10_000u32 {
-            // A multiplicative hash stands for the keyed one: what counts is that all buckets are used.
+            // A multiplicative hash stands in for the keyed one: the test is that all buckets are used.
             cache.insert(u64::from(key).wrapping_mul(0x9e37_79b9_7f4a_7c15), key, key, Nanos(1));
         }
         assert_eq!(cache.slots.iter().flatten().count(), 128);

@@ -1,8 +1,7 @@
-//! A judgement: what the policy says of one user's request, as a refusal or as addresses to dial.
+//! A judgement: what the policy decides on one user's request, as a denial or as addresses to dial.
 //!
-//! Guarantees: admission and [`crate::explain`] judge here and nowhere else, so that both say the same of the
-//! same policy, request and addresses; it needs no client, socket or thread. Leaves out who the user is
-//! (`auth`), resolving (`resolve`), limits (`account`) and dialling (`dial`, which also has the order).
+//! Guarantees: admission and [`crate::explain`] judge here and nowhere else. So both decide the same for the
+//! same policy, request and addresses. It needs no client, socket or thread.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,11 +14,11 @@ use crate::dial::{DialError, alternate};
 /// An address that may be dialled, and the verdict that allows it.
 pub(crate) type Candidate = (SocketAddr, Verdict);
 
-/// The addresses that may be dialled, in the order in which they were found.
+/// The addresses that may be dialled, in the order in which they were resolved.
 #[derive(Debug)]
 pub(crate) struct Candidates {
     pub(crate) first: Candidate,
-    /// A vector that is empty, as for most names, and for addresses, takes no memory.
+    /// Empty for most names, and for requested addresses; an empty vector takes no memory.
     pub(crate) others: Vec<Candidate>,
 }
 
@@ -29,7 +28,7 @@ impl Candidates {
         self.others.iter().map(|(address, _)| *address).collect()
     }
 
-    /// The addresses in the order in which they are dialled.
+    /// The addresses in the order of dialling.
     pub(crate) fn dial_order(&self) -> Vec<SocketAddr> {
         alternate(self.first.0, &self.other_addresses())
     }
@@ -41,7 +40,7 @@ impl Candidates {
     }
 }
 
-/// One user's request before the policy.
+/// One user's request, to be judged by the policy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Judgement<'a> {
     pub(crate) policy: &'a Policy,
@@ -51,7 +50,7 @@ pub(crate) struct Judgement<'a> {
 }
 
 impl<'a> Judgement<'a> {
-    /// Where to, in the policy's terms.
+    /// The target's host in the policy's terms.
     pub(crate) fn host(&self) -> policy::Host<'a> {
         match &self.target.host {
             Host::Name(name) => policy::Host::Name(name.as_str()),
@@ -59,10 +58,10 @@ impl<'a> Judgement<'a> {
         }
     }
 
-    /// Judges what was asked for. A name that is refused here must not be resolved.
+    /// Judges the requested host. A name that is denied here must not be resolved.
     ///
     /// # Errors
-    /// A refusal.
+    /// A denial.
     pub(crate) fn judge_name(&self) -> Result<NameVerdict<'a>, Denial> {
         match self.policy.judge_name(self.user, self.host(), self.target.port.get()) {
             NameVerdict::Denied(verdict) => Err(Denial::policy(self.policy, &verdict)),
@@ -70,15 +69,15 @@ impl<'a> Judgement<'a> {
         }
     }
 
-    /// Judges one address to which the name leads, or which was asked for.
+    /// Judges one address to which the name resolved, or which was requested.
     pub(crate) fn judge_address(&self, name_verdict: &NameVerdict<'_>, address: IpAddr) -> Verdict {
         self.policy.judge_address(self.user, name_verdict, address, self.target.port.get())
     }
 
-    /// Judges each of the addresses that were found.
+    /// Judges each of the resolved addresses.
     ///
     /// # Errors
-    /// A refusal: none may be dialled. It is about the first one.
+    /// A denial: none may be dialled. It concerns the first one.
     pub(crate) fn judge_addresses(
         &self,
         name_verdict: &NameVerdict<'_>,

@@ -1,5 +1,5 @@
-//! Explanations beside a plain account of what admission does, over policies and answers drawn by chance.
-//! `tollgate/tests/it/explaining.rs` holds them against a gateway that runs.
+//! Compares explanations with a plain model of admission, over random policies and answers.
+//! `tollgate/tests/it/explaining.rs` compares them with a running gateway.
 
 use std::cell::Cell;
 
@@ -77,7 +77,7 @@ fn configuration() -> impl Strategy<Value = Config> {
     })
 }
 
-/// What a resolver says.
+/// What a resolver returns.
 fn answer() -> impl Strategy<Value = Result<Answer, ResolveError>> {
     let found = vec(select(ADDRESSES), 1..5).prop_map(|texts| {
         let found: Vec<IpAddr> = texts.iter().map(|text| text.parse().unwrap()).collect();
@@ -120,7 +120,7 @@ fn expected_outcome(
     let Some((first, verdict)) = allowed.first() else {
         return denied(&refused[0].1, is_asked);
     };
-    // The first one's family begins, then they take turns.
+    // The first address's family begins, then the families alternate.
     let of = |is_ipv6| allowed.iter().map(|(address, _)| *address).filter(move |it| it.is_ipv6() == is_ipv6);
     let (mut own, mut other) = (of(first.is_ipv6()), of(!first.is_ipv6()));
     let mut dials = Vec::new();

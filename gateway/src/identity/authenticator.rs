@@ -1,24 +1,23 @@
-//! Who a client is: by its source address, or by a name and a password or token.
+//! Identifies the user of a client: by its source address, or by a name with a password or token.
 //!
-//! Promises: a reactor thread never hashes a password and never waits for one who does; a credential that was
-//! right a moment ago costs a keyed hash; one that is wrong costs the same time whether the name exists or
-//! not, and counts against its source; wrong ones keep out neither those from the same address that were
-//! right before, nor, by the time that checks take, anybody who was; a full queue is
-//! [`AuthError::Overloaded`] and never [`AuthError::Wrong`]; no secret outlives its check. Leaves to others:
-//! the protocols (`connection`), the stored credentials (`users`), and what the user may do (`policy`).
+//! Guarantees: A reactor thread never hashes a password, and never waits for the thread that does. A
+//! credential that was verified recently costs a keyed hash. A wrong credential costs the same time whether
+//! or not the name exists, and counts against its source. Wrong credentials do not lock out credentials that
+//! were right before: neither by the budget of a shared address, nor by keeping the hashing thread busy. A
+//! full queue is [`AuthError::Overloaded`] and never [`AuthError::Wrong`]. No secret outlives its check.
 //!
 //! ```text
-//!   token right ---------------------------------------------> in, even from a source that is throttled:
-//!      | no                                                    130 random bits are not found by guessing
-//!   right a moment ago (remembered.rs)? --yes----------------> in, likewise
+//!   token right ---------------------------------------------> accepted, even from a throttled source:
+//!      | no                                                    130 random bits cannot be guessed
+//!   fresh in the cache (credential_cache.rs)? --yes----------> accepted, likewise
 //!      | no
-//!   right longer ago? --no--> budgets of the source (throttle.rs) used up? --yes--> Throttled
+//!   stale in the cache? --no--> budgets of the source (throttle.rs) used up? --yes--> Throttled
 //!      |                         |
-//!   on its way for another client of this thread? --yes--> its result
+//!   check pending for another client of this thread? --yes--> its result
 //!      | no
-//!   queue of the hashing thread (queue.rs) --no room for it--> Overloaded
+//!   queue of the hashing thread (check_queue.rs) --full------> Overloaded
 //!      |
-//!   remembered or throttled by now? else argon2 -------------> in, or Wrong
+//!   cached or throttled by now? else argon2 -----------------> accepted, or Wrong
 //! ```
 
 #[cfg(test)]
@@ -40,7 +39,7 @@ use super::shared::{AuthShared, Check, CheckOutcome};
 use crate::identity::users::{Credential, PasswordHash, TokenHash};
 use crate::snapshot::Snapshot;
 
-/// Why a client is not let in.
+/// Why a client is not authenticated.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum AuthError {
     /// There is no such user, or the secret is wrong.
@@ -49,32 +48,33 @@ pub enum AuthError {
     /// The secret is right, and the user is disabled.
     #[error("the user is disabled")]
     Disabled,
-    /// Too many wrong secrets came from the client's source, for this user or in all.
+    /// Too many wrong secrets came from the client's source, for this user or in total.
     #[error("too many wrong credentials from this source")]
     Throttled {
-        /// Seconds until the next try is looked at; at least 1.
+        /// Seconds until the next attempt is checked; at least 1.
         retry_after_s: u32,
     },
-    /// Too many passwords wait to be checked.
+    /// Too many password checks are queued.
     #[error("too many passwords are being checked")]
     Overloaded,
 }
 
-/// Recognises clients; one per reactor thread, shared by its tasks. See the file's header.
+/// Identifies and verifies clients. Each reactor thread has one, shared by its tasks.
 pub struct Authenticator {
     shared: Arc<AuthShared>,
-    /// Passwords being checked for a task of this thread, with the other tasks that wait for the result.
+    /// Password checks that are pending for a task of this thread, each with the other tasks that await its
+    /// result.
     pending_checks: RefCell<HashMap<CredentialMac, Vec<oneshot::Sender<bool>>>>,
 }
 
 impl Authenticator {
-    /// An authenticator that knows of no check that is on its way.
+    /// An authenticator without pending checks.
     pub fn new(shared: Arc<AuthShared>) -> Authenticator {
         Authenticator { shared, pending_checks: RefCell::default() }
     }
 
-    /// The user to whom the address belongs; a disabled user's addresses are nobody's, also where a network
-    /// of another user is around them.
+    /// The user whose source network holds the address. If that user is disabled there is none, even where a
+    /// network of another user encloses the disabled one's.
     pub fn user_of_source(&self, snapshot: &Snapshot, source: IpAddr) -> Option<UserIndex> {
         let user = snapshot.identity_index.user_at(source)?;
         (!snapshot.config.users[user.as_usize()].disabled).then_some(user)
@@ -98,8 +98,8 @@ impl Authenticator {
         };
         let is_disabled = user.is_some_and(|user| user.disabled);
         let right_token = token.is_some_and(|hash| hash.verify(credentials.secret.expose()));
-        // A disabled user's check is made whole, and counts as wrong: neither its time nor the throttle tells
-        // that the secret is right.
+        // A disabled user's credentials are checked in full and count as a failure. So neither the time nor
+        // the throttle reveals that the secret is right.
         let right = right_token && !is_disabled
             || self
                 .verify_password(snapshot, credentials, source, password, is_disabled, token.is_none())
@@ -114,8 +114,8 @@ impl Authenticator {
         }
     }
 
-    /// Whether the secret is the password of `hash`; without a hash it is not, after the same time, that of a
-    /// token's hash included where none was made.
+    /// Whether the secret is the password of `hash`. Without a hash the result is false after the same time.
+    /// That includes a token's hash, if the caller computed none.
     async fn verify_password(
         &self,
         snapshot: &Snapshot,
@@ -130,14 +130,15 @@ impl Authenticator {
         let decoys = snapshot.identity_index.decoys();
         let Some(reference_hash) = hash.or(decoys.first()) else {
             hash_decoy_token(needs_token_decoy, credentials);
-            // Nobody has a password, so there is no time to be told apart from.
+            // No user has a password, so there is no time from which users could be distinguished.
             let throttle = self.shared.throttle();
             throttle.check(source, &credentials.user, failures_per_minute, now).map_err(throttled_for)?;
             throttle.record_failure(source, &credentials.user, failures_per_minute, now);
             return Ok(false);
         };
         let key = self.shared.mac(&credentials.user, reference_hash, credentials.secret.expose());
-        // Only credentials that were right are in the table; it is asked for the others too, for the time.
+        // The cache holds only credentials that were right. It is searched for all others too, for equal
+        // time.
         let lookup = match snapshot.credential_cache.lookup(&key, now) {
             _ if is_disabled => CacheLookup::Miss,
             lookup => lookup,
@@ -146,7 +147,7 @@ impl Authenticator {
             return Ok(true);
         }
         hash_decoy_token(needs_token_decoy, credentials);
-        // Boxed, because every handshake has room for this future, and few get here.
+        // Boxed: every handshake task reserves space for this future, and few tasks get here.
         let check = Box::new(Check {
             key,
             hash: hash.cloned(),
@@ -162,24 +163,24 @@ impl Authenticator {
         self.check_once(check).await
     }
 
-    /// The result of `check`, for which the hashing thread is asked once however many tasks wait for it: they
-    /// all guess the same, which is one guess, and one failure.
+    /// The result of `check`. The hashing thread computes it once for all tasks that await it: they present
+    /// the same guess, so it is one guess and one failure.
     async fn check_once(&self, check: Box<Check>) -> Result<bool, AuthError> {
         self.shared.check_throttle(&check).map_err(throttled_for)?;
         while let Some(result) = self.join_pending_check(&check.key) {
             if let Ok(right) = result.await {
                 return Ok(right);
             }
-            // The client that we waited behind went away, or its source was throttled. One of those who
-            // waited takes its place; what it had queued is remembered if it was right.
+            // The first client left, or its source was throttled. One of the waiting tasks submits the check
+            // again. If the check in the queue succeeds, its result is in the cache.
             self.shared.check_throttle(&check).map_err(throttled_for)?;
         }
         let key = check.key;
         let result = self.shared.submit(check);
         let pending = PendingCheck { authenticator: self, key };
         self.pending_checks.borrow_mut().insert(key, Vec::new());
-        // A check that found no room, or lost it to another, has no result; nor has one that panicked: that
-        // is no proof, and no reason to say that it was wrong.
+        // A check that was rejected or evicted by the queue has no result, nor has one that panicked. That
+        // proves nothing, and is no reason to report wrong credentials.
         match result.await.map_err(|_| AuthError::Overloaded)? {
             CheckOutcome::Right => Ok(pending.complete(true)),
             CheckOutcome::Wrong => Ok(pending.complete(false)),
@@ -187,7 +188,7 @@ impl Authenticator {
         }
     }
 
-    /// The result of a check that is on its way for another task.
+    /// The result of the same check, if it is pending for another task.
     fn join_pending_check(&self, key: &CredentialMac) -> Option<oneshot::Receiver<bool>> {
         let mut pending = self.pending_checks.borrow_mut();
         let waiters = pending.get_mut(key)?;
@@ -197,7 +198,7 @@ impl Authenticator {
     }
 }
 
-/// A check on its way. Dropped without landing, when its client goes away, it frees those who wait.
+/// A pending check. If it is dropped before `complete`, because its client left, the waiting tasks resume.
 struct PendingCheck<'a> {
     authenticator: &'a Authenticator,
     key: CredentialMac,
@@ -217,7 +218,7 @@ impl Drop for PendingCheck<'_> {
     }
 }
 
-/// Hashes the secret as a token where none was hashed.
+/// Hashes the secret as a token, if no token was hashed.
 fn hash_decoy_token(is_needed: bool, credentials: &Credentials) {
     if is_needed {
         std::hint::black_box(TokenHash::decoy().verify(credentials.secret.expose()));
@@ -225,7 +226,7 @@ fn hash_decoy_token(is_needed: bool, credentials: &Credentials) {
 }
 
 fn throttled_for(wait: Duration) -> AuthError {
-    // Rounded up: who comes back when told so is looked at.
+    // Rounded up: an attempt after `Retry-After` must be checked.
     let seconds = wait.as_millis().div_ceil(1000).max(1);
     AuthError::Throttled { retry_after_s: u32::try_from(seconds).unwrap_or(u32::MAX) }
 }

@@ -1,30 +1,30 @@
-//! The checks that wait for their turn: for which there is room, and which is next.
+//! The queue of password checks: which checks are admitted, and which is next.
 //!
-//! Guarantees: what asks for a check never waits, not for a lock and not for another that asks; clients that
-//! were never seen leave room for those that were, and among them a source that has failed for one that has
-//! not, however many there are; inside a rank no source waits behind more than one check of each other
-//! source; none of the ranks starves; what waits is bounded, sorted or not. Leaves out: what a check is, and
-//! the number of jobs that come to take one (`auth/shared.rs`).
+//! Guarantees: To submit a check never waits, neither for a lock nor for another submitter. Unknown sources
+//! leave capacity for known ones, and failing sources for the others, however many they are. Within a rank a
+//! source waits behind at most one check of each other source. No rank starves. The number of checks is
+//! bounded, ranked or not.
 //!
-//! | rank | part of the room | turns |
+//! | rank | part of the capacity | served by |
 //! |---|---|---|
-//! | credentials that were right in the last day | all | three of four |
-//! | a source in good standing | 7/8 | those three, if none of the first rank waits |
-//! | a stranger | 3/4 | those three, if none of the first two waits |
-//! | a stranger that has failed in the last hour | 3/4 | those three, if none of the others waits |
+//! | credentials that were right in the last day | all | three of four takes |
+//! | a trusted source | 7/8 | those three, if the first rank is empty |
+//! | an unknown source | 3/4 | those three, if the first two ranks are empty |
+//! | an unknown source that failed in the last hour | 3/4 | those three, if all others are empty |
 //!
-//! The fourth turn is that of the rank whose check has waited longest. The bounds are those by which
-//! telephone exchanges reserve lines ("trunk reservation"): one count, and for each rank another value at
-//! which it is too high. So the rest of the room is free for all while it is not needed, and a queue of one
-//! reserves nothing.
+//! The fourth take serves the rank of the oldest check. The bounds are those by which telephone exchanges
+//! reserve lines ("trunk reservation"): one count, and a lower limit for each worse rank. So the reserve is
+//! free for all while it is not needed, and a queue of length one reserves nothing.
 //!
-//! **Sources.** Inside a rank they take turns: a check has the number of the round in which it would be
-//! served if each source had one check in a round (start-time fair queueing with checks of one size; P. Goyal
-//! et al., IEEE/ACM Transactions on Networking 5(5), 1997). Below the first rank a source may have a check
-//! wait while fewer of its own wait than have room (`shares.rs` has the source of that rule).
+//! **Sources.** Within a rank, sources are served round robin. A check gets the number of the round in which
+//! it would be served if each source had one check in a round. This is start-time fair queueing with checks
+//! of one size (P. Goyal et al., IEEE/ACM Transactions on Networking 5(5), 1997). Below the first rank, a
+//! source may queue a check while it has fewer queued than there are free slots (`shares.rs` has the source
+//! of that rule).
 //!
-//! **A full room.** A check then takes the place of one of a worse rank, else of its own rank if a source has
-//! at least two more there: the youngest of the source that has most. What loses its place is refused.
+//! **A full queue.** The new check evicts one of a worse rank. If there is none, it evicts one of its own
+//! rank, but only from a source that has at least two more there. The victim is the newest check of the
+//! source that has most. An evicted check is dropped.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -33,26 +33,26 @@ use std::sync::{Mutex, PoisonError, TryLockError};
 
 use sys::stack::Stack;
 
-/// Every so many turns it is that of the oldest.
+/// Every so many takes, the oldest check is served.
 const OLDEST_INTERVAL: u64 = 4;
 
-/// What is known of a client whose credentials are to be checked; the best first.
+/// What is known of the client whose credentials are to be checked; the best rank first.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Rank {
     /// The credentials were right in the last day.
     KnownCredentials,
-    /// Others from its source were.
+    /// Other credentials from its source were right in the last day.
     TrustedSource,
-    /// Nothing.
+    /// Nothing is known of its source.
     UnknownSource,
-    /// No credentials from its source were right, and some were wrong.
+    /// No credentials from its source were right, and some were wrong in the last hour.
     FailingSource,
 }
 
 impl Rank {
     const COUNT: usize = Rank::FailingSource as usize + 1;
 
-    /// How many may wait of `length_max` before one of this rank is refused; at least one.
+    /// The number of queued checks, of `length_max`, at which one of this rank is rejected; at least one.
     fn capacity(self, length_max: usize) -> usize {
         match self {
             Rank::KnownCredentials => length_max,
@@ -62,26 +62,26 @@ impl Rank {
     }
 }
 
-/// A check as it comes.
+/// A check to be queued.
 pub(super) struct NewCheck<T> {
     pub(super) rank: Rank,
-    /// What counts as one client.
+    /// The address or network that counts as one client.
     pub(super) source: IpAddr,
     pub(super) check: T,
 }
 
-/// See the file's header.
+/// The queue. Submitters push to a lock-free stack; the holder of the lock ranks what is on it.
 pub(super) struct CheckQueue<T> {
-    /// Where what has come waits to be sorted: for as long as a thread that sorts holds the lock.
+    /// New checks that are not ranked yet, because another thread holds the lock.
     unsorted: Stack<NewCheck<T>>,
-    /// How many wait there, or are about to.
+    /// The length of `unsorted`, with the checks that are about to be pushed.
     unsorted_count: AtomicUsize,
     length_max: usize,
     ranked: Mutex<RankedChecks<T>>,
 }
 
 impl<T> CheckQueue<T> {
-    /// An empty queue of at most `length_max` checks, and as many that are not sorted yet.
+    /// An empty queue of at most `length_max` ranked checks, and as many unranked ones.
     pub(super) fn new(length_max: usize) -> CheckQueue<T> {
         CheckQueue {
             unsorted: Stack::new(),
@@ -91,7 +91,7 @@ impl<T> CheckQueue<T> {
         }
     }
 
-    /// Has a check wait; it, or another, is dropped where there is no room.
+    /// Queues a check. Where the queue is full, this check or another is dropped.
     pub(super) fn put(&self, check: NewCheck<T>) {
         if self.reserve() || self.try_rank() && self.reserve() {
             self.unsorted.push(check);
@@ -99,29 +99,29 @@ impl<T> CheckQueue<T> {
         }
     }
 
-    /// Counts a check that is about to arrive, if there is room for it.
+    /// Counts a check that is about to be pushed, if there is space for it.
     fn reserve(&self) -> bool {
         let longer = |count: usize| (count < self.length_max).then_some(count + 1);
-        // Counted before it is there, so that the bound holds however many threads put at once. Relaxed: the
-        // count guards nothing but itself.
+        // Counted before the push, so that the bound holds however many threads push at once. Relaxed: the
+        // count orders no other memory.
         self.unsorted_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, longer).is_ok()
     }
 
-    /// Sorts what has come, unless another thread holds the lock: what that one does not find any more is
-    /// sorted by the next that puts or takes.
+    /// Ranks the new checks, unless another thread holds the lock. Checks that the other thread misses are
+    /// ranked by the next `put` or `take`.
     fn try_rank(&self) -> bool {
         let rejected = match self.ranked.try_lock() {
             Ok(mut ranked) => self.rank_unsorted(&mut ranked),
-            // A panic under the lock is impossible but for memory that is used up, which ends the process.
+            // Under the lock only an allocation can panic, and that ends the process.
             Err(TryLockError::Poisoned(poisoned)) => self.rank_unsorted(&mut poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => return false,
         };
-        // Without the lock, because it wakes the tasks that asked.
+        // Outside the lock, because dropping a check wakes the task that submitted it.
         drop(rejected);
         true
     }
 
-    /// Takes the check whose turn it is. For the pool's threads alone: it waits for the lock.
+    /// Takes the next check. Only for threads of the job pool: it waits for the lock.
     pub(super) fn take(&self) -> Option<T> {
         let mut ranked = self.ranked.lock().unwrap_or_else(PoisonError::into_inner);
         let rejected = self.rank_unsorted(&mut ranked);
@@ -131,7 +131,7 @@ impl<T> CheckQueue<T> {
         check
     }
 
-    /// Sorts what has come; gives back what is refused.
+    /// Ranks the new checks; returns the rejected and evicted ones.
     fn rank_unsorted(&self, ranked: &mut RankedChecks<T>) -> Vec<T> {
         let unsorted = self.unsorted.take();
         let unsorted = unsorted.inspect(|_| _ = self.unsorted_count.fetch_sub(1, Ordering::Relaxed));
@@ -139,22 +139,22 @@ impl<T> CheckQueue<T> {
     }
 }
 
-/// Checks in the order of their arrival. Looked through from end to end, since it is short beside a hash.
+/// The ranked checks, oldest first. A linear search is cheap beside a password hash.
 struct RankedChecks<T> {
     length_max: usize,
     checks: Vec<RankedCheck<T>>,
-    /// The round that is served, by rank.
+    /// The round being served, by rank.
     rounds: [u64; Rank::COUNT],
     takes: u64,
 }
 
-/// Where a check may wait.
+/// Where a new check is placed.
 enum Placement {
-    /// Behind those that wait.
+    /// At the end.
     Append,
-    /// In place of the one at this position.
+    /// In place of the check at this position.
     Replace(usize),
-    /// Nowhere.
+    /// Nowhere: the queue is full.
     Reject,
 }
 
@@ -170,7 +170,7 @@ impl<T> RankedChecks<T> {
         RankedChecks { length_max, checks: Vec::new(), rounds: [0; Rank::COUNT], takes: 0 }
     }
 
-    /// Puts a check in; gives back the one that is refused for it, which may be itself.
+    /// Queues a check; returns the one that is rejected or evicted for it, which may be the check itself.
     fn put(&mut self, NewCheck { rank, source, check }: NewCheck<T>) -> Option<T> {
         let evicted = match self.placement(rank, source) {
             Placement::Append => None,
@@ -184,11 +184,11 @@ impl<T> RankedChecks<T> {
         evicted
     }
 
-    /// The room for a check.
+    /// The placement of a check of this rank and source.
     fn placement(&self, rank: Rank, source: IpAddr) -> Placement {
         let capacity = rank.capacity(self.length_max);
         let held = self.checks.iter().filter(|queued| queued.source == source).count();
-        // What is of a worse rank gives way, so it takes no room.
+        // Checks of a worse rank can be evicted, so they take no capacity.
         let taken = self.checks.iter().filter(|queued| queued.rank <= rank).count();
         let free = capacity.saturating_sub(taken);
         let has_share = held < free || rank == Rank::KnownCredentials && free > 0;
@@ -201,12 +201,12 @@ impl<T> RankedChecks<T> {
         evicted.map_or(Placement::Reject, Placement::Replace)
     }
 
-    /// The worst rank that waits.
+    /// The worst rank in the queue.
     fn worst_rank(&self) -> Option<Rank> {
         self.checks.iter().map(|queued| queued.rank).max()
     }
 
-    /// The position of the youngest check of the source that has most in `rank`, if that is `held_min`.
+    /// The position of the newest check of the source that has most checks of `rank`, if it has `held_min`.
     fn newest_of_largest_source(&self, rank: Rank, held_min: usize) -> Option<usize> {
         let mut sources: HashMap<IpAddr, (usize, usize)> = HashMap::new();
         for (at, queued) in self.checks.iter().enumerate().filter(|(_, queued)| queued.rank == rank) {
@@ -241,14 +241,14 @@ mod tests {
         [192, 0, 2, number].into()
     }
 
-    /// A queue of names, with the names that were refused.
+    /// A queue of names, and the names that were rejected or evicted.
     struct NamedQueue {
         queue: CheckQueue<Name>,
         rejected: std::sync::mpsc::Receiver<String>,
         reject: std::sync::mpsc::Sender<String>,
     }
 
-    /// Tells when it is dropped.
+    /// Sends its name when it is dropped.
     struct Name(String, std::sync::mpsc::Sender<String>);
 
     impl Drop for Name {
@@ -263,14 +263,14 @@ mod tests {
             NamedQueue { queue: CheckQueue::new(length_max), rejected, reject }
         }
 
-        /// Puts a check of the source in; the names that are refused for it.
+        /// Queues a check of the source; returns the names that were dropped for it.
         fn put(&self, rank: Rank, from: u8, name: &str) -> Vec<String> {
             let check = Name(name.to_owned(), self.reject.clone());
             self.queue.put(NewCheck { rank, source: source(from), check });
             self.rejected.try_iter().collect()
         }
 
-        /// How many of a source fit in.
+        /// How many checks of a source are accepted until one is dropped.
         fn fill(&self, rank: Rank, from: u8) -> usize {
             (0..).take_while(|_| self.put(rank, from, "") == [""; 0]).count()
         }
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn capacity_is_reserved_for_better_ranks() {
         let queue = NamedQueue::new(64);
-        // A source each.
+        // One source each.
         let fill =
             |rank, first: u8| (first..).take_while(|from| queue.put(rank, *from, "") == [""; 0]).count();
         let ranks = [(FailingSource, 0), (TrustedSource, 64), (KnownCredentials, 128)];
@@ -319,9 +319,9 @@ mod tests {
         for (from, name) in [(1, "a0"), (1, "a1"), (2, "b0")] {
             assert_eq!(queue.put(UnknownSource, from, name), [""; 0]);
         }
-        assert_eq!(queue.put(UnknownSource, 2, "b1"), ["b1"], "it would only change places");
+        assert_eq!(queue.put(UnknownSource, 2, "b1"), ["b1"], "the source would only replace its own");
         assert_eq!(queue.put(UnknownSource, 3, "c0"), ["a1"]);
-        assert_eq!(queue.put(UnknownSource, 4, "d0"), ["d0"], "all have one");
+        assert_eq!(queue.put(UnknownSource, 4, "d0"), ["d0"], "each source has one");
         assert_eq!(queue.put(FailingSource, 5, "e0"), ["e0"]);
         assert_eq!(queue.take_all(), "a0 b0 c0 ");
     }
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(queue.put(TrustedSource, 5, "s0"), [""; 0]);
         assert_eq!(queue.put(TrustedSource, 6, "s1"), ["a0"]);
         assert_eq!(queue.put(TrustedSource, 6, "s2"), ["d0"]);
-        assert_eq!(queue.put(TrustedSource, 6, "s3"), ["s3"], "it has as many as are free");
+        assert_eq!(queue.put(TrustedSource, 6, "s3"), ["s3"], "the source has as many as are free");
         assert_eq!(queue.take_all(), "s0 s1 s2 c0 ");
     }
 
@@ -371,7 +371,7 @@ mod tests {
         queue.put(FailingSource, 1, "failing");
         let mut turns = 0;
         loop {
-            (0..2).for_each(|_| _ = queue.put(KnownCredentials, 2, "proven"));
+            (0..2).for_each(|_| _ = queue.put(KnownCredentials, 2, "known"));
             turns += 1;
             if queue.take().as_deref() == Some("failing") {
                 break;
@@ -386,7 +386,7 @@ mod tests {
         let sorting = queue.queue.ranked.lock().unwrap();
         assert_eq!(queue.fill(KnownCredentials, 1), 4);
         drop(sorting);
-        assert_eq!(queue.put(KnownCredentials, 2, "last"), [""], "the youngest of the four goes");
+        assert_eq!(queue.put(KnownCredentials, 2, "last"), [""], "the newest of the four is evicted");
         assert_eq!(queue.take_all(), " last   ");
     }
 

@@ -1,13 +1,14 @@
-//! Credentials that were right: a fixed table of atomic words that all threads read.
+//! A cache of verified credentials: a fixed table of atomic words that all threads read.
 //!
-//! Promises: no lock, no allocation, and no growth; one that is recent is let in, and one that is older is
-//! known to be worth a check, whatever came from its source meanwhile; without its key, which never leaves
-//! the process (`auth/shared.rs`), an entry says nothing. Leaves to others: the clock, and to be one thread
-//! at a time that inserts.
+//! Guarantees: Lookups take no lock and allocate nothing, and the table never grows. A fresh entry needs no
+//! check. A stale entry still earns a check, whatever failed at its source meanwhile. Without the key, which
+//! never leaves the process (`shared.rs`), an entry reveals nothing.
+//!
+//! Not handled here: the clock. At most one thread at a time may insert.
 //!
 //! An entry is a keyed hash over a user's name, their stored hash and the secret, so a new password makes the
-//! old one unknown. 128 bits of the hash tell entries apart. A reader that meets a half-written entry could
-//! match half of the old one and half of the new one: as likely as any other guess at 128 bits.
+//! old entry unreachable. 128 bits of the hash identify the entry. A reader of a half-written entry could
+//! match half of the old one and half of the new one. That is as likely as any other guess at 128 bits.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,19 +18,19 @@ use sys::clock::Nanos;
 
 use crate::config::settings::Auth;
 
-/// A keyed hash over a user's name, their stored hash and a secret. The key is random per process and leaves
-/// it never, so it says nothing about the secret.
+/// A keyed hash over a user's name, their stored hash and a secret. The key is random for each process and
+/// never leaves it, so the hash reveals nothing about the secret.
 pub(super) type CredentialMac = [u8; 32];
 
-/// Places per bucket, the unit in which an entry finds its place.
+/// Slots per bucket; an entry may use any slot of its bucket.
 const WAYS: usize = 4;
 
-/// How long credentials are known once they are not let in without a check any more: over a night.
+/// How long an entry is stale after it was fresh: over a night.
 const STALE_SPAN: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// See the file's header.
+/// The verified credentials. Entries are found by their MAC.
 pub(crate) struct CredentialCache {
-    /// `buckets x WAYS` places, the number of buckets a power of two; none if nothing is to be remembered.
+    /// `buckets x WAYS` slots, the number of buckets a power of two; empty if the cache is disabled.
     slots: Box<[CacheSlot]>,
     entries_max: u32,
     ttl: Duration,
@@ -38,23 +39,23 @@ pub(crate) struct CredentialCache {
 #[derive(Default)]
 struct CacheSlot {
     tag: [AtomicU64; 2],
-    /// When they were right, in nanoseconds of the monotonic clock; 0 where there is no entry.
+    /// When the credentials were verified, in nanoseconds of the monotonic clock; 0 in an empty slot.
     verified_at: AtomicU64,
 }
 
-/// What is known of some credentials.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum CacheLookup {
-    /// They were right a moment ago, which suffices.
+    /// Verified recently: no check is needed.
     Fresh,
-    /// They were right, and are to be checked again.
+    /// Verified before, and to be checked again.
     Stale,
-    /// Nothing.
+    /// Not in the cache.
     Miss,
 }
 
 impl CredentialCache {
-    /// An empty table, as large as the settings say.
+    /// An empty cache of the size in the settings.
     pub(crate) fn new(settings: &Auth) -> CredentialCache {
         let entries_max = settings.cache_entries;
         let slots = match entries_max as usize {
@@ -65,16 +66,16 @@ impl CredentialCache {
         CredentialCache { slots, entries_max, ttl: settings.cache_ttl }
     }
 
-    /// Whether it is what these settings ask for.
+    /// Whether the cache was made by the same settings.
     pub(crate) fn matches(&self, settings: &Auth) -> bool {
         (self.entries_max, self.ttl) == (settings.cache_entries, settings.cache_ttl)
     }
 
-    /// What is known of the credentials with this key.
+    /// Looks up the credentials with this key.
     pub(super) fn lookup(&self, key: &CredentialMac, now: Nanos) -> CacheLookup {
         let (tag, bucket) = self.bucket_of(key);
         let age = bucket.iter().find_map(|slot| {
-            // Acquire pairs with the Release of `insert`: with its moment the tag of an entry is seen.
+            // Acquire pairs with the Release in `insert`: a reader that sees the time sees the entry's tag.
             let verified_at = slot.verified_at.load(Ordering::Acquire);
             (verified_at != 0 && slot.tag() == tag).then(|| now.since(Nanos(verified_at)))
         });
@@ -85,8 +86,8 @@ impl CredentialCache {
         }
     }
 
-    /// Notes that the credentials with this key were right. It takes the place of the same key, else the one
-    /// in its bucket that was right the longest time ago. One thread at a time.
+    /// Stores that the credentials with this key were verified. The entry replaces the one with the same key,
+    /// else the oldest of its bucket. One thread at a time.
     pub(super) fn insert(&self, key: &CredentialMac, now: Nanos) {
         let (tag, bucket) = self.bucket_of(key);
         let slot = bucket.iter().min_by_key(|slot| match slot.verified_at.load(Ordering::Relaxed) {
@@ -98,7 +99,7 @@ impl CredentialCache {
         slot.verified_at.store(now.0.max(1), Ordering::Release);
     }
 
-    /// The tag of a key, and the bucket that it belongs into.
+    /// The tag of a key, and its bucket.
     fn bucket_of(&self, key: &CredentialMac) -> ([u64; 2], &[CacheSlot]) {
         let [first, second, third, _] = words(key);
         let buckets = self.slots.len() / WAYS;
@@ -116,14 +117,14 @@ impl CacheSlot {
     }
 }
 
-/// Nothing of it belongs into a log.
+/// Shows no contents: they do not belong into a log.
 impl fmt::Debug for CredentialCache {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Remembered").finish_non_exhaustive()
     }
 }
 
-/// A key as words.
+/// The key as words.
 fn words(key: &CredentialMac) -> [u64; 4] {
     let (words, _) = key.as_chunks();
     [0, 1, 2, 3].map(|word| u64::from_le_bytes(words[word]))
@@ -140,7 +141,7 @@ mod tests {
         CredentialCache::new(&Auth { cache_entries, cache_ttl: TTL, ..Auth::default() })
     }
 
-    /// A key as random as a hash.
+    /// A key that is as random as a hash.
     fn key(number: u64) -> CredentialMac {
         let mut key = [0; 32];
         for (at, word) in key.chunks_exact_mut(8).enumerate() {
@@ -165,7 +166,7 @@ mod tests {
             assert_eq!(cache.lookup(&key(1), START + later), expected, "after {later:?}");
         }
         cache.insert(&key(1), START + STALE_SPAN);
-        assert_eq!(cache.lookup(&key(1), START + STALE_SPAN), CacheLookup::Fresh, "right again");
+        assert_eq!(cache.lookup(&key(1), START + STALE_SPAN), CacheLookup::Fresh, "verified again");
         assert_eq!(cache.lookup(&key(2), START), CacheLookup::Miss);
     }
 
@@ -200,7 +201,7 @@ mod tests {
         (0..10_000).for_each(|number| cache_of_some.insert(&key(number), START));
         let cached =
             (0..10_000).filter(|&number| cache_of_some.lookup(&key(number), START) == CacheLookup::Fresh);
-        assert_eq!(cached.count(), 128, "every place is used");
+        assert_eq!(cached.count(), 128, "every slot is used");
         let empty = cache_with(0);
         empty.insert(&key(1), START);
         assert_eq!(empty.lookup(&key(1), START), CacheLookup::Miss);
@@ -211,7 +212,7 @@ mod tests {
         let cache = cache_with(4);
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
-                // The writer is about its work until the last key is there.
+                // The writer inserts until it reaches the last key.
                 while cache.lookup(&key(9_999), START) == CacheLookup::Miss {
                     assert_eq!(cache.lookup(&key(10_001), START), CacheLookup::Miss);
                     std::hint::spin_loop();

@@ -1,8 +1,9 @@
-//! What is worked out once for each configuration, so that recognising a client is a lookup.
+//! What is derived once from each configuration, so that identifying a client is a lookup.
 //!
-//! Promises: immutable, shared by all threads; where source networks nest, an address belongs to the user of
-//! the smallest one that holds it. Leaves to others: names (the policy's own table) and that no network
-//! belongs to two users (`config`).
+//! Guarantees: immutable, and shared by all threads. Where source networks nest, an address belongs to the
+//! user of the smallest network that holds it.
+//!
+//! Not handled here: that no network belongs to two users, which `config` checks.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -15,13 +16,13 @@ use policy::UserIndex;
 use crate::config::User;
 use crate::identity::users::{Argon2Cost, Credential, PasswordHash};
 
-/// See the file's header.
+/// Source networks by address, and the hashes that make all password checks equally slow.
 pub struct IdentityIndex {
-    /// Source networks by their first address, an enclosing one before those inside it. IPv4 sorts before
-    /// IPv6.
+    /// Source networks by their first address; an enclosing network precedes those inside it. IPv4 sorts
+    /// before IPv6.
     sources: Box<[Source]>,
-    /// A hash of each cost that users' passwords have. A check makes one of every cost, so that its time does
-    /// not tell whose it is, nor whether there is such a user.
+    /// A hash of each cost that users' passwords have. Each check computes one of every cost, so that its
+    /// time reveals neither the user nor whether the name exists.
     decoys: Arc<[PasswordHash]>,
 }
 
@@ -29,12 +30,12 @@ struct Source {
     first: IpAddr,
     last: IpAddr,
     user: UserIndex,
-    /// The position of the smallest network around this one.
+    /// The position of the smallest network that encloses this one.
     enclosing: Option<usize>,
 }
 
 impl IdentityIndex {
-    /// The roster of these users.
+    /// The index of these users.
     pub fn new(users: &[User]) -> IdentityIndex {
         let networks = users.iter().flat_map(|user| user.from.iter().map(|network| (network, user.index)));
         let mut sources: Vec<Source> = networks
@@ -46,7 +47,8 @@ impl IdentityIndex {
             })
             .collect();
         sources.sort_by_key(|source| (source.first, Reverse(source.last)));
-        // Networks are nested or apart, so the one around the next is the one before it, or around that.
+        // Networks are nested or disjoint. So the network that encloses the next one is the one before it, or
+        // one that encloses that.
         for next in 1..sources.len() {
             let mut enclosing = Some(next - 1);
             while let Some(outer) = enclosing.filter(|&outer| sources[outer].last < sources[next].first) {
@@ -62,25 +64,25 @@ impl IdentityIndex {
         IdentityIndex { sources: sources.into(), decoys: decoys.into_values().cloned().collect() }
     }
 
-    /// The user to whom `address` belongs.
+    /// The user with the smallest source network that holds `address`.
     pub(super) fn user_at(&self, address: IpAddr) -> Option<UserIndex> {
         let address = address.to_canonical();
         let after = self.sources.partition_point(|source| source.first <= address);
         let mut source = self.sources.get(after.checked_sub(1)?)?;
-        // As many steps as networks can nest: one for each length of a prefix.
+        // At most as many steps as networks can nest: one for each prefix length.
         while source.last < address {
             source = &self.sources[source.enclosing?];
         }
         Some(source.user)
     }
 
-    /// A hash of each cost; none if nobody has a password.
+    /// A hash of each cost; empty if no user has a password.
     pub(super) fn decoys(&self) -> &Arc<[PasswordHash]> {
         &self.decoys
     }
 }
 
-/// Nothing of it belongs into a log.
+/// Shows no contents: they do not belong into a log.
 impl fmt::Debug for IdentityIndex {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Roster").finish_non_exhaustive()

@@ -1,10 +1,10 @@
-//! What all threads share for checking credentials: the queue of the thread that hashes, and the throttle.
+//! What all threads share for password checks: the queue of the hashing thread, and the throttle.
 //!
-//! Promises: checks are made one after another, and each asks the throttle at its turn, so that of any number
-//! that come at once no more are looked at than the budgets have; a failure counts against its source even if
-//! the client has left; a secret is wiped when its check has ended or was refused. Leaves to others: the
-//! tasks that wait for a result (`auth.rs`), room and turns (`auth/queue.rs`), and that the pool hashes one
-//! at a time, which bounds memory and CPU (`jobs.rs`).
+//! Guarantees: Checks run one after another, and each consults the throttle when it runs. So of any number
+//! that arrive at once, no more are hashed than the budgets allow. A failure counts against its source even
+//! if the client has left. A secret is wiped when its check ends or is rejected.
+//!
+//! Not handled here: that the pool hashes one password at a time, which bounds memory and CPU (`jobs.rs`).
 
 use std::io;
 use std::net::IpAddr;
@@ -26,44 +26,44 @@ use crate::identity::throttle::{Throttle, network, site_or_address};
 use crate::identity::users::{HashMemory, PasswordHash};
 use crate::jobs::HASHING;
 
-/// See the file's header.
+/// The state behind every thread's authenticator: MAC key, queue and throttle.
 pub struct AuthShared {
     key: Zeroizing<[u8; 32]>,
     pool: Pool,
     queue: CheckQueue<QueuedCheck>,
-    /// Jobs of the pool that have not come to take a check yet, each of which takes one.
+    /// Jobs of the pool that have not started yet; each takes one check.
     pending_jobs: AtomicUsize,
-    /// As many jobs as checks may wait.
+    /// As many jobs as checks may be queued.
     pending_jobs_max: usize,
     throttle: Arc<Throttle>,
-    /// Locked by the thread that makes a check: one at a time, of which the budgets make use.
+    /// Held while a check runs: one at a time, on which the budgets rely.
     memory: Mutex<HashMemory>,
 }
 
 /// A password to check.
 pub(super) struct Check {
     pub(super) key: CredentialMac,
-    /// The user's; none if there is no such user, or none who has a password.
+    /// The user's hash; `None` if the user does not exist or has no password.
     pub(super) hash: Option<PasswordHash>,
     /// A hash of each cost, among them that of `hash`.
     pub(super) decoys: Arc<[PasswordHash]>,
-    /// The credentials were right in the last day: no guess, so the throttle is not asked.
+    /// The credentials were right in the last day. They are no guess, so the throttle is not consulted.
     pub(super) is_stale_hit: bool,
-    /// The user may not log in: it is no proof if it is right, and counts as a failure.
+    /// The user is disabled: a right password is not cached, and counts as a failure.
     pub(super) is_disabled: bool,
-    /// The name as the client gave it.
+    /// The name as the client sent it.
     pub(super) user: Box<str>,
     pub(super) secret: Zeroizing<Vec<u8>>,
     pub(super) source: IpAddr,
     pub(super) failures_per_minute: u32,
-    /// Where it is remembered if it is right.
+    /// Where right credentials are stored.
     pub(super) cache: Arc<CredentialCache>,
 }
 
 impl Check {
-    /// What is hashed, in this order: one hash of each cost, the user's own in place of the decoy of its
-    /// cost. So the costs are the same for every name. To pad the time of the answer instead would not do:
-    /// how long the thread was busy is seen by the next in its queue.
+    /// The hashes to compute, in this order: one of each cost, with the user's own in place of the decoy of
+    /// its cost. So every name costs the same. Padding the response's time would not do: the next check in
+    /// the queue shows how long the thread was busy.
     fn hashes(&self) -> impl Iterator<Item = (&PasswordHash, bool)> {
         self.decoys.iter().map(|decoy| match &self.hash {
             Some(own) if own.cost() == decoy.cost() => (own, true),
@@ -72,7 +72,7 @@ impl Check {
     }
 }
 
-/// A check that waits for its turn.
+/// A check in the queue.
 struct QueuedCheck {
     check: Box<Check>,
     reply: oneshot::Sender<CheckOutcome>,
@@ -83,15 +83,15 @@ struct QueuedCheck {
 pub(super) enum CheckOutcome {
     Right,
     Wrong,
-    /// It was not made: others that came before it used a budget up. It may be made after so long.
+    /// The check did not run: earlier ones used up a budget. It may run after this long.
     Throttled(Duration),
 }
 
 impl AuthShared {
-    /// Checks passwords on `pool`, whose queue is that of the settings.
+    /// Checks passwords on `pool`, whose queue has the length in the settings.
     ///
     /// # Errors
-    /// The system gives no randomness.
+    /// The system has no random bytes.
     pub fn new(pool: Pool, settings: &Auth) -> io::Result<AuthShared> {
         let mut key = Zeroizing::new([0; 32]);
         getrandom::fill(&mut *key)?;
@@ -113,7 +113,7 @@ impl AuthShared {
     pub(super) fn mac(&self, user: &str, hash: &PasswordHash, secret: &[u8]) -> CredentialMac {
         let mut mac = Blake2sMac256::new_from_slice(&*self.key).expect("BLAKE2s takes keys of 32 bytes");
         let hash = hash.to_text();
-        // With the lengths before them no two triples are the same bytes.
+        // The lengths come first, so that no two triples give the same bytes.
         mac.update(&[(user.len() as u64).to_le_bytes(), (hash.len() as u64).to_le_bytes()].concat());
         mac.update(user.as_bytes());
         mac.update(hash.as_bytes());
@@ -121,7 +121,7 @@ impl AuthShared {
         mac.finalize_fixed().into()
     }
 
-    /// Whether `check` may be made now.
+    /// Whether `check` may run now.
     ///
     /// # Errors
     /// How long it must wait.
@@ -132,7 +132,7 @@ impl AuthShared {
         self.throttle.check(check.source, &check.user, check.failures_per_minute, monotonic())
     }
 
-    /// Queues `check`. Where there is no room for it, now or once others have come, there is no result.
+    /// Queues `check`. If it is rejected, now or by later checks, there is no result.
     pub(super) fn submit(self: &Arc<Self>, check: Box<Check>) -> oneshot::Receiver<CheckOutcome> {
         let rank = self.rank_of(&check);
         let source = match rank {
@@ -155,22 +155,22 @@ impl AuthShared {
         }
     }
 
-    /// Has the pool take another check, whichever is next then. A check that lost its place leaves its job
-    /// behind, so there may be more jobs than checks, and no more are needed than checks may wait.
+    /// Submits a job that takes the next check. An evicted check leaves its job behind. So there may be more
+    /// jobs than checks, but never more than checks may be queued.
     fn submit_job(self: &Arc<Self>) {
         let another = |jobs: usize| (jobs < self.pending_jobs_max).then_some(jobs + 1);
-        // Relaxed: a job that is counted here takes the lock of the queue after it is counted off.
+        // Relaxed: a counted job takes the queue's lock after it is counted off.
         if self.pending_jobs.fetch_update(Ordering::Relaxed, Ordering::Relaxed, another).is_err() {
             return;
         }
         let shared = Arc::clone(self);
         if self.pool.run_then(HASHING, move || shared.run_next(), |_| ()).is_err() {
-            // The pool has room for all of them until the process ends.
+            // The pool accepts all of them until the process ends.
             self.pending_jobs.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// On a thread of the pool.
+    /// Runs on a thread of the pool.
     fn run_next(&self) {
         self.pending_jobs.fetch_sub(1, Ordering::Relaxed);
         if let Some(QueuedCheck { check, reply }) = self.queue.take() {
@@ -180,7 +180,7 @@ impl AuthShared {
 
     fn run(&self, check: &Check) -> CheckOutcome {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        // What came before it may have shown it right, for a client of another thread, or used up a budget.
+        // An earlier check may have verified the same credentials for another thread, or used up a budget.
         let lookup = check.cache.lookup(&check.key, monotonic());
         if lookup == CacheLookup::Fresh && !check.is_disabled {
             return CheckOutcome::Right;
@@ -190,7 +190,7 @@ impl AuthShared {
         }
         let mut is_right = false;
         for (hash, is_own) in check.hashes() {
-            // Always made: that is what a decoy is for.
+            // The hash is always computed, also of a decoy.
             is_right |= hash.verify_in(&mut memory, &check.secret) & is_own;
         }
         let now = monotonic();
@@ -232,7 +232,7 @@ mod tests {
         let (shared, hash) = (shared(), PasswordHash::make("open sesame").unwrap());
         let mut check = check([1; 32], &hash, "open sesame", true);
         assert_eq!(shared.run(&check), CheckOutcome::Right);
-        // Hashed again, this secret would be wrong: the key is remembered.
+        // This secret would be wrong if it were hashed again; the key is in the cache.
         check.secret = b"wrong".to_vec().into();
         assert_eq!(shared.run(&check), CheckOutcome::Right);
         check.key = [2; 32];
@@ -254,11 +254,11 @@ mod tests {
         let (shared, hash) = (shared(), PasswordHash::make("open sesame").unwrap());
         let decoy = check([1; 32], &hash, "open sesame", false);
         assert_eq!(shared.run(&decoy), CheckOutcome::Wrong);
-        assert!(matches!(shared.run(&decoy), CheckOutcome::Throttled(_)), "and counts");
+        assert!(matches!(shared.run(&decoy), CheckOutcome::Throttled(_)), "and it counts as a failure");
     }
 
-    /// Hashes of other costs than the user's own were not made, so an answer's time told users apart, and
-    /// that there is one at all.
+    /// Only hashes of the user's own cost were computed, so the time of a response revealed users and whether
+    /// they exist.
     #[test]
     fn check_hashes_once_at_each_cost() {
         let hash_at = |memory_kib| {

@@ -1,31 +1,33 @@
-//! How many wrong credentials are looked at: a fixed table of atomic words that all threads share.
+//! Limits guesses at credentials: a fixed table of atomic words that all threads share.
 //!
-//! Promises: no lock, no allocation, no growth whatever the number of sources and names; a budget that is
-//! used up gives one try at a time; attempts that are turned away cost nothing, so waiting always helps; no
-//! budget is a user's alone, so nothing that comes from one address locks a user out at another. Leaves to
-//! others: the clock, the settings, what to tell the client, and to ask and to count one check after another
-//! (`auth/shared.rs`), which is what makes a budget exact.
+//! Guarantees: No lock, no allocation and no growth, whatever the number of sources and names. A used-up
+//! budget allows one attempt at a time. Throttled attempts cost nothing, so waiting always helps. No budget
+//! belongs to a user alone. So nothing that comes from one address locks a user out at another.
+//!
+//! Not handled here: the clock and the settings. A budget is exact because checks are consulted and counted
+//! one after another (`shared.rs`).
 //!
 //! | budget of | failures in a minute | what it bounds |
 //! |---|---|---|
 //! | a user at a source | as the settings say | guesses at one user's password |
 //! | a source | [`SOURCE_FACTOR`] times as many | guesses at all users, from one address |
-//! | an IPv6 site, a /48 | [`SITE_FACTOR`] times as many | the same from all its /64s; not for those in good standing |
+//! | an IPv6 site, a /48 | [`SITE_FACTOR`] times as many | the same from all its /64s; trusted sources are exempt |
 //!
 //! **Sources.** An IPv4 address is a source, and so is an IPv6 /64: a single host owns all addresses of one.
-//! A source is in good standing for [`STANDING`] after credentials from it were right; it, or its site, is
-//! known to have failed for [`FAILING`] after some were wrong, which matters where more wait than can be
-//! checked.
+//! A source is trusted for [`TRUST_SPAN`] after credentials from it were right. It, or its site, counts as
+//! failing for [`FAILING_SPAN`] after some were wrong. That matters where more checks arrive than can be
+//! made.
 //!
 //! **State.** A budget's word is the state of a GCRA (the generic cell rate algorithm of ITU-T I.371): the
-//! moment at which all failures so far are forgiven. A failure moves it one span later (a minute by the
-//! failures that a minute may have); a try is turned away while one more span would put it beyond a minute.
+//! time at which all failures so far are forgiven. A failure moves it one span later; a span is a minute
+//! divided by the failures that a minute may have. An attempt is throttled while one more span would exceed a
+//! minute.
 //!
-//! **Collisions.** A key is hashed to one place in each of two rows, and both count; it is over its budget
-//! only while *both* places are (a count-min sketch). A bystander is hit only if other offenders hold
-//! its places in both rows: with 100 offenders at a time about one bystander in 100,000. The hash key is
-//! random per process, so nobody can aim. To keep a whole row over the limit takes one failure per place and
-//! span, with 20 failures per minute 10,000 in a second, while a failure costs us a hash, and we make 20.
+//! **Collisions.** A key is hashed to one slot in each of two rows, and both count. It is over its budget
+//! only while *both* slots are (a count-min sketch). A bystander is hit only if other offenders hold its
+//! slots in both rows: with 100 offenders at a time, about one bystander in 100,000. The hash key is random
+//! per process, so no client can aim. To keep a whole row over the limit takes one failure per slot and span.
+//! With 20 failures per minute that is 10,000 a second, while each failure costs us a hash, and we make 20.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
@@ -34,37 +36,38 @@ use std::time::Duration;
 
 use sys::clock::Nanos;
 
-/// Places in each of the two rows of a table: a table of words has 512 KiB.
+/// Slots in each of the two rows of a table: a table of words has 512 KiB.
 const ROW_SLOTS: usize = 1 << 15;
-/// The time in which a budget is that of the settings.
+/// The period to which the failures of the settings apply.
 const PERIOD_NANOS: u64 = Duration::from_secs(60).as_nanos() as u64;
-/// However many failures come at the same moment, all are forgiven after this long.
+/// However many failures coincide, all are forgiven after this long.
 const FORGIVEN_NANOS_MAX: u64 = 2 * PERIOD_NANOS;
-/// What a source may fail, by what a user may fail there: in an office behind one address several mistype.
+/// The failures of a source in multiples of those of a user there: in an office behind one address several
+/// people mistype.
 const SOURCE_FACTOR: u32 = 10;
-/// What an IPv6 site may fail, by the same: several of its networks at their limits.
+/// The failures of an IPv6 site, by the same: several of its networks at their limits.
 const SITE_FACTOR: u32 = 4 * SOURCE_FACTOR;
-/// How long a source is in good standing after a success.
+/// How long a source is trusted after a success.
 const TRUST_SPAN: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long a source that failed gives way to those that have not: as many addresses as hashes are made in it
-/// keep out those that come for the first time.
+/// How long a failing source is ranked below others. To keep out sources that come for the first time, an
+/// attacker needs as many addresses as hashes are made in this time.
 const FAILING_SPAN: Duration = Duration::from_secs(60 * 60);
-/// Standing that has less than this left to go is renewed: a write in an hour, and not one for each request.
+/// Trust is renewed if less than this remains: one write in an hour, and not one for each request.
 const TRUST_RENEWED_BELOW: Duration = Duration::from_secs(23 * 60 * 60);
 
 const _: () = assert!(ROW_SLOTS.is_power_of_two() && ROW_SLOTS <= 1 << 32);
 
-/// See the file's header.
+/// The budgets of all sources, by a count-min sketch. Every operation is lock-free.
 pub struct Throttle {
     key: RandomState,
-    /// When all failures are forgiven, in nanoseconds of the monotonic clock: of users at sources, of
-    /// sources, and of sites.
+    /// When all failures are forgiven, in nanoseconds of the monotonic clock: by user and source, by source,
+    /// and by site.
     pairs: Rows<AtomicU64>,
     sources: Rows<AtomicU64>,
     sites: Rows<AtomicU64>,
-    /// Until when a source is in good standing, by the same clock.
+    /// The end of a source's trust, by the same clock.
     trusted_until: Rows<AtomicU64>,
-    /// Until when a source or site is known to have failed, by the same clock.
+    /// Until when a source or site counts as failing, by the same clock.
     failing_until: Rows<AtomicU64>,
 }
 
@@ -81,7 +84,7 @@ impl Throttle {
         }
     }
 
-    /// Whether credentials of `user`, a name as the client gave it, are looked at now if they come from
+    /// Whether credentials of `user`, a name as the client sent it, are checked now if they come from
     /// `source`.
     ///
     /// # Errors
@@ -120,14 +123,13 @@ impl Throttle {
                 Some(later.min(now.0.saturating_add(FORGIVEN_NANOS_MAX)))
             };
             for slot in slots {
-                // It always stores, and on a word that another thread changed it tries again: no failure is
-                // lost.
+                // The closure always returns a value, and a lost race retries: no failure is lost.
                 let _ = slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
             }
         }
     }
 
-    /// Notes that credentials from `source` were right.
+    /// Records that credentials from `source` were right.
     pub fn record_success(&self, source: IpAddr, now: Nanos) {
         let slots = self.trusted_until.slots(self.hash(network(source)));
         if smaller(slots) < (now + TRUST_RENEWED_BELOW).0 {
@@ -137,18 +139,18 @@ impl Throttle {
         }
     }
 
-    /// Whether credentials from `source` were right in the last [`STANDING`].
+    /// Whether credentials from `source` were right in the last [`TRUST_SPAN`].
     pub fn is_trusted(&self, source: IpAddr, now: Nanos) -> bool {
         now.0 < smaller(self.trusted_until.slots(self.hash(network(source))))
     }
 
     /// Whether credentials from `source`, or from anywhere in its IPv6 site, were wrong in the last
-    /// [`FAILING`].
+    /// [`FAILING_SPAN`].
     pub fn has_failed(&self, source: IpAddr, now: Nanos) -> bool {
         now.0 < smaller(self.failing_until.slots(self.hash(site_or_address(source))))
     }
 
-    /// The budgets that a failure counts against, each with its failures in a minute.
+    /// The budgets that a failure counts against, each with its failures per minute.
     fn budgets(
         &self,
         source: IpAddr,
@@ -175,10 +177,10 @@ impl Default for Throttle {
     }
 }
 
-/// Two rows of places.
+/// Two rows of slots.
 struct Rows<T>([Box<[T]>; 2]);
 
-/// The places of one key, one in each row.
+/// The slots of one key, one in each row.
 type Slots<'a, T> = [&'a T; 2];
 
 impl<T: Default> Rows<T> {
@@ -193,14 +195,14 @@ impl<T: Default> Rows<T> {
     }
 }
 
-/// What counts for a key: what collides with it can only have added to one of its places.
+/// The value of a key: a colliding key can only have raised one of its slots.
 fn smaller(slots: Slots<'_, AtomicU64>) -> u64 {
-    // Relaxed, here and elsewhere: a word carries all of its own state, and no other memory hangs on it.
+    // Relaxed, here and elsewhere: a word is its own whole state and orders no other memory.
     let [first, second] = slots.map(|slot| slot.load(Ordering::Relaxed));
     first.min(second)
 }
 
-/// What counts as one source: the address of IPv4, the /64 of IPv6 (with the rest zero).
+/// The source of an address: the address itself of IPv4, its /64 of IPv6 (the other bits zero).
 pub fn network(source: IpAddr) -> IpAddr {
     match source.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
@@ -208,7 +210,7 @@ pub fn network(source: IpAddr) -> IpAddr {
     }
 }
 
-/// What is handed to a site as a whole (RFC 6177): the /48 of IPv6. An address of IPv4 has no such thing.
+/// What is assigned to a site as a whole (RFC 6177): the /48 of IPv6. IPv4 has no equivalent.
 fn site(source: IpAddr) -> Option<Ipv6Addr> {
     match source.to_canonical() {
         IpAddr::V4(_) => None,
@@ -216,12 +218,12 @@ fn site(source: IpAddr) -> Option<Ipv6Addr> {
     }
 }
 
-/// What counts as one client of which nothing good is known: the address of IPv4, the whole site of IPv6.
+/// What counts as one unknown client: the address of IPv4, the whole site of IPv6.
 pub(crate) fn site_or_address(source: IpAddr) -> IpAddr {
     site(source).map_or_else(|| network(source), IpAddr::V6)
 }
 
-/// After how long one failure is forgiven.
+/// How long it takes until one failure is forgiven.
 fn span_nanos(failures_per_minute: u32) -> u64 {
     PERIOD_NANOS / u64::from(failures_per_minute.max(1))
 }
@@ -247,7 +249,7 @@ mod tests {
         throttle.check(source(text), "ann", PER_MINUTE, now)
     }
 
-    /// Fails so often from one address, each time for another user.
+    /// Fails this often from one address, each time for another user.
     fn fail_for_many(throttle: &Throttle, text: &str, times: u32, now: Nanos) {
         (0..times)
             .for_each(|n| throttle.record_failure(source(text), &format!("{text} {n}"), PER_MINUTE, now));
@@ -297,7 +299,7 @@ mod tests {
         }
     }
 
-    /// Whether failures of one address turn away another.
+    /// Whether failures of one address throttle another.
     #[track_caller]
     fn check_shared(offender: &str, other: &str, shared: bool) {
         let throttle = Throttle::new();
@@ -321,7 +323,7 @@ mod tests {
         fail(&throttle, "192.0.2.1", PER_MINUTE, START);
         let other = |text| throttle.check(source(text), "bob", PER_MINUTE, START);
         assert_eq!((check(&throttle, "192.0.2.1", START), other("192.0.2.1")), (Err(SPAN), Ok(())));
-        assert_eq!(check(&throttle, "192.0.2.2", START), Ok(()), "ann can log in elsewhere");
+        assert_eq!(check(&throttle, "192.0.2.2", START), Ok(()), "ann can log in from another address");
     }
 
     #[test]
@@ -333,7 +335,7 @@ mod tests {
         fail_for_many(&throttle, "192.0.2.1", 1, START);
         assert_eq!(check(&throttle, "192.0.2.1", START), Err(MINUTE / all));
         throttle.record_success(source("192.0.2.1"), START);
-        assert_eq!(check(&throttle, "192.0.2.1", START), Err(MINUTE / all), "a success buys no guesses");
+        assert_eq!(check(&throttle, "192.0.2.1", START), Err(MINUTE / all), "success adds no attempts");
         assert_eq!(check(&throttle, "192.0.2.2", START), Ok(()));
     }
 
@@ -347,7 +349,7 @@ mod tests {
         throttle.record_success(source(known), START);
         assert!(check(&throttle, stranger, START).is_err() && check(&throttle, known, START).is_ok());
         assert_eq!(check(&throttle, "2001:db8:2::1", START), Ok(()), "another site");
-        assert!(check(&throttle, known, START + TRUST_SPAN).is_ok(), "it is all forgiven by then");
+        assert!(check(&throttle, known, START + TRUST_SPAN).is_ok(), "all failures are forgiven by then");
     }
 
     #[test]
@@ -370,8 +372,8 @@ mod tests {
         let bystanders = (0..10_000u32).map(|n| IpAddr::from((0x0a00_0000 + n).to_be_bytes()));
         let hit =
             bystanders.filter(|address| throttle.check(*address, "ann", PER_MINUTE, START).is_err()).count();
-        // 0.09 are expected; five or more come once in twenty million runs.
-        assert!(hit < 5, "{hit} bystanders of 10,000 were turned away");
+        // 0.09 are expected; five or more happen once in twenty million runs.
+        assert!(hit < 5, "{hit} bystanders of 10,000 were throttled");
     }
 
     #[test]

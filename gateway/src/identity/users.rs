@@ -1,4 +1,4 @@
-//! Users as they are kept: their names, their credentials, and one file for each in `users.d`.
+//! Users as they are stored: their names, their credentials, and one file for each in `users.d`.
 
 mod credential;
 mod file;

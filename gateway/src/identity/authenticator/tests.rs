@@ -1,4 +1,5 @@
-//! Authentication with a hashing thread that stops on demand: who gets in, and what each answer costs.
+//! Authentication with a hashing thread that tests can pause: which credentials are accepted, and what each
+//! result costs.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,7 +19,7 @@ use crate::identity::users::TokenHash;
 const CLIENT: &str = "192.0.2.1";
 const TOKEN: &str = "tgt_0123456789abcdefghjkmnpqrs";
 
-/// The line of a password, hashed as cheaply as argon2 permits.
+/// The setting of a password, hashed as cheaply as argon2 permits.
 fn password(password: &str) -> String {
     let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, Params::new(8, 1, 1, None).unwrap());
     format!("password = \"{}\"\n", argon2.hash_password(password.as_bytes()).unwrap())
@@ -28,7 +29,7 @@ fn token() -> String {
     format!("token = \"{}\"\n", TokenHash::make(TOKEN).unwrap().to_text())
 }
 
-/// A table of one user.
+/// A `[[user]]` table.
 fn user(name: &str, settings: &str) -> String {
     format!("[[user]]\nname = \"{name}\"\nallow = [\"example.com:443\"]\n{settings}\n")
 }
@@ -64,13 +65,13 @@ impl Fixture {
         self.snapshot = self.snapshot.next(config(text));
     }
 
-    /// The hashing thread stops until something is sent.
+    /// Pauses the hashing thread until something is sent.
     fn pause_hashing(&self) -> mpsc::Sender<()> {
         let (resume, resumed) = mpsc::channel::<()>();
         let (stopped, is_stopped) = mpsc::channel();
         let job = self.pool.run(crate::jobs::HASHING, move || {
             stopped.send(()).unwrap();
-            // Ends as well when the test is over.
+            // Also returns when the test ends and drops the sender.
             let _ = resumed.recv();
         });
         assert!(job.is_ok());
@@ -78,7 +79,7 @@ impl Fixture {
         resume
     }
 
-    /// A client whose check is not done yet.
+    /// Starts a check that is not done yet.
     fn start_verify<'a>(&'a self, user: &str, secret: &str, source: &str) -> Verify<'a> {
         let mut verify = self.verify(user, secret, source);
         assert!(verify.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
@@ -104,9 +105,9 @@ impl Fixture {
         assert_eq!(self.show(block_on(self.verify(user, secret, CLIENT))), expected, "{user}");
     }
 
-    /// Checks that the hashing thread has done so far.
+    /// The number of jobs that the hashing thread has finished.
     fn finished_checks(&self) -> u64 {
-        // What came before this job is counted when it runs.
+        // When this job runs, all earlier ones are counted.
         let (count, counted) = mpsc::channel();
         let pool = self.pool.clone();
         assert!(
@@ -126,7 +127,7 @@ fn verify_accepts_only_right_credentials() {
             user("bob", &(password("correct horse") + "disabled = true\n")),
             user("ci", &token()),
             user("old", &(token() + "disabled = true\n")),
-            user("door", "from = [\"10.0.0.0/8\"]\n"),
+            user("source", "from = [\"10.0.0.0/8\"]\n"),
         ]
         .concat(),
     );
@@ -141,7 +142,7 @@ fn verify_accepts_only_right_credentials() {
     fixture.check("ci", &TOKEN[1..], "Wrong");
     fixture.check("old", TOKEN, "Disabled");
     fixture.check("ann", TOKEN, "Wrong");
-    fixture.check("door", TOKEN, "Wrong");
+    fixture.check("source", TOKEN, "Wrong");
     fixture.check("eve", "open sesame", "Wrong");
     fixture.check("eve", "open sesame", "Wrong");
     fixture.check("ann", &"a".repeat(255), "Wrong");
@@ -153,10 +154,10 @@ fn cache_holds_until_settings_or_password_change() {
     let mut fixture = Fixture::new(&ann);
     let finished_checks = fixture.finished_checks();
     (0..10).for_each(|_| fixture.check("ann", "open sesame", "ann"));
-    assert_eq!(fixture.finished_checks(), finished_checks + 2, "one check, and the counting one");
+    assert_eq!(fixture.finished_checks(), finished_checks + 2, "one check, and the job that counts");
     fixture.reload(&(ann.clone() + &user("bob", &token())));
     (0..10).for_each(|_| fixture.check("ann", "open sesame", "ann"));
-    assert_eq!(fixture.finished_checks(), finished_checks + 3, "a reload forgets nothing");
+    assert_eq!(fixture.finished_checks(), finished_checks + 3, "a reload keeps the cache");
     fixture.reload(&("[auth]\ncache_ttl = \"1h\"\n".to_owned() + &ann));
     (0..10).for_each(|_| fixture.check("ann", "open sesame", "ann"));
     assert_eq!(fixture.finished_checks(), finished_checks + 5);
@@ -184,7 +185,7 @@ fn every_wrong_secret_costs_one_check() {
         fixture.check(name, "wrong", "Wrong");
         assert_eq!(fixture.finished_checks() + 1, 2 * checks, "{name}");
     }
-    // Where nobody has a password there is nothing to tell apart.
+    // Where no user has a password, there is nothing to distinguish.
     let fixture = Fixture::new(&user("ci", &token()));
     fixture.check("ci", "wrong", "Wrong");
     fixture.check("eve", "wrong", "Wrong");
@@ -221,7 +222,7 @@ fn shared_check_survives_its_first_client() {
     assert!(fixture.authenticator.pending_checks.borrow().is_empty());
 }
 
-/// Whether the outcome is that it was throttled, for a while that makes sense.
+/// Asserts that the outcome is a throttling for a plausible time.
 #[track_caller]
 fn check_throttled(outcome: Result<UserIndex, AuthError>) {
     let Err(AuthError::Throttled { retry_after_s }) = outcome else { panic!("{outcome:?}") };
@@ -241,8 +242,8 @@ fn failure_counts_after_its_client_left() {
     assert_eq!(fixture.show(block_on(fixture.verify("ann", "open sesame", "192.0.2.3"))), "ann");
 }
 
-/// Right credentials of a disabled user were told by their time, since no hash was made of a token or of what
-/// was remembered, and by their number, since none counted as a failure.
+/// Right credentials of a disabled user were revealed by their time, since no hash was made of a token or of
+/// a cached password, and by their number, since none counted as a failure.
 #[test]
 fn disabled_user_costs_as_much_as_a_wrong_secret() {
     let limit = "[auth]\nfailures_per_minute = 1\n".to_owned();
@@ -257,16 +258,15 @@ fn disabled_user_costs_as_much_as_a_wrong_secret() {
     for (name, secret) in [("ann", "open sesame"), ("ci", TOKEN)] {
         let before = fixture.finished_checks();
         fixture.check(name, secret, "Disabled");
-        assert_eq!(fixture.finished_checks(), before + 2, "a hash, and what counts them: {name}");
+        assert_eq!(fixture.finished_checks(), before + 2, "a hash, and the job that counts: {name}");
         check_throttled(block_on(fixture.verify(name, secret, CLIENT)));
     }
     fixture.reload(&users(""));
     fixture.check("ann", "open sesame", "ann");
 }
 
-/// 25 wrong passwords of one user kept all who shared their address from logging in, with whatever
-/// credentials. A budget is now one user's at one source; and what was right before passes whatever came
-/// from its source.
+/// 25 wrong passwords of one user locked out all users at the same address, with any credentials. Now a
+/// budget belongs to one user at one source, and credentials that were right before are accepted in any case.
 #[test]
 fn wrong_passwords_throttle_only_their_sender() {
     let users = [user("ann", &password("open sesame")), user("bob", &password("correct horse"))].concat();
@@ -276,20 +276,20 @@ fn wrong_passwords_throttle_only_their_sender() {
     (0..24).for_each(|n| check_throttled(block_on(fixture.verify("ann", &format!("wrong {n}"), CLIENT))));
     fixture.check("bob", "correct horse", "bob");
     fixture.check("ann", "open sesame", "ann");
-    // Of names that do not exist there are any number: the source's own budget ends that, for new ones.
+    // Names that do not exist are unlimited; the source's own budget ends the attempts, for new names.
     (0..9).for_each(|n| fixture.check(&format!("eve{n}"), "wrong", "Wrong"));
     check_throttled(block_on(fixture.verify("eve", "wrong", CLIENT)));
     fixture.check("ann", "open sesame", "ann");
     fixture.check("bob", "correct horse", "bob");
 }
 
-/// 32 wrong passwords at once were all looked at, because none had failed when the last one came.
+/// 32 wrong passwords at once were all checked, because none had failed when the last one arrived.
 #[test]
 fn concurrent_wrong_passwords_stay_within_budget() {
     let text = "[auth]\nfailures_per_minute = 2\n".to_owned() + &user("ann", &password("open sesame"));
     let fixture = Fixture::new(&text);
     let resume = fixture.pause_hashing();
-    // As many as a source may have in the queue.
+    // As many as a source may queue.
     let clients: Vec<_> =
         (0..24).map(|n| fixture.start_verify("ann", &format!("wrong {n}"), CLIENT)).collect();
     resume.send(()).unwrap();
@@ -337,7 +337,11 @@ fn full_queue_overloads_or_evicts_largest_source() {
     assert_eq!(block_on(clients.remove(2)), Err(AuthError::Overloaded));
     clients.push(fixture.start_verify("ann", "g", "192.0.2.6"));
     assert_eq!(block_on(clients.remove(1)), Err(AuthError::Overloaded));
-    assert_eq!(block_on(fixture.verify("ann", "f", "192.0.2.7")), Err(AuthError::Overloaded), "all have one");
+    assert_eq!(
+        block_on(fixture.verify("ann", "f", "192.0.2.7")),
+        Err(AuthError::Overloaded),
+        "each source has one"
+    );
     resume.send(()).unwrap();
     for client in clients {
         assert_eq!(block_on(client), Err(AuthError::Wrong));
@@ -347,7 +351,7 @@ fn full_queue_overloads_or_evicts_largest_source() {
     fixture.check("ann", "open sesame", "ann");
 }
 
-/// Wrong passwords from any number of addresses filled the queue, for good: nobody could log in.
+/// Wrong passwords from any number of addresses filled the queue permanently, and no user could log in.
 #[test]
 fn unknown_sources_leave_capacity_for_trusted_ones() {
     let users = [user("ann", &password("open sesame")), user("bob", &password("correct horse"))].concat();
@@ -366,7 +370,7 @@ fn unknown_sources_leave_capacity_for_trusted_ones() {
     }
 }
 
-/// The user to whom an address belongs.
+/// Asserts the user that a source address identifies.
 #[track_caller]
 fn check_source(fixture: &Fixture, source: &str, expected: &str) {
     let user = fixture.authenticator.user_of_source(&fixture.snapshot, source.parse().unwrap());

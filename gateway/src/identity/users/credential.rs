@@ -1,8 +1,9 @@
 //! Credentials at rest: passwords as argon2id strings, tokens as keyed hashes.
 //!
-//! Promises: no secret can be computed back or is ever printed; comparing takes the same time wherever the
-//! difference is; a stored hash cannot ask for more memory or time than the bounds here. Leaves to others:
-//! that verifying a password (some 50 ms) happens off the data path, and throttling.
+//! Guarantees: No secret can be computed back or is ever printed. A comparison takes the same time wherever
+//! the difference is. A stored hash cannot require more memory or time than the bounds here.
+//!
+//! Not handled here: throttling, and that a password check (some 50 ms) runs off the data path.
 
 use std::fmt;
 use std::io;
@@ -16,18 +17,18 @@ use password_hash::{PasswordHasher, phc};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// Shortest password that `user add` and `user passwd` take, in bytes (NIST SP 800-63B, 5.1.1.2).
+/// Shortest password that `user add` and `user passwd` accept, in bytes (NIST SP 800-63B, 5.1.1.2).
 pub const PASSWORD_BYTES_MIN: usize = 8;
 
 /// Longest password in bytes: RFC 1929 has one length byte, and argon2's cost must not grow with the input.
 pub const PASSWORD_BYTES_MAX: usize = 255;
 
-/// Memory that one verification may take, in KiB: a hash that asks for more is refused when it is loaded.
+/// Memory of one verification at most, in KiB: a hash that requires more is rejected when it is loaded.
 const ARGON2_MEMORY_KIB_MAX: u32 = 64 * 1024;
 const ARGON2_PASSES_MAX: u32 = 4;
 const ARGON2_LANES_MAX: u32 = 4;
 
-/// What new hashes cost: the second choice of the OWASP password storage cheat sheet (19 MiB, 2 passes).
+/// The cost of new hashes: the second choice of the OWASP password storage cheat sheet (19 MiB, 2 passes).
 const ARGON2_MEMORY_KIB: u32 = 19 * 1024;
 const ARGON2_PASSES: u32 = 2;
 const ARGON2_LANES: u32 = 1;
@@ -46,10 +47,10 @@ const TOKEN_KEY_BYTES: usize = 32;
 const TOKEN_HASH_BYTES: usize = 32;
 const TOKEN_HASH_PREFIX: &str = "blake2b:";
 
-/// Digits and letters without i, l, o and u, which people misread; 32 of them, so that 5 bits choose one.
+/// Digits and letters without i, l, o and u, which people misread; 32 of them, so that 5 bits select one.
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// How a user proves who he is.
+/// What proves that a client belongs to a user.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "passwords are the common case; a box would only move them")]
 pub enum Credential {
@@ -60,7 +61,7 @@ pub enum Credential {
 }
 
 impl Credential {
-    /// Whether `secret` is the one. A password takes some 50 ms and 19 MiB.
+    /// Whether `secret` matches. A password takes some 50 ms and 19 MiB.
     pub fn verify(&self, secret: &[u8]) -> bool {
         match self {
             Credential::Password(hash) => hash.verify(secret),
@@ -68,7 +69,7 @@ impl Credential {
         }
     }
 
-    /// The setting that holds it.
+    /// The name of the setting that holds it.
     pub fn key(&self) -> &'static str {
         match self {
             Credential::Password(_) => "password",
@@ -76,7 +77,7 @@ impl Credential {
         }
     }
 
-    /// The stored form; it is not the secret, but it does not belong into logs either.
+    /// The stored form. It is not the secret, but does not belong into logs either.
     pub fn to_text(&self) -> String {
         match self {
             Credential::Password(hash) => hash.to_text(),
@@ -85,8 +86,8 @@ impl Credential {
     }
 }
 
-/// Working memory of argon2. Who checks many passwords keeps it: taken from the allocator anew for each,
-/// 19 MiB at a time left its heap in pieces, and the process with 130 MB.
+/// Working memory of argon2, to be kept by a caller that checks many passwords. Allocating 19 MiB for each
+/// fragmented the heap, and left the process with 130 MB.
 #[derive(Default)]
 pub struct HashMemory(Vec<argon2::Block>);
 
@@ -107,7 +108,7 @@ impl PasswordHash {
     /// Hashes a password with a new salt.
     ///
     /// # Errors
-    /// The password is too short or too long, or has control characters; or the system gives no randomness.
+    /// The password is too short or too long, or has control characters; or the system has no random bytes.
     pub fn make(password: &str) -> Result<PasswordHash, CredentialError> {
         if !(PASSWORD_BYTES_MIN..=PASSWORD_BYTES_MAX).contains(&password.len()) {
             return Err(CredentialError::PasswordLength);
@@ -122,12 +123,12 @@ impl PasswordHash {
         Ok(PasswordHash(hash))
     }
 
-    /// Whether `password` is the one; takes as long for a wrong one.
+    /// Whether `password` matches. A wrong one takes as long.
     pub fn verify(&self, password: &[u8]) -> bool {
         self.verify_in(&mut HashMemory::default(), password)
     }
 
-    /// As [`PasswordHash::verify`], in memory that is kept.
+    /// As [`PasswordHash::verify`], in reused memory.
     pub fn verify_in(&self, memory: &mut HashMemory, password: &[u8]) -> bool {
         let (Some(salt), Some(hash)) = (&self.0.salt, &self.0.hash) else { return false };
         let Ok(params) = Params::try_from(&self.0) else { return false };
@@ -139,9 +140,9 @@ impl PasswordHash {
             && bool::from(output.ct_eq(hash.as_bytes()))
     }
 
-    /// What a verification costs: two of the same cost take the same time.
+    /// The cost of a verification: two of the same cost take the same time.
     pub fn cost(&self) -> Argon2Cost {
-        let params = Params::try_from(&self.0).expect("the parameters were read when the hash was");
+        let params = Params::try_from(&self.0).expect("the parameters were parsed with the hash");
         Argon2Cost { memory_kib: params.m_cost(), passes: params.t_cost(), lanes: params.p_cost() }
     }
 
@@ -151,7 +152,7 @@ impl PasswordHash {
     }
 }
 
-/// The parameters of argon2 on which the time of a verification depends (RFC 9106, section 3.1).
+/// The parameters of argon2 that determine the time of a verification (RFC 9106, section 3.1).
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Argon2Cost {
     memory_kib: u32,
@@ -186,7 +187,7 @@ impl fmt::Debug for PasswordHash {
     }
 }
 
-/// The keyed BLAKE2b hash of a token, with the user's own random key: equal tokens have different hashes.
+/// The keyed BLAKE2b hash of a token. Each user's key is random, so equal tokens have different hashes.
 #[derive(Clone)]
 pub struct TokenHash {
     key: [u8; TOKEN_KEY_BYTES],
@@ -197,19 +198,19 @@ impl TokenHash {
     /// Hashes a token with a new key.
     ///
     /// # Errors
-    /// The system gives no randomness.
+    /// The system has no random bytes.
     pub fn make(token: &str) -> Result<TokenHash, CredentialError> {
         let mut key = [0; TOKEN_KEY_BYTES];
         getrandom::fill(&mut key).map_err(|_| CredentialError::Randomness)?;
         Ok(TokenHash { key, hash: keyed_hash(&key, token.as_bytes()) })
     }
 
-    /// The hash of no token: to verify against it takes the same time, and fails.
+    /// The hash of no token: verifying against it takes the same time, and fails.
     pub fn decoy() -> TokenHash {
         TokenHash { key: [0; TOKEN_KEY_BYTES], hash: [0; TOKEN_HASH_BYTES] }
     }
 
-    /// Whether `token` is the one, in constant time; some hundred nanoseconds.
+    /// Whether `token` matches, in constant time; some hundred nanoseconds.
     pub fn verify(&self, token: &[u8]) -> bool {
         token.len() <= PASSWORD_BYTES_MAX && keyed_hash(&self.key, token).ct_eq(&self.hash).into()
     }
@@ -244,13 +245,13 @@ impl fmt::Debug for TokenHash {
     }
 }
 
-/// What is wrong with a credential. No text quotes it.
+/// What is wrong with a credential. No message quotes the credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialError {
     /// Too short or too long.
     #[error("a password has {PASSWORD_BYTES_MIN} to {PASSWORD_BYTES_MAX} bytes")]
     PasswordLength,
-    /// Clients cannot send it, or not twice alike.
+    /// Clients cannot send it, or not always in the same encoding.
     #[error("a password has no control characters")]
     PasswordControl,
     /// Not a PHC string, of another algorithm, or incomplete.
@@ -258,13 +259,13 @@ pub enum CredentialError {
         "expected an argon2id hash, `$argon2id$v=19$m=..,t=..,p=..$SALT$HASH`, as `tollgate user` makes it"
     )]
     NotArgon2id,
-    /// A hash that would let one login take the machine's memory or time.
+    /// A hash with which one login would take the machine's memory or time.
     #[error(
         "this hash costs too much: at most m={ARGON2_MEMORY_KIB_MAX} (KiB), t={ARGON2_PASSES_MAX}, \
          p={ARGON2_LANES_MAX}"
     )]
     Argon2Cost,
-    /// Not what `user add --token` writes.
+    /// Not of the form that `user add --token` writes.
     #[error("expected a token's hash, `blake2b:KEY:HASH`, as `tollgate user add --token` makes it")]
     NotTokenHash,
     /// `getrandom` failed.
@@ -275,7 +276,7 @@ pub enum CredentialError {
 /// A new password for a person.
 ///
 /// # Errors
-/// The system gives no randomness.
+/// The system has no random bytes.
 pub fn generate_password() -> Result<Zeroizing<String>, CredentialError> {
     random_word(GENERATED_PASSWORD_CHARS).map_err(|_| CredentialError::Randomness)
 }
@@ -283,7 +284,7 @@ pub fn generate_password() -> Result<Zeroizing<String>, CredentialError> {
 /// A new token for a program: `tgt_` and 130 random bits.
 ///
 /// # Errors
-/// The system gives no randomness.
+/// The system has no random bytes.
 pub fn generate_token() -> Result<Zeroizing<String>, CredentialError> {
     let secret = random_word(TOKEN_CHARS).map_err(|_| CredentialError::Randomness)?;
     Ok(Zeroizing::new(format!("{TOKEN_PREFIX}{}", secret.as_str())))
@@ -292,12 +293,12 @@ pub fn generate_token() -> Result<Zeroizing<String>, CredentialError> {
 /// A random word of `chars` characters, 5 bits each.
 ///
 /// # Errors
-/// The system gives no randomness.
+/// The system has no random bytes.
 pub fn random_word(chars: usize) -> io::Result<Zeroizing<String>> {
     let mut bytes = Zeroizing::new(vec![0; chars]);
     getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
     let character = |&byte: &u8| char::from(ALPHABET[usize::from(byte) % ALPHABET.len()]);
-    // Collected into one allocation of the final size: no copy of a prefix stays behind unwiped.
+    // Collected into one allocation of the final size: growing would leave unwiped copies of a prefix.
     let mut word = Zeroizing::new(String::with_capacity(chars));
     word.extend(bytes.iter().map(character));
     Ok(word)
@@ -314,7 +315,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    // from_str_radix alone would take a sign.
+    // `from_str_radix` alone would accept a sign.
     if text.len() != 2 * N || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }

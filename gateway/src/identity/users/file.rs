@@ -1,8 +1,9 @@
-//! Users as they are kept: their names, their credentials, and one file for each in `users.d`.
+//! User files: one for each user in `users.d`, written atomically.
 //!
-//! Promises: a name that is safe in a path, a log line and a header; files that appear whole or not at all,
-//! readable by their owner only; an edit keeps the rest of a file as its author wrote it. Leaves to others:
-//! whether a file's settings make sense (`config.rs`) and checking credentials on the way (`auth.rs`).
+//! Guarantees: a file appears whole or not at all, and only its owner can read it. An edit keeps the rest of
+//! a file as its author wrote it.
+//!
+//! Not handled here: whether a file's settings are valid (`config.rs`).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -14,23 +15,23 @@ use toml::de::DeTable;
 use super::credential::{Credential, random_word};
 use super::name::UserName;
 
-/// The directory of user files: beside the configuration, else in the data directory.
+/// The directory of user files: beside the configuration file, else in the data directory.
 pub const USERS_DIRECTORY: &str = "users.d";
 
-/// What a user file says; the settings are those of `[[user]]`.
+/// The contents of a user file; the settings are those of `[[user]]`.
 #[derive(Clone, Debug, Default)]
 pub struct UserFile {
-    /// A password or token; none for a user who is known by the source address alone.
+    /// A password or token; `None` for a user that is identified by the source address alone.
     pub credential: Option<Credential>,
     /// Source networks.
     pub from: Vec<String>,
-    /// Destinations allowed.
+    /// Allowed destinations.
     pub allow: Vec<String>,
-    /// Destinations denied.
+    /// Denied destinations.
     pub deny: Vec<String>,
     /// Whether any name may be resolved for the networks among the destinations.
     pub resolve_for_networks: bool,
-    /// Cap on connections at the same time.
+    /// Bound on concurrent connections.
     pub connections: Option<u32>,
 }
 
@@ -61,53 +62,53 @@ impl UserFile {
     }
 }
 
-/// Where the file of a user stands.
+/// The path of a user's file.
 pub fn path_of(users_directory: &Path, name: &UserName) -> PathBuf {
     users_directory.join(format!("{name}.toml"))
 }
 
-/// The right to change the files of a directory, until it is dropped: what was read meanwhile still holds
-/// when a file is written.
+/// The right to change the files of a directory, until it is dropped: no other command changes them between a
+/// read and the write.
 #[derive(Debug)]
 pub struct UsersLock {
-    /// None where the file system has no locks.
+    /// `None` where the file system has no locks.
     _directory: Option<File>,
 }
 
-/// Waits until no other command changes the user files of `users_directory`, which is made (mode 0700) if
-/// there is none. An editor takes no such lock.
+/// Waits until no other command changes the user files of `users_directory`. The directory is made (mode
+/// 0700) if it does not exist. An editor takes no such lock.
 ///
 /// # Errors
 /// The directory cannot be made or opened.
 pub fn lock(users_directory: &Path) -> io::Result<UsersLock> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(users_directory)?;
     let directory = File::open(users_directory)?;
-    // NFS locks no directories; there `replace` alone tells of another change.
+    // NFS does not lock directories; there only `replace` detects another change.
     Ok(UsersLock { _directory: directory.lock().is_ok().then_some(directory) })
 }
 
-/// Makes a user's file, and its directory (mode 0700) if there is none.
+/// Creates a user's file, and its directory (mode 0700) if there is none.
 ///
 /// # Errors
-/// [`io::ErrorKind::AlreadyExists`] if there is such a file: it is left as it is.
+/// [`io::ErrorKind::AlreadyExists`] if there is such a file; it is left unchanged.
 pub fn create(users_directory: &Path, name: &UserName, text: &str) -> io::Result<PathBuf> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(users_directory)?;
     let path = path_of(users_directory, name);
     write_atomically(&path, text, |temporary| {
-        // Unlike a rename, a link never takes the place of a file that somebody else just made.
+        // Unlike rename(2), link(2) never replaces a file that was just created.
         fs::hard_link(temporary, &path)?;
         fs::remove_file(temporary)
     })?;
     Ok(path)
 }
 
-/// Puts a new text in the place of a user's file, or of the file that a symbolic link leads to.
+/// Replaces the text of a user's file, or of the file that a symbolic link leads to.
 ///
 /// # Errors
-/// [`io::ErrorKind::ResourceBusy`] if the file does not say `before` any more; whatever else the file system
-/// says. The file stands as it is then.
+/// [`io::ErrorKind::ResourceBusy`] if the file no longer contains `before`; any other error of the file
+/// system. The file is unchanged then.
 pub fn replace(path: &Path, before: &str, text: &str) -> io::Result<()> {
-    // A link stays one: what it leads to may be another gateway's file, too.
+    // A link stays a link: its target may be another gateway's file, too.
     let path = fs::canonicalize(path)?;
     write_atomically(&path, text, |temporary| {
         if fs::read_to_string(&path)? != before {
@@ -118,33 +119,33 @@ pub fn replace(path: &Path, before: &str, text: &str) -> io::Result<()> {
     })
 }
 
-/// Writes a file, whatever was in its place.
+/// Writes a file atomically, replacing what was there.
 pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
     write_atomically(path, text, |temporary| fs::rename(temporary, path))
 }
 
-/// Takes a user's file away.
+/// Deletes a user's file.
 ///
 /// # Errors
-/// Whatever the file system says.
+/// Any error of the file system.
 pub fn remove(path: &Path) -> io::Result<()> {
     fs::remove_file(path)?;
     sync_directory(path)
 }
 
-/// Whether and where an edit belongs into a file.
+/// A change of one key.
 #[derive(Clone, Copy, Debug)]
 pub enum Edit<'a> {
     /// Set this key to this value, as TOML writes it.
     Set(&'a str, &'a str),
-    /// Take this key out.
+    /// Delete this key.
     Remove(&'a str),
 }
 
 /// The text of a user file with some keys changed; comments, order and all else stay.
 ///
 /// # Errors
-/// The text is no TOML.
+/// The text is not TOML.
 pub fn edited(text: &str, edits: &[Edit<'_>]) -> Result<String, toml::de::Error> {
     let mut text = text.to_owned();
     for edit in edits {
@@ -169,7 +170,7 @@ pub fn edited(text: &str, edits: &[Edit<'_>]) -> Result<String, toml::de::Error>
     Ok(text)
 }
 
-/// A TOML basic string.
+/// The text as a TOML basic string.
 pub fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for character in text.chars() {
@@ -183,15 +184,15 @@ pub fn quoted(text: &str) -> String {
     quoted
 }
 
-/// Takes an entry out, and its line too if nothing else stands there.
+/// Deletes an entry, and its line if nothing else is on it.
 fn remove_entry(text: &mut String, span: std::ops::Range<usize>) {
     let line_end = text[span.end..].find('\n').map_or(text.len(), |newline| span.end + newline + 1);
     let alone = text[span.end..line_end].trim().is_empty();
     text.replace_range(span.start..if alone { line_end } else { span.end }, "");
 }
 
-/// Writes beside `path`, syncs, hands the temporary file to `publish`, and syncs the directory: after a power
-/// cut there is the old file or the new one.
+/// Writes a temporary file beside `path`, syncs it, gives it to `publish`, and syncs the directory. After a
+/// power failure the old file or the new one exists, whole.
 fn write_atomically(
     path: &Path,
     text: &str,
@@ -199,7 +200,7 @@ fn write_atomically(
 ) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // The name does not end with `.toml`, so that a load passes over a leftover.
+    // The name does not end with `.toml`, so a load ignores a leftover.
     let temporary = directory.join(format!(".{name}.{}", random_word(8)?.as_str()));
     let written = write_temporary(&temporary, directory, text).and_then(|()| publish(&temporary));
     if written.is_err() {
@@ -210,7 +211,7 @@ fn write_atomically(
     sync_directory(path)
 }
 
-/// Makes what happened to the name `path` outlast a power failure.
+/// Makes the change of the directory entry `path` durable.
 fn sync_directory(path: &Path) -> io::Result<()> {
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
     File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
@@ -219,7 +220,7 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 fn write_temporary(temporary: &Path, directory: &Path, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(temporary)?;
     file.write_all(text.as_bytes())?;
-    // What root writes for a service must be readable by the service, who owns the directory.
+    // A file that root writes for a service must be readable by the service, which owns the directory.
     let owner = fs::metadata(directory)?;
     if file.metadata()?.uid() != owner.uid() {
         fchown(&file, Some(owner.uid()), Some(owner.gid()))?;

@@ -1,10 +1,10 @@
-//! User names: which texts are one.
+//! User names: `[a-z0-9][a-z0-9._-]{0,63}`, which is safe in a path, a log line and a header.
 
 use std::fmt;
 use std::ops::Deref;
 use std::str::FromStr;
 
-/// Longest user name in bytes; ledger records and live slots have this much room.
+/// Longest user name in bytes. Ledger records and live slots reserve this much.
 pub const USER_NAME_BYTES_MAX: usize = 64;
 
 /// A user's name: `[a-z0-9][a-z0-9._-]{0,63}`.
@@ -48,7 +48,7 @@ impl fmt::Debug for UserName {
     }
 }
 
-/// Why a text is no user name.
+/// Why a text is not a user name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// Nothing at all.
@@ -57,7 +57,7 @@ pub enum NameError {
     /// More than [`USER_NAME_BYTES_MAX`] bytes.
     #[error("a user name has at most {USER_NAME_BYTES_MAX} characters")]
     TooLong,
-    /// A character that has no place in it.
+    /// A character that a name cannot have.
     #[error("a user name consists of a-z, 0-9, '.', '_' and '-'; {0:?} is none of them")]
     Character(char),
     /// A dot, hyphen or underscore at the beginning.
