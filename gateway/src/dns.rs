@@ -1,18 +1,19 @@
-//! Names to addresses, away from the reactors: one DNS thread for all, and a cache per reactor thread.
+//! Resolves names to addresses off the reactors: one DNS thread for all, and a cache per reactor thread.
 //!
-//! Promises: asking never blocks and an answer arrives by the deadline or is [`ResolveError::Timeout`]; a
-//! name in flight is asked once however many wait for it; a slow name or server holds up no other; everything
-//! has a bound, of which no user takes more than a share (`shares`): beyond that the answer is
-//! [`ResolveError::OverShare`], and beyond the bound [`ResolveError::Overloaded`]; names are absolute (no
-//! search domains in builtin mode); `localhost` is loopback and never leaves the machine (RFC 6761 section
-//! 6.3). Leaves to others: strict parsing of the name (`proto::target`), which addresses may be dialled
-//! (`policy`), and their order (`dial`).
+//! Guarantees: A lookup never blocks the reactor. Its result arrives by the deadline, or is
+//! [`ResolveError::Timeout`]. A name in flight is queried once, however many lookups wait for it. A slow name
+//! or server delays no other. Everything is bounded, and no user takes more than a share of a bound
+//! (`shares`). Beyond the share the result is [`ResolveError::OverShare`], and beyond the bound
+//! [`ResolveError::Overloaded`]. Names are absolute (no search domains in builtin mode). `localhost` is
+//! loopback and never leaves the machine (RFC 6761 section 6.3).
+//!
+//! Not handled here: which addresses may be dialled (`policy`), and their order (`dial`).
 //!
 //! ```text
 //!   reactor thread                     DNS thread (tokio, current thread)
-//!   cache.rs: known? -> answer         desk.rs: in flight? -> wait with the others
+//!   cache.rs: cached? -> answer        in_flight.rs: in flight? -> wait for that lookup
 //!       | no                               | no
-//!       +--- bounded channel -------->     +- builtin.rs: hosts.rs, cache, servers of server.rs
+//!       +--- bounded channel -------->     +- builtin.rs: files.rs, cache, servers of servers.rs
 //!       <--- engine::oneshot ---------     +- system.rs:  getaddrinfo on a pool of threads
 //! ```
 
@@ -42,56 +43,56 @@ use crate::config::settings::{Dns, DnsMode};
 use crate::limits::ADDRESSES_MAX;
 use crate::shares::ShareExhausted;
 
-/// Names asked about at the same time.
+/// Names that are looked up at the same time.
 pub const NAMES_IN_FLIGHT_MAX: usize = 256;
 /// Sockets that a name may hold while servers are silent: some for each of two families.
 pub const SOCKETS_PER_NAME_MAX: usize = 8;
-/// Lookups that wait for a name in flight, all names together.
+/// Lookups that wait for a name in flight, for all names together.
 pub const WAITERS_MAX: usize = 16_384;
-/// Requests on their way to the DNS thread, which takes them without waiting for anything.
+/// Requests in the channel to the DNS thread, which receives them without waiting for anything else.
 const REQUESTS_MAX: usize = 4_096;
-/// How long a failure is remembered, so that a client's retries do not become queries (RFC 9520 section 3.2
-/// wants at least one second).
+/// How long a failure is cached, so that a client's retries do not become queries (RFC 9520 section 3.2
+/// requires at least one second).
 const FAILURE_TTL: Duration = Duration::from_secs(1);
-/// How long `localhost` is remembered; it never changes.
+/// How long `localhost` is cached; it never changes.
 const LOCALHOST_TTL: Duration = Duration::from_secs(3600);
 
-/// How much longer than planned an answer of the DNS thread may take.
+/// How far beyond its deadline a reply of the DNS thread may come.
 pub(crate) const DNS_GRACE: Duration = Duration::from_secs(1);
 
-/// Who finds the addresses.
+/// What resolves names.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ResolveMode {
-    /// Our own client: the hosts file, then the DNS servers.
+    /// The built-in client: the hosts file, then the DNS servers.
     Builtin,
-    /// The system's `getaddrinfo`, with all that `nsswitch.conf` and search domains bring.
+    /// The system's `getaddrinfo`, with `nsswitch.conf` and search domains.
     System,
 }
 
-/// What a resolver is made of.
+/// The settings of a resolver.
 #[derive(Clone, Debug)]
 pub struct ResolveSettings {
-    /// Who finds the addresses.
+    /// What resolves names.
     pub mode: ResolveMode,
-    /// DNS servers in order of preference; none: those of `resolv_conf`. Builtin mode only.
+    /// DNS servers in order of preference; if empty, those of `resolv_conf`. Builtin mode only.
     pub servers: Vec<SocketAddr>,
-    /// After this long a lookup ends with [`ResolveError::Timeout`].
+    /// A lookup ends with [`ResolveError::Timeout`] after this long.
     pub deadline: Duration,
-    /// How long a lookup that has addresses of one family waits for the other's. Builtin mode only.
+    /// How long a lookup with addresses of one family waits for the other family. Builtin mode only.
     pub family_wait: Duration,
-    /// After this long a silent server gets company: the next one is asked too. Builtin mode only.
+    /// After a server has been silent this long, the next one is queried too. Builtin mode only.
     pub server_wait: Duration,
-    /// An answer counts as valid at least this long, whatever its records say.
+    /// An answer is valid for at least this long, whatever its records say.
     pub ttl_min: Duration,
-    /// An answer counts as valid at most this long.
+    /// An answer is valid for at most this long.
     pub ttl_max: Duration,
-    /// That a name does not exist is believed at most this long.
+    /// How long it is cached at most that a name does not exist.
     pub negative_ttl_max: Duration,
-    /// Names that the DNS thread remembers, existing or not. Builtin mode only.
+    /// Names in the DNS thread's cache, existing or not. Builtin mode only.
     pub cache_entries_max: usize,
     /// The hosts file, usually `/etc/hosts`. Builtin mode only.
     pub hosts: PathBuf,
-    /// Where to find the servers, usually `/etc/resolv.conf`. Builtin mode only.
+    /// The file that names the servers, usually `/etc/resolv.conf`. Builtin mode only.
     pub resolv_conf: PathBuf,
 }
 
@@ -103,7 +104,7 @@ impl Default for ResolveSettings {
             deadline: Duration::from_secs(5),
             // RFC 8305 section 3, "Resolution Delay".
             family_wait: Duration::from_millis(50),
-            // Longer than most recursive lookups take, so that a healthy server is rarely doubled.
+            // Longer than most recursive lookups take, so a healthy server is rarely duplicated.
             server_wait: Duration::from_millis(400),
             ttl_min: Duration::from_secs(1),
             ttl_max: Duration::from_secs(3600),
@@ -139,25 +140,25 @@ impl From<&Dns> for ResolveSettings {
 pub struct Answer {
     addresses: [IpAddr; ADDRESSES_MAX],
     count: u8,
-    /// For how much longer they are valid.
+    /// How much longer they are valid.
     pub ttl: Duration,
 }
 
 impl Answer {
-    /// At least one address, none twice: those of IPv6 first, each family in its server's order. An
-    /// IPv4-mapped address is given as the IPv4 address that it is.
+    /// At least one address, none twice: IPv6 first, each family in its server's order. An IPv4-mapped
+    /// address appears as its IPv4 address.
     pub fn addresses(&self) -> &[IpAddr] {
         &self.addresses[..usize::from(self.count)]
     }
 
-    /// The answer that a resolver makes of these addresses, for those who do not keep it.
+    /// The answer that a resolver makes of these addresses, with a TTL of zero.
     pub(crate) fn from_addresses(addresses: &[IpAddr]) -> Option<Answer> {
         let (v4, v6): (Vec<_>, Vec<_>) = addresses.iter().partition(|address| address.is_ipv4());
         Answer::from_families(&v6, &v4, Duration::ZERO)
     }
 
-    /// Of more than [`ADDRESSES_MAX`] addresses each family keeps its first, and at least half of the
-    /// places if it can fill them. `None` if there is no address at all.
+    /// If there are more than [`ADDRESSES_MAX`], each family keeps its first ones, and at least half of the
+    /// maximum if it has that many. `None` if there is no address.
     fn from_families(v6: &[IpAddr], v4: &[IpAddr], ttl: Duration) -> Option<Answer> {
         let v6_max = ADDRESSES_MAX - v4.len().min(ADDRESSES_MAX / 2);
         let mut answer =
@@ -173,31 +174,31 @@ impl Answer {
     }
 }
 
-/// Why there is no answer.
+/// Why a lookup has no answer.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ResolveError {
     /// The name does not exist or has no address.
     #[error("the name does not exist or has no address")]
     NotFound,
-    /// Nobody answered in time.
+    /// No server answered in time.
     #[error("no DNS answer in time")]
     Timeout,
-    /// The servers answered with an error, or could not be asked.
+    /// The servers returned an error, or could not be queried.
     #[error("DNS failed: {0}")]
     Failed(Box<str>),
-    /// Too many names are being asked about.
+    /// Too many names are being looked up.
     #[error("too many DNS lookups at a time")]
     Overloaded,
-    /// Too many of the names that are being asked about are for the same user.
+    /// Too many of the names that are being looked up are for the same user.
     #[error("too many DNS lookups of one user at a time")]
     OverShare,
 }
 
-/// What comes back from the DNS thread.
+/// What the DNS thread returns.
 #[derive(Clone, Debug)]
 struct Reply {
     result: Result<Answer, ResolveError>,
-    /// For how much longer the result may be repeated without asking again; may be zero.
+    /// How long the result may be repeated without a new lookup; may be zero.
     cache_for: Duration,
 }
 
@@ -228,14 +229,14 @@ impl Reply {
     }
 }
 
-/// One lookup on its way to the DNS thread.
+/// A request to the DNS thread.
 struct Request {
     account: AccountId,
     name: Box<str>,
     reply: oneshot::Sender<Reply>,
 }
 
-/// A handle for asking; see the file's header.
+/// A handle for lookups; clones share the DNS thread.
 #[derive(Clone)]
 pub struct Resolver {
     requests: mpsc::Sender<Request>,
@@ -243,11 +244,11 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// Starts the DNS thread; the system's lookups run on `pool`. It ends when the returned [`DnsThread`] is
-    /// dropped; lookups in flight and later ones then fail.
+    /// Starts the DNS thread; in system mode lookups run on `pool`. The thread ends when the returned
+    /// [`DnsThread`] is dropped. Lookups in flight and later ones then fail.
     ///
     /// # Errors
-    /// No thread or no descriptor is to be had. Unreachable servers and missing files are no errors here.
+    /// No thread or no descriptor is available. Unreachable servers and missing files are not errors here.
     pub fn start(settings: ResolveSettings, pool: &Pool) -> io::Result<(Resolver, DnsThread)> {
         let deadline = settings.deadline;
         match settings.mode {
@@ -256,14 +257,14 @@ impl Resolver {
         }
     }
 
-    /// How long a lookup may take by all that is planned. The DNS thread reads files as well, and a file
-    /// system that hangs holds it up: who must not hang with it sets a deadline of its own beyond this.
+    /// How long a lookup takes at most. The DNS thread also reads files, and a hung file system delays it
+    /// beyond that: callers that must not hang set a later deadline of their own.
     pub fn deadline(&self) -> Duration {
         self.deadline
     }
 
-    /// The addresses of `name`, for no user: lower-case A-labels without a trailing dot, as
-    /// `proto::target::Name` has it.
+    /// The addresses of `name`, on no user's share. The name is in lower-case A-labels without a trailing
+    /// dot, as in `proto::target::Name`.
     ///
     /// # Errors
     /// See [`ResolveError`].
@@ -276,7 +277,7 @@ impl Resolver {
             return Reply::found(localhost());
         }
         let (reply, receiver) = oneshot::channel();
-        // Lock-free and never waiting: this is the only step that runs on a reactor thread.
+        // Lock-free, and it never waits: only this step runs on a reactor thread.
         match self.requests.try_send(Request { account, name: name.into(), reply }) {
             Ok(()) => receiver.await.unwrap_or_else(|oneshot::Canceled| resolver_ended()),
             Err(mpsc::error::TrySendError::Full(_)) => Reply::overloaded(),
@@ -285,7 +286,7 @@ impl Resolver {
     }
 }
 
-/// Owns the DNS thread: dropping it ends the thread and waits for that.
+/// Owns the DNS thread: dropping it ends the thread and joins it.
 pub struct DnsThread {
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<thread::JoinHandle<()>>,

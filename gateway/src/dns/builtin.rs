@@ -1,8 +1,7 @@
-//! Our own lookups: the hosts file first, then both families of the name from the DNS servers.
+//! The built-in client: the hosts file first, then both address families from the DNS servers.
 //!
-//! Promises: names are absolute; addresses of one family wait only a moment for the other's, which go on
-//! to the cache when they come late; edits of hosts and resolv.conf are seen within [`FILES_SPAN`]. Leaves to
-//! others: the servers (`server.rs`) and who waits for the answer (`desk.rs`).
+//! Guarantees: names are absolute. Addresses of one family wait only briefly for the other's; a late family
+//! still reaches the cache. Edits of hosts and resolv.conf take effect within [`FILES_CHECK_INTERVAL`].
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -20,24 +19,24 @@ use super::in_flight::{Backend, Completed};
 use super::servers::{LookupError, LookupResult, Servers};
 use super::{Answer, NAMES_IN_FLIGHT_MAX, Reply, ResolveError, ResolveSettings};
 
-/// How often the files are looked at, at most.
+/// How often the files are checked for edits, at most.
 const FILES_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// An answer that lacks a family because its servers failed is asked for again after this long.
+/// How long an answer is cached that lacks a family because its servers failed.
 const PARTIAL_TTL: Duration = Duration::from_secs(5);
 
-/// See the file's header.
+/// The files, the servers and their caches.
 pub(super) struct Builtin {
     settings: ResolveSettings,
     hosts_file: WatchedFile,
     resolv_conf: WatchedFile,
-    /// When the files were looked at.
+    /// When the files were last checked.
     files_checked_at: Nanos,
     hosts: Arc<Hosts>,
     servers: Arc<Servers>,
 }
 
 impl Builtin {
-    /// Reads the files. A file that is missing counts as empty.
+    /// Reads the files. A missing file counts as empty.
     pub(super) fn new(settings: ResolveSettings) -> Builtin {
         let mut hosts_file = WatchedFile::new(settings.hosts.clone());
         let mut resolv_conf = WatchedFile::new(settings.resolv_conf.clone());
@@ -53,7 +52,7 @@ impl Builtin {
         }
     }
 
-    /// Looks at the files if that was not done lately.
+    /// Checks the files for edits, if the last check is long enough ago.
     fn refresh_files(&mut self, now: Nanos) {
         if now.since(self.files_checked_at) < FILES_CHECK_INTERVAL {
             return;
@@ -66,7 +65,7 @@ impl Builtin {
             && self.settings.servers.is_empty()
         {
             let servers = parse_servers(&text);
-            // The same servers keep their caches.
+            // Unchanged servers keep their caches.
             if !self.servers.have_addresses(&servers) {
                 self.servers = Arc::new(Servers::new(&servers, &self.settings));
             }
@@ -96,7 +95,7 @@ impl Backend for Builtin {
     }
 }
 
-/// The name as it stands, with the root after it.
+/// The name with the root label appended.
 fn absolute(name: &str) -> Option<Name> {
     let mut name = Name::from_ascii(name).ok()?;
     name.set_fqdn(true);
@@ -129,9 +128,9 @@ enum First {
     V4(Family),
 }
 
-/// The other family, and what is left of asking for it. It is waited for in full where the first family has
-/// nothing, since then all hangs on it; this holds for names that do not exist too, because there are servers
-/// that deny a name when asked for addresses of IPv6 (RFC 4074 section 4.2).
+/// The result of the other family, or the rest of its lookup. If the first family has nothing, the second is
+/// awaited in full. This includes names that do not exist, because some servers deny a name when queried for
+/// its IPv6 addresses (RFC 4074 section 4.2).
 async fn second_family<F>(
     first: &Family,
     mut second: Pin<Box<F>>,
@@ -145,7 +144,7 @@ where
     }
     match timeout(wait, &mut second).await {
         Ok(result) => (result, None),
-        // It goes on, so that the answer is in the cache when it is asked for again.
+        // It continues, so that its answer is in the cache for the next lookup.
         Err(_elapsed) => (Err(LookupError::Timeout), Some(Box::pin(async { drop(second.await) }))),
     }
 }
@@ -181,7 +180,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// The addresses that the hosts file gives `name` after a look at `now`.
+    /// The addresses that the hosts file gives `name`, after a check of the files at `now`.
     fn looked_up(builtin: &mut Builtin, name: &str, now: Nanos) -> String {
         builtin.refresh_files(now);
         let answer = hosts_answer(&builtin.hosts, &absolute(name).unwrap());
@@ -202,7 +201,7 @@ mod tests {
         let servers = Arc::clone(&builtin.servers);
 
         fs::write(&hosts, "10.0.0.55 db\n").unwrap();
-        assert_eq!(looked_up(&mut builtin, "db", start), "10.0.0.5", "not looked at again so soon");
+        assert_eq!(looked_up(&mut builtin, "db", start), "10.0.0.5", "not checked again within the interval");
         assert_eq!(looked_up(&mut builtin, "db", start + FILES_CHECK_INTERVAL), "10.0.0.55");
         assert!(Arc::ptr_eq(&servers, &builtin.servers), "unchanged servers keep their caches");
 

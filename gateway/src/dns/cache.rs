@@ -1,8 +1,7 @@
-//! The resolver's front on a reactor thread: a hot name costs no hop to another thread.
+//! The cache of a reactor thread: a frequent name needs no message to another thread.
 //!
-//! Promises: bounded ([`NAMES_MAX`]); repeats a reply only for as long as it is valid, and its TTL counts
-//! down meanwhile; failures are repeated for a moment, overload never. Leaves to others: the asking
-//! ([`Resolver`]).
+//! Guarantees: bounded ([`NAMES_MAX`]). A reply is repeated only while it is valid, and its TTL counts down.
+//! Failures are repeated for a second, overload never.
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
@@ -14,10 +13,10 @@ use super::{Answer, Reply, ResolveError, Resolver};
 use crate::account::AccountId;
 use crate::ttl_cache::TtlCache;
 
-/// Names that a thread remembers. An existing one takes some 400 bytes.
+/// Names in a thread's cache. An existing one takes some 400 bytes.
 const NAMES_MAX: usize = 2_048;
 
-/// See the file's header. One per reactor thread, shared by its tasks.
+/// A cache before the [`Resolver`]. Each reactor thread has one, shared by its tasks.
 pub struct ResolveCache {
     resolver: Resolver,
     /// Clients choose the names, so the hash is keyed.
@@ -27,7 +26,7 @@ pub struct ResolveCache {
 
 /// A reply and the end of its validity.
 struct CacheEntry {
-    // Boxed: most places of the table are empty or hold a failure.
+    // Boxed: most slots of the cache are empty or hold a failure.
     result: Result<Box<Answer>, ResolveError>,
     expires: Nanos,
 }
@@ -42,7 +41,7 @@ impl ResolveCache {
         }
     }
 
-    /// As [`Resolver::lookup`], for the user of the account `asker`, and from memory where it is there.
+    /// As [`Resolver::lookup`], on the share of `account`, and from the cache if possible.
     ///
     /// # Errors
     /// See [`ResolveError`].
@@ -60,7 +59,7 @@ impl ResolveCache {
         self.resolver.deadline()
     }
 
-    /// What is remembered of `name`, with the TTL that is left at `now`.
+    /// The cached result of `name`, with the TTL that remains at `now`.
     pub(super) fn cached(&self, name: &str, now: Nanos) -> Option<Result<Answer, ResolveError>> {
         let names = self.names.borrow();
         let entry = names.get(self.key.hash_one(name), |key| **key == *name, now)?;

@@ -1,7 +1,7 @@
 //! The two files that name resolution reads: hosts and resolv.conf.
 //!
-//! Promises: an edit is seen at the next look; a file that is missing or unreadable counts as empty, a
-//! line that makes no sense as absent. Leaves to others: when to look.
+//! Guarantees: an edit is seen at the next check. A file that is missing or unreadable counts as empty; an
+//! invalid line is ignored.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -15,30 +15,31 @@ use hickory_resolver::proto::rr::{Name, RecordType};
 
 use super::Answer;
 
-/// A line of the hosts file carries no TTL. As long as an edit may go unseen by the caches before us.
+/// The hosts file has no TTLs. This is as long as an edit may go unnoticed by the caches of the reactor
+/// threads.
 const HOSTS_TTL: Duration = Duration::from_secs(5);
-/// Servers that are read from resolv.conf (the C library's `MAXNS`).
+/// Servers that are read from resolv.conf at most (the C library's `MAXNS`).
 const SERVERS_MAX: usize = 3;
-/// Where DNS servers listen.
+/// The port of DNS servers.
 const DNS_PORT: u16 = 53;
 
 /// A file that is read again when it changes.
 pub(super) struct WatchedFile {
     path: PathBuf,
-    /// As of the last look; `None` before the first one.
+    /// As of the last check; `None` before the first one.
     last_stamp: Option<Stamp>,
 }
 
-/// What changes when a file does: device, inode, length, modification time; `None` for no file.
+/// Identifies a version of a file: device, inode, length, modification time; `None` for no file.
 type Stamp = Option<(u64, u64, u64, i64, i64)>;
 
 impl WatchedFile {
-    /// A file not looked at yet.
+    /// A file that was not checked yet.
     pub(super) fn new(path: PathBuf) -> WatchedFile {
         WatchedFile { path, last_stamp: None }
     }
 
-    /// The file's text if it has changed since the last look, as it always has at the first.
+    /// The file's text if it has changed since the last check. The first check always returns it.
     pub(super) fn read_if_changed(&mut self) -> Option<String> {
         let stamp = fs::metadata(&self.path)
             .map(|data| (data.dev(), data.ino(), data.len(), data.mtime(), data.mtime_nsec()))
@@ -54,12 +55,12 @@ impl WatchedFile {
 /// The names of a hosts file.
 pub(super) fn parse_hosts(text: &str) -> Hosts {
     let mut hosts = Hosts::default();
-    hosts.read_hosts_conf(text.as_bytes()).expect("memory is readable and the text is UTF-8");
+    hosts.read_hosts_conf(text.as_bytes()).expect("reading UTF-8 text from memory cannot fail");
     hosts
 }
 
-/// What the hosts file says of `name`. If it gives addresses of one family only, then these are all, as
-/// with the C library: no server is asked.
+/// The addresses of `name` in the hosts file. If it has addresses of one family only, these are all, as with
+/// the C library: no server is queried.
 pub(super) fn hosts_answer(hosts: &Hosts, name: &Name) -> Option<Answer> {
     let addresses = |family| -> Vec<IpAddr> {
         let lookup = hosts.lookup_static_host(&Query::query(name.clone(), family));
@@ -68,8 +69,8 @@ pub(super) fn hosts_answer(hosts: &Hosts, name: &Name) -> Option<Answer> {
     Answer::from_families(&addresses(RecordType::AAAA), &addresses(RecordType::A), HOSTS_TTL)
 }
 
-/// The servers of a resolv.conf; where it names none, the one on this machine (resolv.conf(5)). Link-local
-/// servers with a zone (`fe80::1%eth0`) are passed over: our client cannot name the interface.
+/// The servers of a resolv.conf; if it names none, the one on this machine (resolv.conf(5)). Link-local
+/// servers with a zone (`fe80::1%eth0`) are ignored: the DNS client cannot select the interface.
 pub(super) fn parse_servers(text: &str) -> Vec<SocketAddr> {
     let server = |line: &str| {
         let mut words = line.split_ascii_whitespace();

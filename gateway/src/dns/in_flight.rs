@@ -1,22 +1,23 @@
-//! The DNS thread's desk: takes requests, asks about each name once, hands the reply to all who wait.
+//! The table of names in flight: queries each name once, and sends the reply to all waiting lookups.
 //!
-//! Promises: never waits for a lookup, so that no name delays another; at most [`NAMES_IN_FLIGHT_MAX`] names
-//! and [`WAITERS_MAX`] waiters; of names, of lookups that run, and of waiters no user takes more than a share
-//! (`shares`); a lookup that panics fails alone. Leaves to others: the lookup itself ([`Backend`]) and its
-//! deadline.
+//! Guarantees: The DNS thread never waits for a lookup, so no name delays another. There are at most
+//! [`NAMES_IN_FLIGHT_MAX`] names and [`WAITERS_MAX`] waiters. No user takes more than a share (`shares`) of
+//! names, of running lookups, and of waiters. A lookup that panics fails alone.
+//!
+//! Not handled here: the lookup itself ([`Backend`]) and its deadline.
 //!
 //! ```text
-//!   absent --request--> Queued --a lookup is free--> Asked --settled, nothing left--> absent
+//!   absent --request--> Queued --a lookup is free--> Running --completed, no background work--> absent
 //!                          |                           |
-//!                          '--deadline--> absent       '--settled, the rest runs on--> Settled
-//!                                                                Settled --rest done--> absent
+//!                          '--deadline--> absent       '--completed, background work goes on--> Replied
+//!                                                                Replied --background work done--> absent
 //! ```
 //!
-//! A settled name repeats its reply until the rest of its work is done: a name whose `getaddrinfo` hangs
-//! holds one thread, not one more for each client that asks.
+//! A replied name repeats its reply until its background work is done. So a name whose `getaddrinfo` hangs
+//! holds one thread, not one more for each client that requests it.
 //!
-//! A name counts for the user who asked for it first. It starts on the share of any user who waits for it: so
-//! a user who asks early for the names of others, behind lookups of their own that hang, delays nobody.
+//! A name counts for the user that requested it first. It starts on the share of any user that waits for it.
+//! So a user that requests the names of others early, behind hung lookups of their own, delays no other user.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::{Future, poll_fn};
@@ -39,29 +40,29 @@ use super::{
 use crate::account::AccountId;
 use crate::shares::FairShares;
 
-/// Users on whose share a name may start. More who wait for it start no other lookup either.
+/// Users on whose share a name may start. Further users that wait for it start no other lookup either.
 const ELIGIBLE_USERS_MAX: usize = 8;
 
-/// Work that goes on after its reply was given.
+/// Work that continues after the reply.
 pub(super) type BackgroundWork = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The end of a lookup as far as those who wait are concerned.
+/// The end of a lookup as its waiters see it.
 pub(super) struct Completed {
     pub(super) reply: Reply,
     /// What still runs, if anything.
     pub(super) background: Option<BackgroundWork>,
 }
 
-/// Who does the lookups.
+/// Performs lookups.
 pub(super) trait Backend: Send + 'static {
-    /// Lookups that may run at a time, those included of which only the rest runs on.
+    /// Lookups that may run at a time, including those with only background work left.
     fn concurrency_max(&self) -> usize;
 
-    /// Looks `name` up; settles by the deadline.
+    /// Looks `name` up; completes by the deadline.
     fn lookup(&mut self, name: Arc<str>) -> impl Future<Output = Completed> + Send + 'static;
 }
 
-/// Starts the DNS thread with `backend`, whose lookups settle within `deadline`.
+/// Starts the DNS thread with `backend`, whose lookups complete within `deadline`.
 pub(super) fn start(backend: impl Backend, deadline: Duration) -> io::Result<(Resolver, DnsThread)> {
     let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
@@ -79,7 +80,7 @@ pub(super) fn start(backend: impl Backend, deadline: Duration) -> io::Result<(Re
         tasks: JoinSet::new(),
         ids: HashMap::new(),
     };
-    // The desk is the runtime's main future, which a sender wakes without touching the run queue's lock.
+    // The table is the runtime's main future: a sender wakes it without the run queue's lock.
     let thread = thread::Builder::new().name("dns".into()).spawn(move || runtime.block_on(table.serve()))?;
     Ok((Resolver { requests, deadline }, DnsThread { stop: Some(stop), thread: Some(thread) }))
 }
@@ -87,37 +88,39 @@ pub(super) fn start(backend: impl Backend, deadline: Duration) -> io::Result<(Re
 struct InFlightTable<B> {
     backend: B,
     requests: mpsc::Receiver<Request>,
-    /// Ready when the owner is gone.
+    /// Ready when the [`DnsThread`] is dropped.
     stopped: tokio::sync::oneshot::Receiver<()>,
     names: HashMap<Arc<str>, InFlightName>,
-    /// Names whose lookup has not started, in the order of their coming.
+    /// Names whose lookup has not started, oldest first.
     queue: VecDeque<Arc<str>>,
     deadline: Duration,
-    /// Names, by the user who asked first.
+    /// Names, by the user that requested them first.
     name_shares: FairShares,
-    /// Lookups that run, by the user on whose share they do.
+    /// Running lookups, by the user on whose share they run.
     lookup_shares: FairShares,
     /// The waiters of all names.
     waiter_shares: FairShares,
-    /// One task per name; it gives `Some` when it settles, `None` when its rest is done.
+    /// One task per name. It returns `Some` when the lookup completes, `None` when its background work is
+    /// done.
     tasks: JoinSet<Option<Box<Completed>>>,
     ids: HashMap<Id, Arc<str>>,
 }
 
 /// A name in flight.
 struct InFlightName {
-    /// The user for whom it counts.
+    /// The user that requested the name first; it counts on their share.
     owner: AccountId,
     state: State,
 }
 
-/// What is known of a name in flight.
+/// The state of a name in flight.
 enum State {
-    /// These wait; the users among them on whose share the lookup may start, at most [`SPONSORS_MAX`].
+    /// The lookup has not started. It may start on the share of an eligible user, at most
+    /// [`ELIGIBLE_USERS_MAX`] of the waiters.
     Queued { waiters: Vec<Waiter>, eligible_users: Vec<AccountId>, expires: Nanos },
-    /// A task is on it on this user's share, and these wait.
+    /// A task looks the name up, on the runner's share.
     Running { runner: AccountId, waiters: Vec<Waiter> },
-    /// This was the reply, and a task is still on the rest, on this user's share.
+    /// The reply is known, and a task does background work, on the runner's share.
     Replied { runner: AccountId, reply: Box<Reply> },
 }
 
@@ -127,7 +130,7 @@ struct Waiter {
     reply: oneshot::Sender<Reply>,
 }
 
-/// All that can wake the desk.
+/// All that can wake the table.
 enum Event {
     Stop,
     TaskEnded(Id, Result<Option<Box<Completed>>, JoinError>),
@@ -149,7 +152,7 @@ impl<B: Backend> InFlightTable<B> {
         if Pin::new(&mut self.stopped).poll(context).is_ready() {
             return Poll::Ready(Event::Stop);
         }
-        // `None` says that no task is left; the next one is spawned by the next request.
+        // `None` means that no task is left; the next request spawns one.
         match self.tasks.poll_join_next_with_id(context) {
             Poll::Ready(Some(Ok((id, outcome)))) => return Poll::Ready(Event::TaskEnded(id, Ok(outcome))),
             Poll::Ready(Some(Err(error))) => return Poll::Ready(Event::TaskEnded(error.id(), Err(error))),
@@ -181,12 +184,12 @@ impl<B: Backend> InFlightTable<B> {
                     self.start_queued();
                 }
             }
-            Some(State::Replied { .. }) => unreachable!("a settled name was answered above"),
+            Some(State::Replied { .. }) => unreachable!("a replied name returned above"),
             None => self.enqueue(name.into(), waiter),
         }
     }
 
-    /// Takes a name on that is not in flight.
+    /// Adds a name that is not in flight.
     fn enqueue(&mut self, name: Arc<str>, waiter: Waiter) {
         let owner = waiter.account;
         self.name_shares.take(owner);
@@ -201,9 +204,9 @@ impl<B: Backend> InFlightTable<B> {
     fn start_queued(&mut self) {
         let mut at = 0;
         while at < self.queue.len() && !self.lookup_shares.is_full() {
-            let in_flight = self.names.get_mut(&self.queue[at]).expect("a queued name is in flight");
+            let in_flight = self.names.get_mut(&self.queue[at]).expect("each name in `queue` is in `names`");
             let State::Queued { waiters, eligible_users, .. } = &mut in_flight.state else {
-                unreachable!("only names that have not started are queued");
+                unreachable!("`queue` holds only names that have not started");
             };
             let Some(&runner) = eligible_users.iter().find(|user| self.lookup_shares.check(**user).is_ok())
             else {
@@ -212,21 +215,21 @@ impl<B: Backend> InFlightTable<B> {
             };
             in_flight.state = State::Running { runner, waiters: std::mem::take(waiters) };
             self.lookup_shares.take(runner);
-            let name = self.queue.remove(at).expect("it stands there");
+            let name = self.queue.remove(at).expect("`at` is less than the queue's length");
             let lookup = self.backend.lookup(Arc::clone(&name));
             self.spawn(&name, async { Some(Box::new(lookup.await)) });
         }
     }
 
-    /// Ends names whose lookup has not started by their deadline. That nothing happens until the next event
-    /// harms nobody: those who wait have a deadline of their own.
+    /// Ends names whose lookup has not started by their deadline. Expiry may lag until the next event: each
+    /// waiter has its own deadline.
     fn expire(&mut self, now: Nanos) {
         while let Some(name) = self.queue.front() {
             let state = self.names.get(name).map(|in_flight| &in_flight.state);
             if !matches!(state, Some(State::Queued { expires, .. }) if *expires <= now) {
                 return;
             }
-            let name = self.queue.pop_front().expect("it was looked at");
+            let name = self.queue.pop_front().expect("`front` returned it");
             if let Some(InFlightName { owner, state: State::Queued { waiters, .. } }) =
                 self.names.remove(&name)
             {
@@ -253,7 +256,7 @@ impl<B: Backend> InFlightTable<B> {
     }
 
     fn handle_ended_task(&mut self, id: Id, outcome: Result<Option<Box<Completed>>, JoinError>) {
-        let name = self.ids.remove(&id).expect("each task's id is entered when it is spawned");
+        let name = self.ids.remove(&id).expect("`spawn` stores each task's id");
         let InFlightName { owner, state } =
             self.names.remove(&name).expect("a name with a task is in flight");
         let completed = match outcome {

@@ -1,9 +1,9 @@
-//! The DNS servers: which one is asked, and what its answer means.
+//! The DNS servers: which one is queried, and how its answer is interpreted.
 //!
-//! Promises: the preferred server is asked first; an error moves on to the next at once, silence after a
-//! moment, while the first may still answer; whoever answers is preferred from then on. Truncated answers are
-//! fetched again by TCP, answers are cached within the bounds of the settings (both by hickory, one client
-//! per server). Leaves to others: the two families of a name, and the hosts file.
+//! Guarantees: the preferred server is queried first. An error moves on to the next server at once; silence
+//! does after a moment, while the first may still answer. The server that answers is preferred from then on.
+//! Truncated answers are fetched again by TCP, and answers are cached within the bounds of the settings (both
+//! by hickory, one client per server).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use super::{FAILURE_TTL, ResolveSettings};
 
-/// Addresses of one family.
+/// The addresses of one family.
 #[derive(Debug)]
 pub(super) struct LookupResult {
     pub(super) addresses: Vec<IpAddr>,
@@ -30,20 +30,20 @@ pub(super) struct LookupResult {
 }
 
 impl LookupResult {
-    /// No address; for a family that is missing beside one that is not.
+    /// No address; stands in for a missing family.
     pub(super) const NONE: LookupResult = LookupResult { addresses: Vec::new(), ttl: Duration::ZERO };
 }
 
-/// Why there are none.
+/// Why a family has no addresses.
 #[derive(Debug)]
 pub(super) enum LookupError {
-    /// There are no such records, or no such name; this holds for so long.
+    /// The records or the name do not exist; this is valid for so long.
     NoRecords(Duration),
     Timeout,
     Failed(Box<str>),
 }
 
-/// See the file's header.
+/// One client with its cache for each server, and the preferred one.
 pub(super) struct Servers {
     clients: Vec<(SocketAddr, TokioResolver)>,
     /// Index into `clients`.
@@ -63,7 +63,7 @@ struct Limits {
 impl Servers {
     /// Clients for `addresses`, of which there is at least one. Nothing is sent yet.
     pub(super) fn new(addresses: &[SocketAddr], settings: &ResolveSettings) -> Servers {
-        assert!(!addresses.is_empty(), "resolv.conf without servers stands for the local one");
+        assert!(!addresses.is_empty(), "without configured servers there is the local one");
         let limits = Limits {
             deadline: settings.deadline,
             server_wait: settings.server_wait,
@@ -75,7 +75,7 @@ impl Servers {
         Servers { clients: addresses.iter().map(client).collect(), preferred: AtomicUsize::new(0), limits }
     }
 
-    /// Whether these are the servers.
+    /// Whether the servers have exactly these addresses.
     pub(super) fn have_addresses(&self, addresses: &[SocketAddr]) -> bool {
         self.clients.iter().map(|(address, _)| address).eq(addresses)
     }
@@ -94,7 +94,7 @@ impl Servers {
     async fn query_by_preference(&self, name: Name, family: RecordType) -> Result<LookupResult, LookupError> {
         let preferred = self.preferred.load(Ordering::Relaxed);
         let mut candidates = (0..self.clients.len()).map(|n| (preferred + n) % self.clients.len()).peekable();
-        // Dropping the set gives up on all who have not answered.
+        // Dropping the set cancels the queries without an answer.
         let mut queries = JoinSet::new();
         let mut error = LookupError::Timeout;
         loop {
@@ -136,7 +136,7 @@ impl Servers {
         if addresses.is_empty() {
             return Err(LookupError::NoRecords(FAILURE_TTL));
         }
-        // The chain of aliases is as short-lived as its shortest link.
+        // A chain of aliases is valid only as long as its shortest TTL.
         let ttl_s = records.iter().map(|record| record.ttl).min().unwrap_or(0);
         Ok(LookupResult { addresses, ttl: Duration::from_secs(ttl_s.into()).clamp(ttl_min, ttl_max) })
     }
@@ -171,7 +171,7 @@ fn client(address: SocketAddr, limits: Limits, names_max: usize) -> TokioResolve
     let mut client = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
     let options = client.options_mut();
     options.timeout = limits.deadline;
-    // Repeats over UDP within the deadline are no attempts; those would repeat errors.
+    // Hickory repeats over UDP within the deadline anyway; attempts would also repeat errors.
     options.attempts = 0;
     options.cache_size = 2 * names_max as u64;
     options.use_hosts_file = ResolveHosts::Never;
@@ -179,5 +179,5 @@ fn client(address: SocketAddr, limits: Limits, names_max: usize) -> TokioResolve
     options.positive_max_ttl = Some(limits.ttl_max);
     options.negative_min_ttl = Some(FAILURE_TTL);
     options.negative_max_ttl = Some(limits.negative_ttl_max);
-    client.build().expect("a client fails to build only over its TLS, and there is none")
+    client.build().expect("only a TLS configuration can fail to build")
 }

@@ -1,9 +1,10 @@
-//! The system's lookups: `getaddrinfo` on the job pool, for machines whose names come from elsewhere
-//! than DNS (LDAP, mDNS, a container runtime).
+//! The system's lookups: `getaddrinfo` on the job pool, for machines whose names come from elsewhere than DNS
+//! (LDAP, mDNS, a container runtime).
 //!
-//! Promises: a call that hangs holds one thread of the pool and not more, however many ask for its name; the
-//! deadline holds for those who wait, not for the call, which nobody can stop. Leaves to others: caching;
-//! since `getaddrinfo` tells no TTL, its results are repeated for [`SYSTEM_TTL`]. Search domains apply, as
+//! Guarantees: a hung call holds one thread of the pool and not more, however many lookups request its name.
+//! The deadline holds for the waiting lookups, not for the call, which cannot be cancelled.
+//!
+//! `getaddrinfo` returns no TTL, so its results are repeated for [`SYSTEM_TTL`]. Search domains apply, as
 //! everywhere else on the machine.
 
 use std::future::Future;
@@ -26,7 +27,7 @@ const SYSTEM_TTL: Duration = Duration::from_secs(30);
 
 type GetAddressInfo = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
 
-/// See the file's header.
+/// Runs `getaddrinfo` on the pool.
 pub(super) struct System {
     pool: Pool,
     get_address_info: Arc<GetAddressInfo>,
@@ -36,14 +37,14 @@ pub(super) struct System {
 }
 
 impl System {
-    /// Looks up on `pool`.
+    /// Looks names up on `pool`.
     pub(super) fn new(settings: &ResolveSettings, pool: Pool) -> System {
         System::with(settings, pool, |name| {
             Ok((name, 0).to_socket_addrs()?.map(|found| found.ip()).collect())
         })
     }
 
-    /// As [`System::new`], with another source than the system.
+    /// As [`System::new`], with another function than the system's.
     pub(super) fn with(
         settings: &ResolveSettings,
         pool: Pool,
@@ -68,7 +69,7 @@ impl Backend for System {
         let (get_address_info, ttl, negative_ttl) =
             (Arc::clone(&self.get_address_info), self.ttl, self.negative_ttl);
         let (sender, mut call) = oneshot::channel();
-        // Nobody waits any more for a call that would begin after the deadline.
+        // A call that would begin after the deadline has no waiter any more.
         let work = move || reply(blocking(|| get_address_info(&name)), ttl, negative_ttl);
         let deliver = move |outcome: Outcome<Reply>| sender.send(outcome.unwrap_or_else(failed));
         let accepted = self.pool.run_by(DNS_LOOKUP, monotonic() + self.deadline, work, deliver);
@@ -109,7 +110,7 @@ fn reply(found: io::Result<Vec<IpAddr>>, ttl: Duration, negative_ttl: Duration) 
 }
 
 /// Whether the error is `EAI_NONAME` or `EAI_NODATA`. The standard library keeps only the C library's text:
-/// glibc's two, musl's two; neither is translated in a process that never calls `setlocale`.
+/// glibc has two, musl two. Neither is translated in a process that never calls `setlocale`.
 fn says_not_found(error: &io::Error) -> bool {
     const TEXTS: [&str; 4] = [
         "Name or service not known",

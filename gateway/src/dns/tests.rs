@@ -1,4 +1,4 @@
-//! Resolution against name servers on loopback: what is asked, how often, and what comes back.
+//! Resolution against name servers on loopback: which queries are sent, and what the lookups return.
 
 mod name_server;
 
@@ -19,7 +19,7 @@ use super::system::System;
 use super::*;
 use crate::jobs;
 
-/// Longer than any test runs: what waits this long waits for ever.
+/// Longer than any test runs: a wait of this length never ends by itself.
 const UNREACHED: Duration = Duration::from_secs(600);
 
 /// Runs a future of this thread to its end.
@@ -40,7 +40,7 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Settings that hang on no clock and no file of this machine.
+/// Settings that depend on no clock and no file of this machine.
 fn settings(servers: &[&NameServer]) -> ResolveSettings {
     ResolveSettings {
         servers: servers.iter().map(|server| server.address).collect(),
@@ -84,7 +84,7 @@ fn by_family(v4: fn() -> Action, v6: fn() -> Action) -> impl Fn(&Query) -> Actio
     move |query| if query.family == RecordType::A { v4() } else { v6() }
 }
 
-/// What a name server with this script makes of `db.test`, looked up twice, and all that it was asked.
+/// Looks `db.test` up twice at a name server with this script; checks the result and all queries.
 #[track_caller]
 fn check(v4: fn() -> Action, v6: fn() -> Action, expected: &str, queries: &[&str]) {
     let server = NameServer::start(by_family(v4, v6));
@@ -96,7 +96,7 @@ fn check(v4: fn() -> Action, v6: fn() -> Action, expected: &str, queries: &[&str
     assert_eq!(server.queries(), queries);
 }
 
-/// What a name server with this script makes of `db.test`, looked up once.
+/// Looks `db.test` up once at a name server with this script.
 #[track_caller]
 fn check_once(v4: fn() -> Action, v6: fn() -> Action, expected: &str) {
     let server = NameServer::start(by_family(v4, v6));
@@ -112,7 +112,7 @@ fn both_families_are_found_and_cached() {
     check(v4, || addresses(&["2001:db8::1"]), "300 2001:db8::1 192.0.2.1 192.0.2.2", BOTH);
     check(v4, || Action::NoData(60), "300 192.0.2.1 192.0.2.2", BOTH);
     check(|| Action::NoData(60), || addresses(&["2001:db8::1"]), "300 2001:db8::1", BOTH);
-    // There are servers that deny a name when they are asked for its addresses of IPv6.
+    // Some servers deny a name when they are queried for its IPv6 addresses.
     check(v4, || Action::NxDomain(60), "300 192.0.2.1 192.0.2.2", BOTH);
     check(v4, || addresses(&["::ffff:192.0.2.1"]), "300 192.0.2.1 192.0.2.2", BOTH);
 }
@@ -226,7 +226,7 @@ fn slow_family_delays_nothing_and_is_cached() {
     });
     let (resolver, _thread) =
         start(ResolveSettings { family_wait: Duration::from_millis(1), ..settings(&[&server]) });
-    // The answer without the slow family is short-lived, and repeated while that is on its way.
+    // The answer without the slow family has a short TTL, and is repeated while that family is in flight.
     assert_eq!(look_up(&resolver, "db.test"), "5 192.0.2.1");
     assert_eq!(look_up(&resolver, "db.test"), "5 192.0.2.1");
     gate.open();
@@ -250,7 +250,7 @@ fn only_family_with_records_is_awaited() {
     });
     let (resolver, _thread) = start(ResolveSettings { family_wait: Duration::ZERO, ..settings(&[&server]) });
     let lookup = start_lookup(&resolver, "db.test");
-    // Gives a lookup that does not wait the time to show it; one that waits ends the same whenever this ends.
+    // Gives a lookup that does not wait the time to fail the test. One that waits passes whenever this ends.
     thread::sleep(Duration::from_millis(50));
     gate.open();
     assert_eq!(show(block_on(lookup)), "300 2001:db8::1");
@@ -269,8 +269,8 @@ fn name_in_flight_is_queried_once_and_blocks_none() {
     for lookup in &mut lookups {
         assert!(lookup.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
-    // Requests are taken in order, so by now the desk has all hundred. The failure is not cached there: had
-    // any of them not joined, the server would be asked again.
+    // Requests are received in order, so by now the table has all hundred. The failure is not cached there:
+    // had any of them not joined, the server would be queried again.
     assert_eq!(look_up(&resolver, "quick.test"), "300 192.0.2.1");
     gate.open();
     for lookup in lookups {
@@ -300,7 +300,7 @@ fn localhost_and_the_hosts_file_send_no_query() {
     assert_eq!(look_up(&resolver, "_sip.my-host.test"), "300 192.0.2.1");
 }
 
-/// A backend whose lookups do as their names say.
+/// A backend whose lookups behave as their names say.
 struct FakeBackend {
     concurrency_max: usize,
     gate: tokio::sync::watch::Receiver<bool>,
@@ -329,12 +329,12 @@ impl Backend for FakeBackend {
     }
 }
 
-/// A resolver with the odd backend, its gate, and the count of lookups.
+/// A resolver with the fake backend, its gate, and the count of lookups.
 fn fake() -> (Resolver, DnsThread, tokio::sync::watch::Sender<bool>, Arc<AtomicU32>) {
     fake_with(NAMES_IN_FLIGHT_MAX, UNREACHED)
 }
 
-/// The same, with so many lookups at a time, and with a deadline for those that have not started.
+/// The same, with a bound on concurrent lookups, and a deadline for those that have not started.
 fn fake_with(
     concurrency_max: usize,
     deadline: Duration,
@@ -348,7 +348,7 @@ fn fake_with(
 
 type Lookup<'a> = Pin<Box<dyn Future<Output = Result<Answer, ResolveError>> + 'a>>;
 
-/// Sends a lookup on its way.
+/// Starts a lookup.
 fn start_lookup<'a>(resolver: &'a Resolver, name: &'a str) -> Lookup<'a> {
     start_lookup_for(resolver, AccountId::PROCESS, name)
 }
@@ -381,7 +381,7 @@ fn names_and_waiters_are_bounded() {
     assert_eq!(look_up(&resolver, "db.test"), OVERLOADED, "one name too many");
     while lookups.len() < WAITERS_MAX {
         lookups.push(start_lookup_for(&resolver, AccountId::next(), "hang0.test"));
-        // The channel is shorter than what the desk holds: let it take what was sent.
+        // The channel is shorter than the table: let the DNS thread receive what was sent.
         if lookups.len() % 1_000 == 0 {
             look_up(&resolver, "db.test");
         }
@@ -395,7 +395,7 @@ fn names_and_waiters_are_bounded() {
     assert_eq!(started.load(Ordering::Relaxed), NAMES_IN_FLIGHT_MAX as u32 + 1);
 }
 
-/// 52 slow names a second filled the desk, and everybody was told 503. Now one user has half of it.
+/// 52 slow names a second filled the table, and every user got 503. Now one user has half of it.
 #[test]
 fn user_has_a_share_of_names_and_waiters() {
     let (resolver, _thread, open, started) = fake();
@@ -406,7 +406,7 @@ fn user_has_a_share_of_names_and_waiters() {
     assert_eq!(look_up_for(&resolver, ben, "db.test"), "600 192.0.2.1");
     while lookups.len() < WAITERS_MAX / 2 {
         lookups.push(start_lookup_for(&resolver, ann, "hang0.test"));
-        // The channel is shorter than what the desk holds: let it take what was sent.
+        // The channel is shorter than the table: let the DNS thread receive what was sent.
         if lookups.len() % 1_000 == 0 {
             look_up_for(&resolver, ben, "db.test");
         }
@@ -430,8 +430,8 @@ fn hung_lookups_hold_only_their_users_share() {
     let names: Vec<_> = (0..8).map(|n| format!("hang{n}.test")).collect();
     let mut lookups: Vec<_> = names.iter().map(|name| start_lookup_for(&resolver, ann, name)).collect();
     assert_eq!(look_up_for(&resolver, ben, "db.test"), "600 192.0.2.1");
-    assert_eq!(started.load(Ordering::Relaxed), 2 + 1, "two of the eight, and the one of the other user");
-    // A name that waits behind the first user's own starts at once for somebody else.
+    assert_eq!(started.load(Ordering::Relaxed), 2 + 1, "two of the eight, and one of the other user");
+    // A name that is queued behind the first user's own starts at once on the share of another user.
     lookups.push(start_lookup_for(&resolver, ben, "hang7.test"));
     assert_eq!(look_up_for(&resolver, AccountId::next(), "db.test"), "600 192.0.2.1");
     assert_eq!(started.load(Ordering::Relaxed), 3 + 2);
@@ -448,7 +448,7 @@ fn unstarted_lookup_ends_at_its_deadline() {
     let [ann, ben] = [(); 2].map(|()| AccountId::next());
     let _runs = start_lookup_for(&resolver, ann, "hang0.test");
     let mut waits = start_lookup_for(&resolver, ann, "hang1.test");
-    // The desk looks at deadlines when something happens.
+    // The table checks deadlines when an event arrives.
     let mut is_over = || {
         assert_eq!(look_up_for(&resolver, ben, "db.test"), "600 192.0.2.1");
         waits.as_mut().poll(&mut Context::from_waker(Waker::noop()))
@@ -477,7 +477,7 @@ fn the_thread_ends_with_the_last_handle() {
     owner.thread.take().unwrap().join().unwrap();
 }
 
-/// What the system's lookup gives for `found`.
+/// Checks the result of a system lookup for which `getaddrinfo` returns `found`.
 #[track_caller]
 fn check_getaddrinfo(found: fn() -> io::Result<Vec<IpAddr>>, expected: &str) {
     let system = System::with(&settings(&[]), jobs::start(1).unwrap(), move |_| found());
@@ -518,7 +518,7 @@ fn hung_call_holds_one_pool_thread() {
         Ok(vec![[192, 0, 2, 1].into()])
     });
     let (resolver, _thread) = in_flight::start(system, Duration::from_secs(5)).unwrap();
-    // A thread that begins late finds that nobody waits any more.
+    // A thread that begins late finds that no lookup waits any more.
     while calls.load(Ordering::Relaxed) == 0 {
         assert_eq!(look_up(&resolver, "hang.test"), TIMEOUT);
     }
@@ -531,7 +531,7 @@ fn hung_call_holds_one_pool_thread() {
     assert_eq!(answers.find(|answer| answer != TIMEOUT).unwrap(), "30 192.0.2.1");
 }
 
-/// The same on the pool itself, whose threads are what hangs: as many as one user may have, and more wait.
+/// The same on the pool itself, whose threads hang: as many as one user may have, and the rest is queued.
 #[test]
 fn hung_calls_leave_threads_for_other_users() {
     let (gate, calls) = (Gate::default(), Arc::new(AtomicU32::new(0)));
@@ -551,7 +551,7 @@ fn hung_calls_leave_threads_for_other_users() {
     for number in 0..2 * share as u32 {
         assert_eq!(look_up_for(&resolver, ben, &format!("n{number}.test")), "30 192.0.2.1");
     }
-    assert!(calls.load(Ordering::Relaxed) <= 3 * share as u32, "half of those that hang wait");
+    assert!(calls.load(Ordering::Relaxed) <= 3 * share as u32, "half of the hung names are queued");
     gate.open();
     for lookup in lookups {
         assert_eq!(show(block_on(lookup)), "30 192.0.2.1");
@@ -577,7 +577,7 @@ fn cache_repeats_replies_until_they_expire() {
     assert_eq!(known("slow.test", second(100)), TIMEOUT);
     assert_eq!(known("slow.test", second(101)), "unknown");
     assert_eq!(known("busy.test", second(100)), "unknown");
-    // And through the front door: the second lookup goes no further than the cache.
+    // Through the public method: the second lookup stops at the cache.
     for _ in 0..2 {
         assert!(show(block_on(cache.lookup(AccountId::PROCESS, "other.test"))).ends_with(" 192.0.2.1"));
     }

@@ -1,4 +1,4 @@
-//! A DNS server on loopback for tests: UDP and TCP on one port, answers by script, every query on record.
+//! A scripted DNS server on loopback: UDP and TCP on one port, and a record of every query.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -11,20 +11,20 @@ use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 
 /// What the server does with a query.
 pub(super) enum Action {
-    /// Addresses of the asked family, all with one TTL in seconds.
+    /// Addresses of the queried family, all with one TTL in seconds.
     Addresses(u32, Vec<IpAddr>),
-    /// An alias: where it points, its TTL, and what is there.
+    /// An alias: its target, its TTL, and what the target has.
     Alias(&'static str, u32, Box<Action>),
-    /// The name exists, but not so; its zone says for how many seconds.
+    /// The name exists, but not with this type; the zone's negative TTL in seconds.
     NoData(u32),
     NxDomain(u32),
     ServFail,
-    /// Come back by TCP.
+    /// Asks the client to retry over TCP.
     Truncated,
-    /// A forged answer with a wrong id and this address comes first.
+    /// Sends a forged answer with a wrong id and this address first.
     ForgedFirst(IpAddr, Box<Action>),
     Silence,
-    /// Once the gate is open.
+    /// Acts once the gate is open.
     Hold(Gate, Box<Action>),
 }
 
@@ -33,7 +33,7 @@ pub(super) fn addresses(list: &[&str]) -> Action {
     Action::Addresses(300, list.iter().map(|text| text.parse().unwrap()).collect())
 }
 
-/// What some queries wait for.
+/// What held queries wait for.
 #[derive(Clone, Default)]
 pub(super) struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
@@ -50,7 +50,7 @@ impl Gate {
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Query {
-    /// Repeats of a query have its id.
+    /// Repeats of a query have the same id.
     id: u16,
     pub(super) name: String,
     pub(super) family: RecordType,
@@ -71,7 +71,7 @@ impl NameServer {
     pub(super) fn start(script: impl Fn(&Query) -> Action + Send + Sync + 'static) -> NameServer {
         let (udp, tcp) = loop {
             let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-            // The same port may be taken for TCP.
+            // The same port may be in use for TCP.
             if let Ok(tcp) = TcpListener::bind(udp.local_addr().unwrap()) {
                 break (udp, tcp);
             }
@@ -120,7 +120,7 @@ impl NameServer {
         }
     }
 
-    /// On a thread of its own, since some queries are held.
+    /// Answers on a thread of its own, since some queries are held.
     fn answer(&self, query: &[u8], tcp: bool, mut send: impl FnMut(&[u8]) + Send + 'static) {
         let message = Message::from_vec(query).unwrap();
         let question = message.queries[0].clone();
@@ -174,7 +174,7 @@ fn perform(action: Action, owner: Name, mut answer: Message, send: &mut impl FnM
     send(&answer.to_vec().unwrap());
 }
 
-/// The zone's own record, which says for how many seconds a name may be believed to be missing.
+/// The zone's SOA record, whose minimum is the negative TTL.
 fn authority(ttl: u32) -> Record {
     let zone = Name::from_ascii("test.").unwrap();
     Record::from_rdata(zone.clone(), ttl, RData::SOA(SOA::new(zone.clone(), zone, 1, 60, 60, 60, ttl)))
