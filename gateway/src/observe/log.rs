@@ -1,10 +1,12 @@
-//! The log: one decision line and one close line per flow, and what the control side has to say, as JSON
+//! The log: one decision line and one close line per flow, and the messages of the control side, as JSON
 //! lines on standard error or in a file.
 //!
-//! Promises: [`LogSender::push`] never waits and makes a system call only to wake a log thread that sleeps; a
-//! line is never torn and holds nothing but printable ASCII, whatever a client sent; an event that finds no
-//! room is dropped and counted, and a line says so; a destination that fails is tried again and stops nobody.
-//! Leaves to others: what is billed (crate `ledger`): the log may lose lines, the ledger may not.
+//! Guarantees: [`LogSender::push`] never waits. It makes a system call only to wake a sleeping log thread. A
+//! line is never torn and contains only printable ASCII, whatever a client sent. An event for which the ring
+//! has no slot is dropped and counted, and a line reports the count. A destination that fails is tried again,
+//! and delays no connection.
+//!
+//! Not handled here: what is billed (crate `ledger`). The log may lose lines, the ledger may not.
 //!
 //! ```text
 //!   reactor thread --ring of events--.
@@ -12,8 +14,8 @@
 //!   control side   --queue of lines--'
 //! ```
 //!
-//! After a batch the log thread naps instead of waiting to be woken, so that under load nobody ever pays for
-//! a wake-up; it sleeps until woken only once a nap has brought nothing.
+//! After a batch the log thread sleeps for a fixed delay instead of waiting for a wake-up, so under load no
+//! thread pays for one. Only if that delay brought nothing does it sleep until it is woken.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -46,24 +48,24 @@ use details::PackedDetails;
 use line::LineWriter;
 use writer::{LogThread, Output};
 
-/// Events of one reactor thread that wait for the log thread: with a nap of 10 ms, 50,000 a second. Each slot
-/// is used in turn, however few events wait, so more of them would take more of the CPU's caches.
+/// Events of one reactor thread that may be queued: with a delay of 10 ms, 50,000 a second. The slots are
+/// used round robin, however few events are queued, so more of them would occupy more of the CPU's caches.
 const RING_EVENTS: usize = 512;
-/// Bounds a slot of the ring.
+/// Bound on a slot of the ring.
 const SLOT_BYTES_MAX: usize = 1024;
-/// Lines of the control side that wait for the log thread.
+/// Lines of the control side that may be queued.
 const MESSAGES_MAX: usize = 256;
-/// How long [`Log::close`] waits for a destination that takes nothing: a reader of our standard error who
-/// stopped reading must not keep the process from ending.
+/// How long [`Log::close`] waits for a destination that accepts nothing: a stopped reader of our standard
+/// error must not keep the process from ending.
 const CLOSE_SPAN_MAX: Duration = Duration::from_secs(5);
 
 const _: () = assert!(size_of::<Slot>() <= SLOT_BYTES_MAX);
 const _: () = assert!(RING_EVENTS.is_power_of_two());
 
-/// No address.
+/// Stands for no address.
 const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// A flow of which nothing is known.
+/// Stands for a flow of which nothing is known.
 const NO_FLOW: Flow<'_> = Flow {
     id: 0,
     opened: WallNanos(0),
@@ -81,14 +83,14 @@ const NO_FLOW: Flow<'_> = Flow {
     uncertain: Uncertain { up: 0, down: 0 },
 };
 
-/// What a line tells of a flow.
+/// What a line reports.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EventKind {
     /// The flow was admitted, denied, or failed before it began.
     Decision,
     /// The flow ended.
     Close,
-    /// So many lines were left out: of the record's user, else of its client's network, else of several.
+    /// This many lines were suppressed: of the record's user, else of its client's network, else of several.
     Suppressed(u64),
 }
 
@@ -102,14 +104,14 @@ impl EventKind {
     }
 }
 
-/// What came of a request for a flow.
+/// The outcome of a request for a flow.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Decision {
     /// The flow began.
     Allow,
-    /// The gateway refused it.
+    /// The gateway denied it.
     Deny,
-    /// Nothing stood against it, and it failed: the name, the destination or the client.
+    /// Nothing denied it, and it failed: the name, the destination or the client.
     Failed,
 }
 
@@ -126,33 +128,33 @@ impl Decision {
 /// One line of the log, before it is text.
 #[derive(Clone, Copy)]
 pub struct Event {
-    /// What it tells.
+    /// What it reports.
     pub kind: EventKind,
     /// When it happened.
     pub at: WallNanos,
-    /// The flow, as far as it is known; empty texts, port 0 and a missing address are left out of the line.
+    /// The flow, as far as it is known; empty texts, port 0 and a missing address are omitted from the line.
     pub record: Record,
-    /// Whether the record's user is one that the client only claims to be.
+    /// Whether the record's user is unproven: the client only claims to be this user.
     pub is_claimed: bool,
-    /// What the client speaks, once that is known; the record's own word is not looked at.
+    /// The client's protocol, once it is known; the record's own protocol is ignored.
     pub protocol: Option<Protocol>,
-    /// The listener that took the connection.
+    /// The listener that accepted the connection.
     pub listener: SocketAddr,
-    /// What came of it.
+    /// The outcome.
     pub decision: Decision,
-    /// Why: a code in snake case.
+    /// The reason: a code in snake case.
     pub reason: &'static str,
     /// How long the lookup of the name took, in microseconds, if there was one.
     pub dns_us: Option<u32>,
-    /// How long it took to reach the destination, in microseconds, if that was tried.
+    /// How long it took to reach the destination, in microseconds, if it was dialled.
     pub connect_us: Option<u32>,
     /// Of a plain HTTP request that was admitted.
     pub answered: Option<RequestOutcome>,
 }
 
 impl Event {
-    /// Becomes `other`. Most of an event is room for the longest texts, which is not touched where it is not
-    /// used: a ring of events is larger than a CPU's nearer caches.
+    /// Copies `other`. Most of an event is space for the longest texts, and unused space is not touched: a
+    /// ring of events is larger than the nearer caches of a CPU.
     fn assign(&mut self, other: &Event) {
         let Event { kind, at, record, is_claimed, protocol, listener, .. } = other;
         let Event { decision, reason, dns_us, connect_us, answered, .. } = other;
@@ -163,7 +165,7 @@ impl Event {
         (self.dns_us, self.connect_us) = (*dns_us, *connect_us);
     }
 
-    /// How many lines about clients that are not known it stands for.
+    /// The number of lines about unknown clients that it represents.
     fn anonymous_lines(&self) -> u64 {
         let is_known = !self.is_claimed && !self.record.flow().user.is_empty();
         match self.kind {
@@ -173,7 +175,7 @@ impl Event {
         }
     }
 
-    /// What the slots of a ring begin with.
+    /// The initial contents of a ring's slots.
     fn blank() -> Event {
         Event {
             kind: EventKind::Decision,
@@ -191,7 +193,7 @@ impl Event {
     }
 }
 
-/// An event and its details, as they wait for the log thread.
+/// An event and its details, as queued for the log thread.
 #[derive(Clone, Copy)]
 struct Slot {
     event: Event,
@@ -199,22 +201,22 @@ struct Slot {
 }
 
 impl Slot {
-    /// What a ring begins with.
+    /// The initial contents of a ring's slots.
     fn blank() -> Slot {
         Slot { event: Event::blank(), details: PackedDetails::blank() }
     }
 }
 
-/// What a plain HTTP request was, and what came of it.
+/// A plain HTTP request and its outcome.
 #[derive(Clone, Copy)]
 pub struct RequestOutcome {
     /// The method; `OTHER` for one that RFC 9110 does not name.
     pub method: &'static str,
-    /// The answer's status, if there was an answer; ours where the destination gave none.
+    /// The response's status, if there was a response; the gateway's own if the destination sent none.
     pub status: Option<u16>,
 }
 
-/// The control side's handle; see the file's header. Dropping it closes the log.
+/// The control side's handle. Dropping it closes the log.
 pub struct Log {
     shared: Arc<Shared>,
     messages: Sender<Box<[u8]>>,
@@ -224,11 +226,11 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens the destination, starts the log thread, and returns an inlet for each of `stats.workers`, in
+    /// Opens the destination, starts the log thread, and returns a sender for each of `stats.workers`, in
     /// their order.
     ///
     /// # Errors
-    /// The file cannot be opened or made (with mode 0640), or no thread can be started.
+    /// The file cannot be opened or created (with mode 0640), or no thread can be started.
     pub fn start(target: &LogTarget, stats: &Arc<Stats>) -> io::Result<(Log, Vec<LogSender>)> {
         let output = Output::open(target)?;
         let shared = Arc::new(Shared::default());
@@ -245,8 +247,8 @@ impl Log {
         Ok((log, senders))
     }
 
-    /// Puts a message of the control side into the log. Texts and values may be anybody's; the fields'
-    /// names are ours. While [`SAID_LINES_MAX`] lines wait, further ones are dropped and counted.
+    /// Logs a message of the control side. Texts and values may be untrusted; the fields' names are the
+    /// program's own. While [`MESSAGES_MAX`] lines are queued, further ones are dropped and counted.
     pub fn say(&self, level: Level, text: &str, fields: &[(&'static str, Value<'_>)]) {
         let mut line = Vec::new();
         LineWriter::default().message(&mut line, clock::wall(), level, text, fields);
@@ -256,23 +258,23 @@ impl Log {
         self.shared.wake();
     }
 
-    /// Opens the file anew, after a rotation has renamed it. If that fails the old file stays in use, and a
-    /// line says so. Nothing happens where the log goes to standard error.
+    /// Reopens the file, after a rotation has renamed it. If that fails the old file stays in use, and a line
+    /// reports it. For standard error this does nothing.
     pub fn reopen(&self) {
         self.shared.reopen.store(true, Ordering::Relaxed);
         self.shared.wake();
     }
 
-    /// Writes what waits and ends the log thread. What is pushed later is dropped.
+    /// Writes what is queued and ends the log thread. Later events are dropped.
     ///
-    /// Returns after at most [`CLOSE_SPAN_MAX`], even if the destination takes nothing.
+    /// Returns after at most [`CLOSE_SPAN_MAX`], even if the destination accepts nothing.
     pub fn close(&self) {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(ended) = ended else { return };
-        // Release pairs with the Acquire in `writer`: what was pushed before is seen by its last look.
+        // Release pairs with the Acquire in `writer`: its last pass sees what was pushed before.
         self.shared.closing.store(true, Ordering::Release);
         self.shared.wake();
-        // Nothing is ever sent: it ends by the thread's end, or by the time-out.
+        // Nothing is ever sent: the wait ends by the thread's end, or by the time-out.
         let _ = ended.recv_timeout(CLOSE_SPAN_MAX);
     }
 }
@@ -283,7 +285,7 @@ impl Drop for Log {
     }
 }
 
-/// A reactor thread's way into the log.
+/// A reactor thread's sender of log events.
 pub struct LogSender {
     shared: Arc<Shared>,
     ring: Producer<Slot>,
@@ -291,14 +293,15 @@ pub struct LogSender {
 }
 
 impl LogSender {
-    /// Hands `event` to the log thread, or drops and counts it if [`RING_EVENTS`] of this thread wait.
+    /// Queues `event` for the log thread, or drops and counts it if [`RING_EVENTS`] of this thread are
+    /// queued.
     pub fn push(&mut self, event: &Event, details: &Details<'_>) {
         if !self.try_push(event, details) {
             self.stats.log_dropped.add(1);
         }
     }
 
-    /// Hands over how many lines were left out, if there is room.
+    /// Queues a count of suppressed lines, unless the ring is full.
     pub(crate) fn offer_left_out(&mut self, suppressed: &SuppressedLines<'_>) -> bool {
         let (network, user) = match suppressed.subject {
             Some(Subject::Source(network)) => (network, ""),
@@ -315,7 +318,7 @@ impl LogSender {
         self.try_push(&event, &Details::default())
     }
 
-    /// Hands `event` to the log thread, if there is room.
+    /// Queues `event` for the log thread, unless the ring is full.
     fn try_push(&mut self, event: &Event, details: &Details<'_>) -> bool {
         let write = |slot: &mut Slot| {
             slot.event.assign(event);
@@ -329,7 +332,7 @@ impl LogSender {
     }
 }
 
-/// What the log thread shares with those who feed it.
+/// What the log thread shares with its senders.
 #[derive(Default)]
 struct Shared {
     /// Whether the log thread sleeps until it is woken.

@@ -1,10 +1,11 @@
-//! Pressure: a thread that watches what the reactors wait for, and gives the job pool fewer permits
+//! Pressure: a thread that measures how long the reactors wait for a CPU, and reduces the job pool's permits
 //! meanwhile.
 //!
-//! Promises: a sample a second, off the data plane; the pool keeps at least two permits, gets each back in
-//! quiet times, and never more than it was started with. One password is hashed at a time and is never held
-//! back, so what this takes from are the other classes. Leaves to others: reading the kernel
-//! (`sys::pressure`), and names for the outside (crate `admin`).
+//! Guarantees: a sample a second, off the data plane. The pool keeps at least two permits, regains them one
+//! by one in quiet times, and never gets more than it was started with. One password is hashed at a time in
+//! any case, so the other job classes lose permits.
+//!
+//! Not handled here: reading the kernel (`sys::pressure`), and the names of metrics (crate `admin`).
 
 use std::io;
 use std::sync::Arc;
@@ -22,25 +23,25 @@ use crate::observe::stats::Stats;
 /// How often a sample is taken.
 const SAMPLE_SPAN: Duration = Duration::from_secs(1);
 
-/// A reactor thread that was ready for more than this share of the time and had no CPU is delayed by it: each
-/// of its answers waits for a tenth of its work, and the worst ones for a slice of the scheduler's, 3 ms.
+/// A reactor thread is delayed if for more than this share of the time it was ready and had no CPU. Each of
+/// its responses then waits for a tenth of its work, and the worst ones for a slice of the scheduler, 3 ms.
 const DELAY_SHARE_MAX: f64 = 0.10;
 
 /// Below this share it is quiet. Between the two nothing changes, or a permit would come and go each second.
 const DELAY_SHARE_QUIET: f64 = 0.02;
 
-/// Quiet samples, one after the other, before the pool gets a permit back: slower than it loses them, for
-/// what delayed the reactors may have been the pool itself.
+/// Quiet samples in a row before the pool gets a permit back. It regains permits more slowly than it loses
+/// them, because the pool itself may have delayed the reactors.
 const QUIET_SAMPLES: u32 = 5;
 
-/// What samples mean for the reactors.
+/// What the samples mean for the reactors.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PressureLevel {
     /// Of the last sample: the greatest share of the time that a reactor thread was ready and had no CPU.
     pub delay_share: f64,
-    /// Of the last sample: whether a quota of a control group's stopped us.
+    /// Of the last sample: whether the quota of a control group stopped the process.
     pub is_throttled: bool,
-    /// Samples one after the other, up to the last one, in which the reactors had what they needed.
+    /// Samples in a row, up to the last one, in which the reactors had enough CPU.
     pub quiet_samples: u32,
 }
 
@@ -54,7 +55,7 @@ impl PressureLevel {
     }
 }
 
-/// How many permits a pool should have that has `now` of at most `full`: one less while the reactors are
+/// The number of permits for a pool that has `now` of at most `full`: one less while the reactors are
 /// delayed, one more after each [`QUIET_SAMPLES`] quiet samples.
 pub fn permits_wanted(now: usize, full: usize, level: &PressureLevel) -> usize {
     let is_pressed = level.is_throttled || level.delay_share > DELAY_SHARE_MAX;
@@ -66,20 +67,20 @@ pub fn permits_wanted(now: usize, full: usize, level: &PressureLevel) -> usize {
     }
 }
 
-/// The thread. It ends when this is dropped.
+/// The sampling thread. It ends when this is dropped.
 pub(crate) struct PressureThread {
     stop: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl PressureThread {
-    /// Watches over the threads `reactors`, by their ids.
+    /// Samples the threads `reactors`, by their ids.
     ///
     /// # Errors
     /// No thread can be created.
     pub(crate) fn start(stats: Arc<Stats>, reactors: &[i32]) -> io::Result<PressureThread> {
         let mut sampler = Sampler::new(&ProcRoot::machine(), reactors);
-        // Nothing is ever sent: the wait between two samples ends by time, or by the sender's end.
+        // Nothing is ever sent: the wait between two samples ends by time, or when the sender is dropped.
         let (stop, stopped) = sync_channel::<()>(0);
         let watch = move || {
             let mut level = PressureLevel::default();
@@ -106,7 +107,7 @@ impl Drop for PressureThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was reported when it happened, and the pool keeps what it has.
+            // A panic of the thread was reported when it happened, and the pool keeps its permits.
             let _ = thread.join();
         }
     }
@@ -175,6 +176,6 @@ mod tests {
         }
         assert!(stats.pressure.read().threads[0].is_some());
         drop(pressure_thread);
-        assert_eq!(Arc::strong_count(&stats), 1, "the thread has let go");
+        assert_eq!(Arc::strong_count(&stats), 1, "the thread dropped its reference");
     }
 }

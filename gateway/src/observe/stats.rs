@@ -1,8 +1,10 @@
-//! What the gateway counts: one [`WorkerStats`] per reactor thread, and [`Stats`] over all of them.
+//! The gateway's counters: one [`WorkerStats`] per reactor thread, and [`Stats`] over all of them.
 //!
-//! Promises: each counter has one writing thread and costs it a load and a store; readers see values that
-//! were true a moment ago, each by itself: two counters may disagree by what happens in between. Totals only
-//! grow. Leaves to others: names for the outside (crate `admin`), and what is billed (crate `ledger`).
+//! Guarantees: each counter has one writing thread, for which it costs a load and a store. Readers see values
+//! that were true a moment ago, each by itself: two counters may disagree by what happens in between. Totals
+//! only grow.
+//!
+//! Not handled here: the names of metrics (crate `admin`), and what is billed (crate `ledger`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,11 +22,11 @@ use sys::socket::ResourceExhausted;
 
 use crate::limits::{PENDING_BYTES_MAX, READ_BYTES_UNDER_PRESSURE, SCRATCH_BYTES};
 
-/// How long a resource counts as used up after the last failure. While connections wait, an accept is tried
-/// again after 0.1 s at most.
+/// How long a resource counts as used up after the last failure. While connections are pending, an accept is
+/// tried again after 0.1 s at most.
 pub const SHORTAGE_SPAN: Duration = Duration::from_secs(3);
 
-/// The whole process: what its threads count, and what the control side says about it.
+/// The whole process: the counters of its threads, and the state that the control side sets.
 pub struct Stats {
     /// The program's version.
     pub version: &'static str,
@@ -34,9 +36,9 @@ pub struct Stats {
     pub workers: Vec<Arc<WorkerStats>>,
     /// The job pool.
     pub pool: Pool,
-    /// What the reactor threads waited for.
+    /// How long the reactor threads waited for a CPU.
     pub pressure: LastPressure,
-    /// How the configuration was reloaded.
+    /// The reloads of the configuration.
     pub reloads: Reloads,
     /// Failed writes to the log's destination, and failed attempts to open it.
     pub log_write_errors: AtomicU64,
@@ -68,31 +70,31 @@ impl Stats {
         self.workers.iter().map(|worker| number(worker)).sum()
     }
 
-    /// Lines that the log lost because their queue was full.
+    /// Lines that the log dropped because their queue was full.
     pub fn log_dropped(&self) -> u64 {
         let messages = self.log_messages_dropped.load(Ordering::Relaxed);
         self.sum(|worker| worker.log_dropped.value()) + messages
     }
 
-    /// What was used up within the last [`SHORTAGE_SPAN`], so that an accept or a dial failed.
+    /// The resource whose shortage made an accept or a dial fail within the last [`SHORTAGE_SPAN`].
     pub fn shortage(&self, now: Nanos) -> Option<ResourceExhausted> {
         let is_recent = |at: Nanos| at > Nanos(0) && now.since(at) < SHORTAGE_SPAN;
         let mut shortages = ResourceExhausted::ALL.into_iter();
         shortages.find(|of| self.workers.iter().any(|worker| is_recent(worker.reactor.short_at(*of))))
     }
 
-    /// Accepts that failed because something was used up.
+    /// Accepts that failed because a resource was used up.
     pub fn failed_accepts(&self) -> u64 {
         self.sum(|worker| worker.reactor.shortages.iter().map(Counter::value).sum())
     }
 
-    /// Says that every listener is bound and served.
+    /// Records that every listener is bound and served.
     pub fn mark_ready(&self) {
-        // Relaxed, here and below: each flag is told for itself, and no other memory hangs on it.
+        // Relaxed, here and below: each flag is read by itself, and orders no other memory.
         self.ready.store(true, Ordering::Relaxed);
     }
 
-    /// Says that the gateway is on its way out: it takes no new work for long.
+    /// Records that the gateway is shutting down.
     pub fn mark_draining(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
@@ -102,29 +104,30 @@ impl Stats {
         self.ready.load(Ordering::Relaxed)
     }
 
-    /// Whether the gateway is on its way out.
+    /// Whether the gateway is shutting down.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
 }
 
-/// The last sample, for whoever asks.
+/// The last pressure sample.
 #[derive(Debug, Default)]
 pub struct LastPressure(Mutex<Pressure>);
 
 impl LastPressure {
-    /// A copy of it; empty before the first. The lock is the control side's: no reactor thread takes it.
+    /// A copy of the sample; empty before the first. The lock is the control side's: no reactor thread takes
+    /// it.
     pub fn read(&self) -> Pressure {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Puts a sample in its place.
+    /// Stores a sample.
     pub fn set(&self, pressure: Pressure) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = pressure;
     }
 }
 
-/// How often the configuration was reloaded, and how that went. Written by the control side alone.
+/// How often the configuration was reloaded, with which outcome. Written by the control side alone.
 #[derive(Debug)]
 pub struct Reloads {
     succeeded: AtomicU64,
@@ -141,30 +144,30 @@ impl Reloads {
         self.last_succeeded.store(true, Ordering::Relaxed);
     }
 
-    /// Counts a reload that was refused: the old configuration stays.
+    /// Counts a rejected reload: the old configuration stays.
     pub fn failed(&self) {
         self.failed.fetch_add(1, Ordering::Relaxed);
         self.last_succeeded.store(false, Ordering::Relaxed);
     }
 
-    /// How many took effect, and how many were refused.
+    /// How many reloads took effect, and how many were rejected.
     pub fn counts(&self) -> (u64, u64) {
         (self.succeeded.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
     }
 
-    /// Whether what runs is what the files said at the last attempt.
+    /// Whether the running configuration is that of the files at the last attempt.
     pub fn last_succeeded(&self) -> bool {
         self.last_succeeded.load(Ordering::Relaxed)
     }
 
-    /// When the configuration that runs was loaded; the epoch if none was.
+    /// When the running configuration was loaded; the epoch if none was.
     pub fn last_success(&self) -> WallNanos {
         WallNanos(self.last_success.load(Ordering::Relaxed))
     }
 }
 
 impl Default for Reloads {
-    /// Nothing was loaded yet, and nothing refused.
+    /// Nothing was loaded yet, and nothing rejected.
     fn default() -> Reloads {
         Reloads {
             succeeded: AtomicU64::new(0),
@@ -175,48 +178,49 @@ impl Default for Reloads {
     }
 }
 
-/// What one reactor thread counts. Only that thread may write; it has its cache lines for itself.
+/// The counters of one reactor thread. Only that thread writes them, and they share no cache line with
+/// others.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct WorkerStats {
-    /// What the thread's reactor counts about itself.
+    /// The counters of the thread's reactor.
     pub reactor: Arc<ReactorStats>,
     /// Client connections between accept and relay, now.
     pub handshakes_active: Counter,
     /// Client connections between two plain HTTP requests, now.
     pub sessions_resting: Counter,
-    /// Connections whose flows are over and whose peers have not taken all, now.
+    /// Connections whose flows have ended and whose peers have not acknowledged all bytes, now.
     pub connections_closing: Counter,
-    /// Client connections that end behind an answer because their user, or the gateway, has as many as may
-    /// wait for a next request.
+    /// Client connections that end after a response because their user, or the gateway, has as many idle ones
+    /// as allowed.
     pub sessions_unkept: Counter,
     /// Bytes of the flows, by leg.
     pub bytes: LegBytes,
-    /// Directions of relays that went over from copying to splicing.
+    /// Directions of relays that changed from copying to splicing.
     pub splice_promotions: Counter,
-    /// Pipes made for splicing.
+    /// Pipes created for splicing.
     pub pipes_created: Counter,
     /// Pipes that exist now, in use or cached.
     pub pipes_held: Counter,
     /// Times a direction of a relay has got a pipe.
     pub pipes_lent: Counter,
-    /// Pipes that were emptied because a receiver took nothing.
+    /// Pipes that were emptied because a receiver read nothing.
     pub pipes_emptied: Counter,
-    /// Memory of the buffers for bytes that slow receivers have not taken, now, in use or cached.
+    /// Memory of the buffers for bytes that slow receivers have not read, now, in use or cached.
     pub pending_bytes: Counter,
     /// Log events that found their ring full.
     pub log_dropped: Counter,
-    /// Log lines that were left out because one source or user had many.
+    /// Log lines that were suppressed because one source or user had many.
     pub log_left_out: Counter,
-    /// Flows that were refused because the live table was full or the journal failed.
+    /// Flows that were denied because the live table was full or the journal failed.
     pub ledger_full: Counter,
     /// Attempts to connect beside another of the same dial, now.
     pub dial_extras_active: Counter,
-    /// Times that a dial could not have another attempt beside the one it had.
+    /// Times that a dial could not start another attempt beside the one it had.
     pub dial_extras_refused: Counter,
-    /// Attempts that were closed because a newer one of the same dial took their place.
+    /// Attempts that were closed in favour of a newer one of the same dial.
     pub dial_attempts_replaced: Counter,
-    /// How long the lookups of names took that were not in the cache.
+    /// How long lookups of names took that were not in the cache.
     pub dns: Durations,
     /// How long it took to reach the destination, over all its addresses together.
     pub connect: Durations,
@@ -239,12 +243,12 @@ impl WorkerStats {
         self.flows_active.sub(1);
     }
 
-    /// Counts a connection that never became a flow.
+    /// Counts a request that never became a flow.
     pub fn denied(&self, why: DenialKind) {
         self.denied[why as usize].add(1);
     }
 
-    /// Bytes that a read may ask for: less than a whole buffer while slow receivers keep many.
+    /// How many bytes a read may request: less than a whole buffer while slow receivers occupy many.
     pub(crate) fn read_bytes_max(&self) -> usize {
         if self.pending_bytes.value() < PENDING_BYTES_MAX { SCRATCH_BYTES } else { READ_BYTES_UNDER_PRESSURE }
     }
@@ -264,14 +268,14 @@ impl WorkerStats {
         self.closed[reason as usize - 1].value()
     }
 
-    /// Connections that never became flows, because of `why`.
+    /// Requests that never became flows, because of `why`.
     pub fn denied_count(&self, why: DenialKind) -> u64 {
         self.denied[why as usize].value()
     }
 }
 
-/// Lists the variants of an enum of the ledger's, whose numbers begin at 1 and index our counters. A variant
-/// that is missing here does not compile, nor does one out of its place.
+/// Lists the variants of an enum of the ledger, whose numbers begin at 1 and index these counters. A missing
+/// or misplaced variant does not compile.
 macro_rules! listed {
     ($(#[doc = $text:literal])+ $list:ident: $enum:ident { $($variant:ident)+ }) => {
         $(#[doc = $text])+
@@ -303,23 +307,24 @@ listed! {
     }
 }
 
-/// Bytes by leg: which connection, and whether we took them in (`rx`) or the kernel took them from us (`tx`).
+/// Bytes by leg: which connection, and whether the gateway received them (`rx`) or the kernel accepted them
+/// for sending (`tx`).
 ///
-/// For a tunnel this is the payload after our own handshake; our greetings and refusals are not in it.
+/// For a tunnel this is the payload after the handshake; handshakes and denials are not included.
 #[derive(Debug, Default)]
 pub struct LegBytes {
     /// Read from clients.
     pub client_rx: Counter,
-    /// Taken by the kernel toward upstreams: what is billed as up.
+    /// Accepted by the kernel toward upstreams: what is billed as up.
     pub upstream_tx: Counter,
     /// Read from upstreams.
     pub upstream_rx: Counter,
-    /// Taken by the kernel toward clients: what is billed as down.
+    /// Accepted by the kernel toward clients: what is billed as down.
     pub client_tx: Counter,
 }
 
 impl LegBytes {
-    /// Adds what moved between two looks at a flow.
+    /// Adds what moved between two samples of a flow.
     pub(crate) fn add(&self, before: &Legs, after: &Legs) {
         self.client_rx.add(after.client_rx - before.client_rx);
         self.upstream_tx.add(after.upstream_tx - before.upstream_tx);
@@ -328,8 +333,7 @@ impl LegBytes {
     }
 }
 
-/// Declares why connections are turned away: the variants, their list, and the names that metrics and log
-/// show.
+/// Declares why requests are denied: the variants, their list, and the names that metrics and log show.
 macro_rules! denied {
     ($($(#[doc = $text:literal])+ $variant:ident = $name:literal,)+) => {
         /// Why a connection did not become a flow.
@@ -396,13 +400,13 @@ denied! {
 }
 
 impl DenialKind {
-    /// Whether nothing stood against the flow: the name, the destination or the client failed.
+    /// Whether nothing denied the flow: the name, the destination or the client failed.
     pub const fn is_failure(self) -> bool {
         use DenialKind::{ClientGone, ConnectRefused, ConnectTimeout, Dns, Unreachable};
         matches!(self, Dns | ConnectRefused | ConnectTimeout | Unreachable | ClientGone)
     }
 
-    /// The counter for a decision of the policy; none if it allows.
+    /// The kind of a policy's decision; `None` if it allows.
     pub const fn by_policy(reason: Reason) -> Option<DenialKind> {
         match reason {
             Reason::Allowed => None,
@@ -415,35 +419,35 @@ impl DenialKind {
     }
 }
 
-/// The spans by which [`Durations`] sorts, in microseconds.
+/// The upper bounds of the buckets of [`Durations`], in microseconds.
 pub const DURATION_BOUNDS_US: [u64; 13] = [
     1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
     10_000_000,
 ];
 
-/// How long something took, sorted by [`DURATION_BOUNDS_US`].
+/// A histogram of durations, with the buckets of [`DURATION_BOUNDS_US`].
 #[derive(Debug, Default)]
 pub struct Durations {
-    /// One for each bound, for what took at most that long and longer than the bound before; the last for
-    /// what took longer than all bounds.
+    /// One for each bound, for durations up to it and above the bound before; the last for durations above
+    /// all bounds.
     buckets: [Counter; DURATION_BOUNDS_US.len() + 1],
     sum_us: Counter,
 }
 
 impl Durations {
-    /// Counts something that took `span`.
+    /// Counts a duration of `span`.
     pub fn add(&self, span: Duration) {
         let span_us = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
         self.buckets[DURATION_BOUNDS_US.partition_point(|bound| *bound < span_us)].add(1);
         self.sum_us.add(span_us);
     }
 
-    /// The count of each bucket; the last is for what took longer than every bound.
+    /// The count of each bucket; the last is for durations above every bound.
     pub fn buckets(&self) -> [u64; DURATION_BOUNDS_US.len() + 1] {
         std::array::from_fn(|index| self.buckets[index].value())
     }
 
-    /// All spans together, in microseconds.
+    /// The sum of all durations, in microseconds.
     pub fn sum_us(&self) -> u64 {
         self.sum_us.value()
     }

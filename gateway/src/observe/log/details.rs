@@ -1,24 +1,23 @@
-//! What a line tells besides its flow: a text, addresses, a path; packed into a bounded room.
+//! The details of a line besides its flow: a text, addresses, a path; packed into a bounded buffer.
 //!
-//! Promises: packing allocates nothing and touches no more of the room than it uses; what does not fit is
-//! cut, a text on the border of a character, the list on that of an address. Leaves to others: escaping
-//! (`line.rs`).
+//! Guarantees: packing allocates nothing, and touches no more of the buffer than it uses. What does not fit
+//! is cut: a text between two characters, the list between two addresses.
 
 use std::net::IpAddr;
 
-/// Room for all that is packed. The longest list of addresses takes 272 bytes, and the longest text of a
-/// refusal some 200; a path takes what these leave.
+/// Size of the buffer. The longest list of addresses takes 272 bytes, and the longest text of a denial some
+/// 200; a path takes what these leave.
 const DETAIL_BYTES_MAX: usize = 320;
 
-/// Bytes of a path that are kept.
+/// Bytes of a path that are logged.
 pub(crate) const PATH_BYTES_MAX: usize = 256;
 
-/// What is told besides the flow; empty parts are left out of the line.
+/// The details of an event; empty parts are omitted from the line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Details<'a> {
     /// The addresses that were dialled in vain.
     pub tried: &'a [IpAddr],
-    /// What the client was told, where the code alone does not say it.
+    /// The text that the client received, if the code alone does not imply it.
     pub text: &'a str,
     /// The path of a plain HTTP request, without its query.
     pub path: &'a str,
@@ -27,7 +26,7 @@ pub struct Details<'a> {
 /// Details as a slot of the ring holds them: first the addresses, then the text, then the path.
 #[derive(Clone, Copy)]
 pub(super) struct PackedDetails {
-    /// tried + text + path <= DETAIL_BYTES_MAX, each the bytes that it takes.
+    /// tried + text + path <= DETAIL_BYTES_MAX, the bytes of each part.
     tried: u16,
     text: u16,
     path: u16,
@@ -40,7 +39,7 @@ impl PackedDetails {
         PackedDetails { tried: 0, text: 0, path: 0, bytes: [0; DETAIL_BYTES_MAX] }
     }
 
-    /// Becomes `details`, as far as there is room.
+    /// Stores `details`, as far as they fit.
     pub(super) fn assign(&mut self, details: &Details<'_>) {
         let mut length = 0;
         for address in details.tried {
@@ -79,10 +78,10 @@ impl PackedDetails {
     fn part(&self, start: u16, length: u16) -> &str {
         let start = usize::from(start);
         let bytes = &self.bytes[start..start + usize::from(length)];
-        std::str::from_utf8(bytes).expect("a text is cut on the border of a character")
+        std::str::from_utf8(bytes).expect("`put_text` cuts between characters")
     }
 
-    /// Appends an address behind its length; returns the bytes that it takes, none without room.
+    /// Appends the address with its length before it; returns the bytes used, 0 if it does not fit.
     fn put_address(&mut self, at: usize, address: IpAddr) -> usize {
         match address {
             IpAddr::V4(address) => self.put(at, &[&[4], &address.octets()[..]]),

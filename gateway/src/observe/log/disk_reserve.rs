@@ -1,8 +1,9 @@
-//! The part of the log's disk that is not for lines about clients that are not known.
+//! The part of the log's disk that lines about unknown clients may not use.
 //!
-//! Guarantees: while less than a tenth of the disk is free, at most [`RESERVE_BYTES_MAX`], such lines are
-//! withheld and counted, so that the log cannot take the room of a ledger on the same disk. Leaves out: lines
-//! of flows and users, and rotation, which is the operator's.
+//! Guarantees: while less than a tenth of the disk is free, or less than [`RESERVE_BYTES_MAX`] of a large
+//! one, such lines are withheld and counted. So the log cannot take the space of a ledger on the same disk.
+//!
+//! Not handled here: lines of flows and users, and rotation, which is the operator's task.
 
 use std::fs::File;
 use std::time::Duration;
@@ -10,30 +11,31 @@ use std::time::Duration;
 use sys::clock::Nanos;
 use sys::disk::{self, DiskSpace};
 
-/// What is kept free of a large disk: four times what a journal takes that the database keeps up with.
+/// What is kept free of a large disk: four times the journal of a ledger whose database keeps up.
 const RESERVE_BYTES_MAX: u64 = 1 << 30;
-/// How often the disk is looked at while there are lines.
+/// How often the disk is checked while there are lines.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// See the file's header.
+/// Whether the log's disk has reached the reserve, as of the last check.
 #[derive(Default)]
 pub(super) struct DiskReserve {
     next_check: Nanos,
-    /// Whether the disk has come to the reserve.
+    /// Whether no more is free than the reserve.
     pub(super) is_reached: bool,
-    /// Lines that were withheld and not told of yet.
+    /// Withheld lines that no line has reported yet.
     pub(super) withheld: u64,
 }
 
 impl DiskReserve {
-    /// Looks at the disk of `file`, if it is time to; says whether the reserve is touched now and was not.
+    /// Checks the disk of `file`, if the last check is long enough ago. Returns whether it has reached the
+    /// reserve since then.
     pub(super) fn check(&mut self, file: &File, now: Nanos) -> bool {
         if now < self.next_check {
             return false;
         }
         self.next_check = now + CHECK_INTERVAL;
         let was_reached = self.is_reached;
-        // What cannot be asked is not known to be full.
+        // A disk whose space cannot be read counts as not full.
         self.is_reached = disk::space(file).is_ok_and(is_below_reserve);
         self.is_reached && !was_reached
     }

@@ -1,8 +1,8 @@
-//! How an event becomes a line: one JSON object, in ASCII, ended by a line feed.
+//! Formats an event as a line: one JSON object, in ASCII, ended by a line feed.
 //!
-//! Promises: whatever the values hold, a line is one object on one line, and showing it on a terminal does
-//! nothing: every character that is not printable ASCII is escaped. No allocation once the buffer has grown,
-//! but for characters that are escaped and for messages. Leaves to others: where lines go (`writer.rs`).
+//! Guarantees: whatever the values contain, a line is one object on one line, and a terminal that shows it
+//! executes nothing: every character that is not printable ASCII is escaped. Nothing is allocated once the
+//! buffer has grown, except for escaped characters and for messages.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,12 +15,12 @@ use crate::text::PutText as _;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// How much a message of the control side matters.
+/// The severity of a message of the control side.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Level {
     /// All is well.
     Info,
-    /// Something does not work as it was asked to.
+    /// Something does not work as requested.
     Warning,
     /// Something does not work.
     Error,
@@ -43,7 +43,7 @@ pub enum Value<'a> {
     Text(&'a str),
     /// A number.
     Number(u64),
-    /// A fact.
+    /// A boolean.
     Flag(bool),
 }
 
@@ -65,15 +65,15 @@ impl From<bool> for Value<'_> {
     }
 }
 
-/// A field's name, with the comma before it and the colon behind it.
+/// A field's name, with the comma before it and the colon after it.
 macro_rules! name {
     ($name:literal) => {
         concat!(",\"", $name, "\":")
     };
 }
 
-/// Writes lines, and remembers the text of the last second: calendar arithmetic would be the dearest part of
-/// a line.
+/// Writes lines, and caches the text of the last second: calendar arithmetic would be the most expensive part
+/// of a line.
 #[derive(Default)]
 pub(super) struct LineWriter {
     second: u64,
@@ -81,7 +81,7 @@ pub(super) struct LineWriter {
 }
 
 impl LineWriter {
-    /// Appends the line of a flow's event. What the event does not know is left out.
+    /// Appends the line of a flow's event. Unknown fields are omitted.
     pub(super) fn event(&mut self, out: &mut Vec<u8>, Slot { event, details }: &Slot) {
         let flow = event.record.flow();
         if let EventKind::Suppressed(count) = event.kind {
@@ -141,7 +141,7 @@ impl LineWriter {
         line.close();
     }
 
-    /// Appends the line that says how many lines about clients that are not known were withheld.
+    /// Appends the line that reports how many lines about unknown clients were withheld.
     pub(super) fn withheld(&mut self, out: &mut Vec<u8>, now: WallNanos, count: u64) {
         let mut line = self.open(out, now, "left_out");
         line.plain_text(name!("reason"), "disk_nearly_full");
@@ -149,14 +149,14 @@ impl LineWriter {
         line.close();
     }
 
-    /// Appends the line that says how many lines are missing since the last such line.
+    /// Appends the line that reports how many lines were dropped since the last such line.
     pub(super) fn dropped(&mut self, out: &mut Vec<u8>, now: WallNanos, count: u64) {
         let mut line = self.open(out, now, "log_dropped");
         line.number(name!("count"), count);
         line.close();
     }
 
-    /// Appends the line of a message. The names in `fields` are ours and need no escape.
+    /// Appends the line of a message. The names in `fields` are the program's own and need no escape.
     pub(super) fn message(
         &mut self,
         out: &mut Vec<u8>,
@@ -179,7 +179,7 @@ impl LineWriter {
         line.close();
     }
 
-    /// Opens a line that has no flow: with its time and what it tells of.
+    /// Opens a line without a flow: with its time and the name of its event.
     fn open<'a>(&mut self, out: &'a mut Vec<u8>, at: WallNanos, event: &str) -> JsonObject<'a> {
         let mut line = JsonObject::open(out);
         line.time(name!("ts"), self.time(at));
@@ -192,7 +192,7 @@ impl LineWriter {
         let second = at.0 / NANOS_PER_SECOND;
         if second != self.second || self.second_text.is_empty() {
             self.second = second;
-            // Clamped, not wrong: 64-bit nanoseconds end in 2554.
+            // 64-bit nanoseconds end in 2554, so the clamp never applies.
             let timestamp = Timestamp::from_second(second as i64).unwrap_or(Timestamp::MAX);
             self.second_text = timestamp.strftime("%Y-%m-%dT%H:%M:%S").to_string();
         }
@@ -200,9 +200,9 @@ impl LineWriter {
     }
 }
 
-/// What is known only at the end.
+/// The fields that are known only at the end of a flow.
 fn close_fields(line: &mut JsonObject<'_>, flow: &Flow<'_>) {
-    // A wall clock that was set back in between makes this 0.
+    // If the wall clock was set back in between, this is 0.
     line.milliseconds(name!("duration_ms"), flow.closed.0.saturating_sub(flow.opened.0) / 1_000);
     line.plain_text(name!("close_reason"), flow.reason.as_str());
     line.number(name!("client_rx"), flow.legs.client_rx);
@@ -216,11 +216,11 @@ struct Time<'a> {
     milliseconds: u64,
 }
 
-/// A JSON object that is being written. Each field's name is given with all that stands around it, see
-/// [`name!`]: names are ours, and need no escape.
+/// A JSON object that is being written. Each field's name includes its punctuation, see [`name!`]: names are
+/// the program's own, and need no escape.
 struct JsonObject<'a> {
     out: &'a mut Vec<u8>,
-    /// Where it begins.
+    /// The offset of its first byte.
     start: usize,
 }
 
@@ -240,7 +240,7 @@ impl<'a> JsonObject<'a> {
         }
     }
 
-    /// A text of ours that needs no escape.
+    /// A text of the program's own that needs no escape.
     fn plain_text(&mut self, name: &str, word: &str) {
         self.quoted(name, |out| out.put(word.as_bytes()));
     }
@@ -258,7 +258,7 @@ impl<'a> JsonObject<'a> {
         });
     }
 
-    /// An address of IPv4, or a /64 of IPv6.
+    /// An IPv4 address, or an IPv6 /64.
     fn network(&mut self, name: &str, network: IpAddr) {
         self.quoted(name, |out| {
             out.put_address(network);
@@ -319,11 +319,11 @@ impl<'a> JsonObject<'a> {
     }
 }
 
-/// Appends the text of a JSON string (RFC 8259, section 7). More is escaped than JSON asks for: control
-/// characters of terminals (also C1), letters that change the direction of writing, and whatever else could
-/// make a line look like what it is not.
+/// Appends the text of a JSON string (RFC 8259, section 7). More is escaped than JSON requires: control
+/// characters of terminals (also C1), letters that change the writing direction, and whatever else could
+/// disguise a line.
 fn escape(out: &mut Vec<u8>, mut text: &str) {
-    // Nearly every text needs none, which a look at its bytes tells sooner than one at its characters.
+    // Nearly every text is plain, and a scan of its bytes shows that sooner than one of its characters.
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
     if text.as_bytes().iter().all(is_plain) {
         return out.put(text.as_bytes());

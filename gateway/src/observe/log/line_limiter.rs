@@ -1,13 +1,14 @@
-//! Samples: which refusals and failures a reactor thread tells the log of, and how many it left out.
+//! Limits the lines about denials and failures of one reactor thread, and counts the suppressed ones.
 //!
-//! Promises: a refusal costs one look into a table, whatever its source; the table has a bound; what is told
-//! of clients that are not known fits their share of the ring and of a disk, from however many sources they
-//! come; each line that is left out is counted, and the count is told. Leaves to others: lines of flows,
-//! which are never left out, and when to tell the counts (`meter`).
+//! Guarantees: A denial costs one table lookup, whatever its source, and the table is bounded. Lines about
+//! unknown clients fit their share of the ring and of a disk, however many sources they come from. Each
+//! suppressed line is counted, and the count is reported.
 //!
-//! Each source, and each user that is known, has a bucket for each reason: as many lines as its burst at
-//! once, then so many a second (GCRA, ITU-T I.371). All sources together have one more. A source is an IPv4
-//! address or an IPv6 /64.
+//! Not handled here: lines of flows, which are never suppressed, and when the counts are reported (`meter`).
+//!
+//! Each source, and each known user, has a bucket for each reason: as many lines as its burst at once, then a
+//! fixed rate (GCRA, ITU-T I.371). All sources together have one more. A source is an IPv4 address or an IPv6
+//! /64.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,60 +19,60 @@ use sys::clock::Nanos;
 use super::RING_EVENTS;
 use crate::identity::throttle::network;
 
-/// Buckets of a thread for sources; those beyond share one. Users always have their own: there are as many as
-/// are configured.
+/// Buckets of a thread for sources; further sources share one. Users always have their own: there are as many
+/// as are configured.
 const BUCKETS_MAX: usize = 1024;
-/// How often a full table may be searched for buckets that are not needed.
+/// How often a full table may be searched for unneeded buckets.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// Sources that are told each by itself at a time; the others' lines are counted together.
+/// Sources that are reported separately at a time; the other sources' lines are counted together.
 const REPORTED_SOURCES_MAX: usize = 16;
 /// Lines at once of one source for one reason.
 const SOURCE_BURST: u32 = 20;
-/// After how long it may have another.
+/// How long it takes until it may have another.
 const SOURCE_SPAN: Duration = Duration::from_secs(1);
 /// Lines at once of one user for one reason.
 const USER_BURST: u32 = 200;
-/// After how long it may have another: 200 a second.
+/// How long it takes until it may have another: 200 a second.
 const USER_SPAN: Duration = Duration::from_millis(5);
-/// Lines at once of all sources, over all threads; each thread has its part, but no less than one source may
-/// have.
+/// Lines at once of all sources, over all threads. Each thread has an equal part, but no less than one source
+/// may have.
 const ALL_BURST: u32 = 200;
-/// After how long all sources may have another: 20 a second, some 0.7 GB a day.
+/// How long it takes until all sources may have another: 20 a second, some 0.7 GB a day.
 const ALL_SPAN: Duration = Duration::from_millis(50);
 
-const _: () = assert!(ALL_BURST as usize <= RING_EVENTS / 2, "half of the ring is for users");
-const _: () = assert!(USER_BURST as usize <= RING_EVENTS / 2, "and one user has no more of it");
+const _: () = assert!(ALL_BURST as usize <= RING_EVENTS / 2, "half of the ring is reserved for users");
+const _: () = assert!(USER_BURST as usize <= RING_EVENTS / 2, "one user fills at most that half");
 
 /// The subject of a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Subject<'a> {
-    /// A client that is not known, at this address; of what was left out, in this network.
+    /// An unknown client at this address; in a report, the clients of this network.
     Source(IpAddr),
     /// A user.
     User(&'a str),
 }
 
-/// What was left out.
+/// A count of suppressed lines.
 #[derive(Debug, PartialEq)]
 pub(crate) struct SuppressedLines<'a> {
-    /// Whose lines; `None` for those of several sources.
+    /// The subject of the lines; `None` if there are several sources.
     pub(crate) subject: Option<Subject<'a>>,
     /// Their reason; empty for several.
     pub(crate) reason: &'static str,
-    /// How many.
+    /// The count.
     pub(crate) lines: u64,
 }
 
-/// See the file's header.
+/// The buckets of one reactor thread.
 pub(crate) struct LineLimiter {
     /// By network and reason.
     sources: HashMap<(IpAddr, &'static str), Bucket>,
-    /// By reason, then by name, so that a look for a name allocates nothing.
+    /// By reason, then by name, so that a lookup of a name allocates nothing.
     users: HashMap<&'static str, HashMap<Box<str>, Bucket>>,
     next_sweep: Nanos,
-    /// Of all sources that have no bucket of their own.
+    /// Of all sources without a bucket of their own.
     others: Bucket,
-    /// Of all sources together; it leaves nothing out by itself.
+    /// Of all sources together; it counts no suppressed lines itself.
     all: Rate,
     all_burst: u32,
     all_span: Duration,
@@ -83,12 +84,12 @@ struct Bucket {
     suppressed: u64,
 }
 
-/// When a bucket is full again. It holds its burst until then, less a line for each span that is left.
+/// When a bucket is full again. Until then it holds its burst, less one line for each remaining span.
 #[derive(Clone, Copy, Default)]
 struct Rate(Nanos);
 
 impl Rate {
-    /// Takes a line, if there is one.
+    /// Takes a line from the bucket, if it holds one.
     fn take(&mut self, now: Nanos, burst: u32, span: Duration) -> bool {
         let full_at = self.0.max(now);
         let has_one = full_at.since(now) <= span * (burst - 1);
@@ -100,7 +101,7 @@ impl Rate {
 }
 
 impl LineLimiter {
-    /// The samples of one of `threads`.
+    /// The limiter of one of `threads`.
     pub(crate) fn new(threads: usize) -> LineLimiter {
         let threads = u32::try_from(threads).unwrap_or(u32::MAX).max(1);
         LineLimiter {
@@ -114,7 +115,7 @@ impl LineLimiter {
         }
     }
 
-    /// Whether the log is to be told of something with that `reason`; if not, it is counted.
+    /// Whether a line with this `reason` may be logged; if not, it is counted.
     pub(crate) fn admits(&mut self, subject: Subject<'_>, reason: &'static str, now: Nanos) -> bool {
         let (burst, span, mut all) = (self.all_burst, self.all_span, self.all);
         let (bucket, is_admitted) = match subject {
@@ -139,7 +140,7 @@ impl LineLimiter {
         if !buckets.contains_key(name) {
             buckets.insert(name.into(), Bucket::default());
         }
-        buckets.get_mut(name).expect("it was made if it was missing")
+        buckets.get_mut(name).expect("the entry was inserted above")
     }
 
     fn source(&mut self, network: IpAddr, reason: &'static str, now: Nanos) -> &mut Bucket {
@@ -155,7 +156,7 @@ impl LineLimiter {
         self.sources.entry(key).or_default()
     }
 
-    /// Forgets the buckets that are as good as new ones.
+    /// Removes the buckets that are equal to new ones.
     fn sweep(&mut self, now: Nanos) {
         self.next_sweep = now + SWEEP_INTERVAL;
         let is_needed = |bucket: &mut Bucket| bucket.suppressed > 0 || bucket.rate.0 > now;
@@ -163,8 +164,8 @@ impl LineLimiter {
         self.users.values_mut().for_each(|buckets| buckets.retain(|_, bucket| is_needed(bucket)));
     }
 
-    /// Tells `tell` what was left out since it was last told; what it answers `false` to stays
-    /// counted. Returns how many lines stay so.
+    /// Calls `report` with each count of suppressed lines since the last report. If it returns `false` the
+    /// lines stay counted. Returns the number of lines that stay counted.
     pub(crate) fn tell(&mut self, now: Nanos, mut report: impl FnMut(&SuppressedLines<'_>) -> bool) -> u64 {
         let users = self.users.iter_mut().flat_map(|(reason, buckets)| {
             buckets.iter_mut().map(move |(name, it)| (Subject::User(name), *reason, it))
@@ -224,7 +225,7 @@ mod tests {
     fn source_has_a_burst_then_one_line_a_second() {
         let mut limiter = LineLimiter::new(1);
         assert_eq!(admitted(&mut limiter, source(1), 1000, START), SOURCE_BURST);
-        assert_eq!(admitted(&mut limiter, source(2), 1, START), 1, "another one is as free as before");
+        assert_eq!(admitted(&mut limiter, source(2), 1, START), 1, "another source has its own bucket");
         assert_eq!(admitted(&mut limiter, source(1), 10, START + SECOND), 1);
         assert!(limiter.admits(source(1), "credentials_wrong", START), "another reason is another bucket");
         let left_out = u64::from(1000 - SOURCE_BURST + 9);

@@ -1,4 +1,4 @@
-//! The log from push to file: what lines look like, and what happens when lines cannot go where they should.
+//! The log from push to file: the form of lines, and what happens when the destination fails.
 
 use std::fs;
 use std::io::Read as _;
@@ -17,7 +17,7 @@ use super::*;
 
 /// 2026-11-21T13:40:00.123Z
 const AT: WallNanos = WallNanos(1_795_268_400_123_456_789);
-/// Far beyond any pause of a loaded machine: only a test that fails waits for it.
+/// Far beyond any pause of a loaded machine: only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn event(kind: EventKind) -> Event {
@@ -55,7 +55,7 @@ const FLOW: Flow<'_> = Flow {
     uncertain: Uncertain { up: 0, down: 0 },
 };
 
-/// The decision line's event of a flow with this text.
+/// The decision line's event of a flow with these texts.
 fn event_with_texts(user: &str, host: &str, rule: &str) -> Event {
     Event { record: Record::new(&Flow { user, host, rule, ..FLOW }), ..event(EventKind::Decision) }
 }
@@ -219,7 +219,7 @@ proptest! {
     }
 }
 
-/// Any text that a record takes whole.
+/// Any text that fits a record whole.
 fn text(bytes_max: usize) -> impl Strategy<Value = String> {
     any::<String>().prop_map(move |mut text| {
         text.truncate((0..=bytes_max).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0));
@@ -227,7 +227,7 @@ fn text(bytes_max: usize) -> impl Strategy<Value = String> {
     })
 }
 
-/// A log into `directory/log`, and what it counts.
+/// A log into `directory/log`, its senders and its counters.
 fn start(directory: &Path, workers: usize) -> (Log, Vec<LogSender>, Arc<Stats>) {
     let stats = Stats::new("0.0.0", AT, workers, crate::jobs::start(1).unwrap());
     let (log, senders) = Log::start(&LogTarget::File(directory.join("log")), &stats).unwrap();
@@ -283,7 +283,7 @@ fn a_sleeping_log_thread_is_woken() {
     let (_log, mut senders, _) = start(directory.path(), 1);
     let path = directory.path().join("log");
     for flow in 0..3 {
-        // Long enough for a nap to bring nothing; were it too short, the test would only prove less.
+        // Long enough for a delay to bring nothing; if it were too short, the test would only prove less.
         thread::sleep(5 * writer::BATCH_DELAY);
         senders[0].push(&numbered(flow), &NOTHING_MORE);
         wait_until("a line", || read_lines(&path) == flow + 1);
@@ -314,7 +314,7 @@ fn messages_become_lines() {
 
 const AT_TEXT: &str = "2026-11-21T13:40:00.123Z";
 
-/// A log thread that does only what the test tells it to.
+/// A log thread that runs only when the test calls it.
 struct ManualLog {
     thread: LogThread,
     senders: Vec<LogSender>,
@@ -323,7 +323,7 @@ struct ManualLog {
 }
 
 impl ManualLog {
-    /// Writes all that waits.
+    /// Writes everything that is queued.
     fn drain(&mut self) {
         loop {
             self.thread.collect();
@@ -361,7 +361,7 @@ fn events_beyond_the_ring_are_counted_once() {
         (others.len(), &others[0]["event"], &others[0]["count"]),
         (1, &json!("log_dropped"), &json!(3))
     );
-    // The second line of this kind counts from the first one on, whoever lost the lines.
+    // The second line of this kind counts from the first one on, whichever queue lost the lines.
     log.stats.workers[0].log_dropped.add(2);
     log.stats.log_messages_dropped.fetch_add(1, Ordering::Relaxed);
     log.drain();
@@ -374,7 +374,7 @@ fn nearly_full_disk_withholds_unknown_client_lines() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     let mut log = manual_log(Output::open(&LogTarget::File(path.clone())).unwrap());
-    // As a disk makes it that came to the reserve at the last look, which was just now.
+    // The state of a disk that had reached the reserve at the last check, which was just now.
     log.thread.reserve.check(&log.thread.output.file, Nanos(u64::MAX / 2));
     log.thread.reserve.is_reached = true;
     let unknown = Event { decision: Decision::Deny, ..event_with_texts("", "a", "") };
@@ -384,7 +384,7 @@ fn nearly_full_disk_withholds_unknown_client_lines() {
         log.senders[0].push(&event, &NOTHING_MORE);
     }
     log.drain();
-    assert_eq!(read(&path), (vec![7], vec![]), "only what is known");
+    assert_eq!(read(&path), (vec![7], vec![]), "only lines of known users");
     log.thread.reserve.is_reached = false;
     log.drain();
     let (flows, others) = read(&path);
@@ -406,7 +406,7 @@ fn messages_beyond_their_queue_are_counted() {
 fn partial_write_is_continued_later() {
     let (mut reader, pipe) = io::pipe().unwrap();
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&pipe));
-    // Opened anew, so that only this end does not block.
+    // Reopened, so that only this end is nonblocking.
     const O_NONBLOCK: i32 = 0o4000;
     let file = fs::OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(path).unwrap();
     let mut log = manual_log(Output { file, path: None });
@@ -421,7 +421,7 @@ fn partial_write_is_continued_later() {
         reader.read_to_string(&mut text).unwrap();
         text
     });
-    // The end of the log waits for the reader, and closes the pipe behind the last line.
+    // The end of the log waits for the reader, and closes the pipe after the last line.
     log.thread.finish();
     drop(log);
     let text = copy.join().unwrap();
@@ -452,7 +452,7 @@ fn disk_that_stays_full_lets_the_log_close() {
     let directory = tempfile::tempdir().unwrap();
     symlink("/dev/full", directory.path().join("log")).unwrap();
     let (log, mut senders, stats) = start(directory.path(), 1);
-    // More than batch and ring together hold: who pushes never waits, and something has to go.
+    // More than batch and ring hold: the producer never waits, so some events must be dropped.
     (0..4 * RING_EVENTS).for_each(|flow| senders[0].push(&numbered(flow), &NOTHING_MORE));
     assert!(stats.log_dropped() > 0);
     log.close();
@@ -500,7 +500,7 @@ fn cut_line_goes_whole_into_the_next_file() {
     let mut log = manual_log(Output::open(&LogTarget::File(path.clone())).unwrap());
     (0..3).for_each(|flow| log.senders[0].push(&numbered(flow), &NOTHING_MORE));
     log.thread.collect();
-    // As a disk does it that fills up in the middle of the second line.
+    // The state after a disk filled up in the middle of the second line.
     log.thread.written = line_of(&numbered(0)).len() + 40;
     fs::rename(&path, directory.path().join("log.1")).unwrap();
     log.thread.reopen_file().unwrap();

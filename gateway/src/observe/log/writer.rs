@@ -1,8 +1,8 @@
-//! The log thread: takes what waits, writes it in batches, and lives with destinations that fail.
+//! The log thread: takes queued events, writes them in batches, and handles destinations that fail.
 //!
-//! Promises: one write per batch; what could not be written stays and is tried again, so that no line is torn
-//! or told twice; while it waits, at most [`BATCH_BYTES_MAX`] and one turn's lines are kept, and the rings
-//! fill up. Leaves to others: counting what finds a ring full (`log.rs`), and how lines look (`line.rs`).
+//! Guarantees: one write per batch. What could not be written is kept and written later, so that no line is
+//! torn or duplicated. While the destination fails, at most [`BATCH_BYTES_MAX`] and one pass's lines are
+//! kept, and the rings fill up.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -25,20 +25,20 @@ use super::{Shared, Slot};
 use crate::config::settings::LogTarget;
 use crate::observe::stats::Stats;
 
-/// How long the log thread lets events gather while there is traffic. A line is at most that late.
+/// How long the log thread lets events accumulate under load. A line is at most this late.
 pub(super) const BATCH_DELAY: Duration = Duration::from_millis(10);
-/// After how long a destination that failed is tried again.
+/// How long after a failure the destination is tried again.
 const RETRY_SPAN: Duration = Duration::from_secs(1);
-/// Text gathered for one write: some 600 lines. A batch that is full is not followed by a nap.
+/// Text of one write: some 600 lines. After a full batch there is no delay.
 const BATCH_BYTES_MAX: usize = 256 * 1024;
-/// Events taken from one ring before the next ring has its turn.
+/// Events taken from one ring before the next ring is drained.
 const PASS_EVENTS_MAX: usize = 64;
-/// At the end, how many naps a destination may take that takes nothing for the moment.
+/// How many delays a blocked destination gets at the end.
 const FINAL_DELAYS_MAX: usize = 250;
-/// A new log file may be read by its group and by nobody else: it tells who went where.
+/// A new log file is readable by its group and by no other account: it shows which user connected where.
 const FILE_MODE: u32 = 0o640;
 
-/// See the file's header.
+/// The state of the log thread.
 pub(super) struct LogThread {
     shared: Arc<Shared>,
     /// One for each reactor thread.
@@ -51,18 +51,18 @@ pub(super) struct LogThread {
     pub(super) pending: Vec<u8>,
     pub(super) written: usize,
     pub(super) reserve: DiskReserve,
-    /// Dropped lines that a line has told of. <= the count of dropped lines
+    /// Dropped lines that a line has reported. <= the count of dropped lines
     dropped_reported: u64,
-    /// The last write failed, and standard error was told so.
+    /// The last write failed, and standard error has a message about it.
     failing: bool,
 }
 
 /// How a flush ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum FlushOutcome {
-    /// Nothing is left.
+    /// Everything is written.
     All,
-    /// The destination takes nothing more for the moment (a pipe that does not block).
+    /// The destination accepts nothing more for the moment (a nonblocking pipe).
     Blocked,
     /// It failed.
     Failed,
@@ -91,7 +91,7 @@ impl LogThread {
         }
     }
 
-    /// Works until the log is closed.
+    /// Runs until the log is closed.
     pub(super) fn run(&mut self) {
         // Acquire pairs with the Release in `Log::close`.
         while !self.shared.closing.load(Ordering::Acquire) {
@@ -110,7 +110,7 @@ impl LogThread {
         self.finish();
     }
 
-    /// Makes lines of what waits, until the batch is full.
+    /// Formats the queued events, until the batch is full.
     pub(super) fn collect(&mut self) {
         self.check_disk();
         let LogThread { rings, messages, lines, pending, reserve, .. } = self;
@@ -138,7 +138,7 @@ impl LogThread {
         }
     }
 
-    /// Withholds lines about clients that are not known while the log's disk is nearly full.
+    /// Withholds lines about unknown clients while the log's disk is nearly full.
     fn check_disk(&mut self) {
         if self.output.path.is_some() && self.reserve.check(&self.output.file, clock::monotonic()) {
             let text = "the log's disk is nearly full: lines about clients that are not known are left out";
@@ -164,7 +164,7 @@ impl LogThread {
         }
     }
 
-    /// Writes what is pending, as far as the destination takes it.
+    /// Writes what is pending, as far as the destination accepts it.
     pub(super) fn flush(&mut self) -> FlushOutcome {
         while self.written < self.pending.len() {
             match self.output.file.write(&self.pending[self.written..]) {
@@ -194,7 +194,7 @@ impl LogThread {
         FlushOutcome::Failed
     }
 
-    /// Sleeps until somebody wakes us, unless something waits already.
+    /// Sleeps until another thread wakes this one, unless something is queued already.
     fn sleep(&self) {
         self.shared.parked.announce();
         if self.is_idle() {
@@ -204,7 +204,8 @@ impl LogThread {
     }
 
     fn is_idle(&self) -> bool {
-        // Relaxed: whoever sets a flag wakes us afterwards, and a wake-up before the park ends the park.
+        // Relaxed: the thread that sets a flag wakes this one afterwards, and a wake-up before the park ends
+        // the park.
         let is_requested =
             self.shared.closing.load(Ordering::Relaxed) || self.shared.reopen.load(Ordering::Relaxed);
         !is_requested
@@ -213,10 +214,10 @@ impl LogThread {
             && self.stats.log_dropped() == self.dropped_reported
     }
 
-    /// A file may have come back under its name: the disk was mounted anew, or somebody made room.
+    /// Waits, then reopens the file: the disk may be mounted again, or have space again.
     fn pause_and_reopen(&mut self) {
         thread::park_timeout(RETRY_SPAN);
-        // An error is no news: that the destination fails was said, and the next write counts it.
+        // An error here is not reported: the failure was, and the next write counts it.
         let _ = self.reopen_file();
     }
 
@@ -234,15 +235,14 @@ impl LogThread {
 
     pub(super) fn reopen_file(&mut self) -> io::Result<()> {
         if self.output.reopen()? {
-            // The line of which the old file has the beginning goes whole into the new one.
+            // The line of which the old file has the beginning is written whole to the new one.
             let line_start = self.pending[..self.written].iter().rposition(|byte| *byte == b'\n');
             self.written = line_start.map_or(0, |at| at + 1);
         }
         Ok(())
     }
 
-    /// Writes what waits now. What is pushed from here on is nobody's: a producer that goes on must not keep
-    /// us here.
+    /// Writes what is queued now. Later events are ignored: a producer that continues must not delay the end.
     pub(super) fn finish(&mut self) {
         let mut lost = 0;
         for index in 0..self.rings.len() {
@@ -278,10 +278,10 @@ impl LogThread {
     }
 }
 
-/// Where lines go.
+/// The destination of lines.
 pub(super) struct Output {
     pub(super) file: File,
-    /// None is standard error.
+    /// `None` is standard error.
     pub(super) path: Option<PathBuf>,
 }
 
@@ -293,8 +293,8 @@ impl Output {
                     |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
                 Ok(Output { file: append_to(path).map_err(named)?, path: Some(path.clone()) })
             }
-            // A descriptor of our own: std's handle has a lock, and a thread that panics would wait for it
-            // while we wait for the reader.
+            // A descriptor of our own: std's handle has a lock. A panicking thread would wait for it while
+            // the log thread waits for the reader.
             LogTarget::Stderr => {
                 let file = File::from(io::stderr().as_fd().try_clone_to_owned()?);
                 Ok(Output { file, path: None })
@@ -302,7 +302,7 @@ impl Output {
         }
     }
 
-    /// Opens the path again. Returns whether that is another file now; the old one is let go.
+    /// Opens the path again, closing the old file. Returns whether it is another file now.
     fn reopen(&mut self) -> io::Result<bool> {
         let Some(path) = &self.path else { return Ok(false) };
         let file = append_to(path)?;
@@ -312,10 +312,10 @@ impl Output {
         Ok(is_another)
     }
 
-    /// Says on standard error what the log itself cannot say.
+    /// Reports on standard error what the log itself cannot.
     fn report_to_stderr(&self, what: fmt::Arguments<'_>) {
         let Some(path) = &self.path else { return };
-        // If nobody hears that either, the counters remain.
+        // If standard error fails too, the counters remain.
         let _ = writeln!(io::stderr(), "tollgate: the log {}: {what}", path.display());
     }
 }
