@@ -1,17 +1,16 @@
-//! The configuration: from texts to what the data plane runs by, or to every error at once.
+//! The configuration: from texts to validated settings, or to every error at once.
 //!
-//! Promises: a [`Config`] holds together: bounds are kept, what refers to a name finds it, its users and its
-//! policy belong to each other; loading changes nothing. Leaves to others: what settings there are
-//! (`settings.rs`), creating users (`users.rs`), and applying a configuration (`reload.rs`).
+//! Guarantees: a [`Config`] is consistent. Bounds hold, references resolve, and its users and its policy
+//! belong to each other. Loading changes nothing on disk.
 //!
 //! ```text
-//! source.rs     texts               --config, ./tollgate.toml, users.d/*.toml, --allow
+//! source.rs             texts             --config, ./tollgate.toml, users.d/*.toml, --allow
 //!    |
-//! written.rs    typed tables        with read.rs (walks the TOML tree) and value.rs (types of values)
+//! raw.rs                typed tables      with read.rs (walks the TOML tree) and value.rs (types of values),
+//!    |                                    as settings.rs declares them in the form of schema.rs
+//! listeners.rs, user.rs                   what the tables mean together
 //!    |
-//! listeners.rs, people.rs           what the tables mean together
-//!    |
-//! Config, or ConfigErrors           report.rs renders them, secrets.rs stars secrets out
+//! Config, or ConfigErrors                 report.rs renders them, secrets.rs masks secrets
 //! ```
 
 use std::net::{IpAddr, SocketAddr};
@@ -45,31 +44,31 @@ mod source;
 mod user;
 mod value;
 
-/// The user that the first start without a configuration makes, and to whom `serve --allow` gives.
+/// The user that the first start without a configuration creates, and to which `serve --allow` adds
+/// destinations.
 pub const FIRST_USER: &str = "me";
 
-/// What a load starts from.
+/// The inputs of a load.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
-    /// The file that was asked for; without one it is `./tollgate.toml` if that exists, else the embedded
-    /// defaults.
+    /// The named file. Without one it is `./tollgate.toml` if that exists, else the embedded defaults.
     pub path: Option<PathBuf>,
-    /// Destinations for the user [`FIRST_USER`] besides those written.
+    /// Destinations for the user [`FIRST_USER`], in addition to those in its file.
     pub allow: Vec<String>,
-    /// The addresses of this machine's interfaces: what a wildcard listener stands for.
+    /// The addresses of this machine's interfaces, for which a wildcard listener stands.
     pub local_addresses: Vec<IpAddr>,
-    /// The directory that systemd made for this run (`$RUNTIME_DIRECTORY`): where the live table is put,
+    /// The directory that systemd made for this run (`$RUNTIME_DIRECTORY`). The live table is put there,
     /// unless it is configured.
     pub runtime_directory: Option<PathBuf>,
-    /// At a reload, what [`Config::file`] said: if that file is gone or empty now, this is an error, and no
-    /// reason to run by the defaults. Whoever writes it may be about to.
+    /// At a reload, the result of [`Config::file`]. If that file is gone or empty now, this is an error, and
+    /// no reason to use the defaults: an editor may be about to write it.
     pub running: Option<PathBuf>,
-    /// A user file that is not written yet, or not written like this: its path and its text; without a text
-    /// it is read as if it were gone.
+    /// A user file that is to be checked before it is written: its path and its text. Without a text it is
+    /// treated as deleted.
     pub draft: Option<(PathBuf, Option<String>)>,
 }
 
-/// Where a configuration comes from.
+/// The source of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// This file.
@@ -81,15 +80,15 @@ pub enum Origin {
 /// A whole configuration.
 #[derive(Debug)]
 pub struct Config {
-    /// Where it comes from.
+    /// The source.
     pub origin: Origin,
-    /// Whether a file says anything of it.
+    /// Whether the file has any text.
     is_written: bool,
-    /// Where user files stand, or will.
+    /// The directory of user files; it may not exist yet.
     pub users_directory: PathBuf,
     /// At least one; no two on one address.
     pub listeners: Vec<Listener>,
-    /// The ways to this gateway.
+    /// The addresses at which this gateway is reached.
     pub network: Network,
     /// Health and metrics.
     pub admin: Admin,
@@ -97,27 +96,27 @@ pub struct Config {
     pub accept: Accept,
     /// Threads.
     pub threads: Threads,
-    /// How much at once.
+    /// Bounds on what is open at a time.
     pub limits: Limits,
     /// Deadlines.
     pub timeouts: Timeouts,
     /// Name resolution.
     pub dns: Dns,
-    /// The record; its directory as the process can open it.
+    /// The ledger; its directory as the process can open it.
     pub ledger: Ledger,
     /// As in [`LoadOptions`].
     pub runtime_directory: Option<PathBuf>,
     /// The log; its file as the process can open it.
     pub log: Log,
-    /// How clients prove who they are.
+    /// How clients prove their user.
     pub auth: Auth,
     /// In the order of the policy: `users[i].index.as_usize() == i`.
     pub users: Vec<User>,
-    /// Who may go where.
+    /// The rules of all users.
     pub policy: Policy,
     /// As in [`LoadOptions`].
     local_addresses: Vec<IpAddr>,
-    /// What is allowed but can hardly be meant.
+    /// Settings that are valid but probably not intended.
     pub warnings: Findings,
 }
 
@@ -125,7 +124,7 @@ impl Config {
     /// Reads and checks a configuration.
     ///
     /// # Errors
-    /// Everything that is wrong with it, at once.
+    /// All errors at once.
     pub fn load(options: &LoadOptions) -> Result<Config, ConfigErrors> {
         let mut report = Report::default();
         let mut sources = source::read_sources(options, &Ledger::default().directory, &mut report);
@@ -158,7 +157,7 @@ impl Config {
         }
     }
 
-    /// The file that says what runs, if one does.
+    /// The file of the running configuration, if it has one.
     pub fn file(&self) -> Option<&Path> {
         match &self.origin {
             Origin::File(path) if self.is_written => Some(path),
@@ -166,8 +165,8 @@ impl Config {
         }
     }
 
-    /// Besides the addresses that are configured, makes those of `open` sockets ours: with ports that the
-    /// kernel chose, or opened by an earlier configuration.
+    /// Marks the addresses of `open` sockets as the gateway's own, in addition to the configured ones: those
+    /// with ports that the kernel chose, or opened by an earlier configuration.
     pub(crate) fn own_also(&mut self, open: impl IntoIterator<Item = SocketAddr>) {
         let configured = self.listeners.iter().map(|listener| listener.address).chain([self.admin.address]);
         let further = &self.network.own_addresses;
@@ -175,12 +174,12 @@ impl Config {
         self.policy.set_own(&own);
     }
 
-    /// The users who can have any name resolved, in the order of [`Config::users`].
+    /// The users that can have any name resolved, in the order of [`Config::users`].
     pub fn resolvers_of_any_name(&self) -> impl Iterator<Item = &User> {
         self.users.iter().filter(|user| !user.disabled && self.policy.resolves_any_name(user.index))
     }
 
-    /// The user of this name.
+    /// The user with this name.
     pub fn user(&self, name: &str) -> Option<&User> {
         self.policy.user(name).map(|index| &self.users[index.as_usize()])
     }
@@ -231,7 +230,7 @@ fn assemble(
     }
 }
 
-/// Where relative paths start.
+/// The directory to which paths are relative.
 fn base_directory(origin: &Origin) -> PathBuf {
     match origin {
         Origin::File(path) => path.parent().map_or(PathBuf::new(), Path::to_path_buf),
@@ -239,7 +238,7 @@ fn base_directory(origin: &Origin) -> PathBuf {
     }
 }
 
-/// Gives the destinations of `serve --allow` to the first user. Each is a text of its own, so that an error
+/// Adds the destinations of `serve --allow` to the first user. Each is a text of its own, so that an error
 /// can point into it.
 fn add_allowed(
     options: &LoadOptions,
@@ -261,16 +260,16 @@ fn add_allowed(
         match raw.users.iter_mut().find(|user| *user.name == *FIRST_USER) {
             Some(user) => user.table.allow.push(rule),
             None if !raw.has_all_users => {}
-            None => {
-                report.error(Diagnostic::at(&rule.span, format!("there is no user `{FIRST_USER}`")).help(
-                    format!("`--allow` adds a destination to `{FIRST_USER}`; edit the user who is meant"),
-                ))
-            }
+            None => report.error(
+                Diagnostic::at(&rule.span, format!("there is no user `{FIRST_USER}`")).help(format!(
+                    "`--allow` adds a destination to `{FIRST_USER}`; for another user edit its `allow`"
+                )),
+            ),
         }
     }
 }
 
-/// Settings of different lines that contradict each other.
+/// Reports settings of different lines that contradict each other.
 fn check_agreement(raw: &RawConfig, report: &mut Report) {
     let dns = &raw.dns;
     if dns.mode == DnsMode::System
@@ -286,7 +285,7 @@ fn check_agreement(raw: &RawConfig, report: &mut Report) {
     }
 }
 
-/// Users who were made before there was a configuration file are not read any more; that is a trap.
+/// Warns of user files that were created before there was a configuration file: they are no longer read.
 fn warn_unread_user_files(origin: &Origin, raw: &RawConfig, users_directory: &Path, report: &mut Report) {
     let orphaned = base_directory(origin).join(&raw.ledger.directory).join(USERS_DIRECTORY);
     let files = source::user_files(&orphaned).unwrap_or_default();
@@ -297,7 +296,8 @@ fn warn_unread_user_files(origin: &Origin, raw: &RawConfig, users_directory: &Pa
     }
 }
 
-/// Without users every request is refused. Where nothing is written either, the first start makes one.
+/// Warns that every request is denied without users. Where there is no file either, the first start creates a
+/// user.
 fn warn_no_users(sources: &Sources, raw: &RawConfig, report: &mut Report) {
     if raw.users.is_empty() && sources.origin != Origin::Embedded {
         let title = "there are no users: every request is refused";

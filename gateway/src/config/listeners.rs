@@ -1,7 +1,8 @@
-//! Listeners: where clients are served, and which of our own addresses nobody may be led to.
+//! Listeners: the addresses at which clients are served, and the gateway's own addresses, to which no user
+//! may be led.
 //!
-//! Promises: no two listeners ask for the same connections; a forward listener has its destination and its
-//! user. Leaves to others: opening the sockets.
+//! Guarantees: no two listeners take the same connections. A forward listener has its destination and its
+//! user.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,7 +21,7 @@ use crate::identity::users::UserName;
 /// Most listeners: each costs every reactor thread a socket.
 const LISTENERS_MAX: usize = 256;
 
-/// Where a configuration without listeners serves.
+/// The address of the listener of a configuration without listeners.
 const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 3128);
 
 /// A port that Tollgate listens on.
@@ -28,30 +29,30 @@ const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHO
 pub struct Listener {
     /// Address and port; no other listener has the same. Port 0 lets the kernel choose.
     pub address: SocketAddr,
-    /// What is spoken there.
+    /// The protocol that clients use there.
     pub ingress: Ingress,
 }
 
-/// What is spoken at a listener.
+/// The protocol of a listener.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "listeners are few")]
 pub enum Ingress {
-    /// HTTP or SOCKS5, told apart by the first byte.
+    /// HTTP or SOCKS5, distinguished by the first byte.
     Mixed,
     /// HTTP: tunnels by CONNECT, and plain requests.
     Http,
     /// SOCKS5.
     Socks5,
-    /// Nothing: every connection leads to one destination.
+    /// No protocol: every connection leads to one destination.
     Forward {
         /// The destination.
         to: Target,
-        /// Whose rules hold, and who is billed. An index of this configuration's policy.
+        /// The user whose rules apply and that is billed, as an index of this configuration's policy.
         user: UserIndex,
     },
 }
 
-/// Complains about listeners that cannot be, or not side by side.
+/// Reports listeners that are invalid, or that collide.
 pub(super) fn check(raw: &RawConfig, report: &mut Report) {
     let names: HashSet<&str> = raw.users.iter().map(|user| &*user.name).collect();
     for listener in &raw.listeners {
@@ -89,7 +90,7 @@ pub(super) fn warn_denied_forwards(raw: &RawConfig, policy: &Policy, report: &mu
     }
 }
 
-/// The listeners, once [`check`] and the policy are content.
+/// The listeners. [`check`] must have found no error.
 pub(super) fn resolve(raw: &RawConfig, policy: &Policy) -> Vec<Listener> {
     if raw.listeners.is_empty() {
         return vec![Listener { address: DEFAULT_ADDRESS, ingress: Ingress::Mixed }];
@@ -100,9 +101,9 @@ pub(super) fn resolve(raw: &RawConfig, policy: &Policy) -> Vec<Listener> {
             ListenerKind::Http => Ingress::Http,
             ListenerKind::Socks5 => Ingress::Socks5,
             ListenerKind::Forward => {
-                let to = table.to.written().expect("`check` refused a forward listener without `to`");
+                let to = table.to.written().expect("`check` rejected a forward listener without `to`");
                 let user = table.user.written().and_then(|user| policy.user(user));
-                let user = user.expect("`check` refused a forward listener without a known user");
+                let user = user.expect("`check` rejected a forward listener without a known user");
                 Ingress::Forward { to: to.value, user }
             }
         };
@@ -112,7 +113,7 @@ pub(super) fn resolve(raw: &RawConfig, policy: &Policy) -> Vec<Listener> {
 }
 
 /// Every address at which a connection reaches a socket of `open`. A wildcard stands for itself and for all
-/// addresses of this machine, the `locals`; what leads here besides are the `further` ones.
+/// addresses of this machine, the `locals`. The `further` addresses lead here as well.
 pub(super) fn own_addresses(
     open: impl Iterator<Item = SocketAddr>,
     locals: &[IpAddr],
@@ -129,7 +130,7 @@ pub(super) fn own_addresses(
         own.push(address);
         own.extend(mapped.iter().map(|&ip| SocketAddr::new(ip, address.port())));
         if address.ip().is_unspecified() {
-            // Of our sockets that of the admin side takes IPv4 connections at `::` too.
+            // Of the gateway's sockets, only that of the admin side accepts IPv4 connections at `::` too.
             let all = locals.iter().filter(|local| address.is_ipv6() || local.is_ipv4());
             own.extend(all.map(|&local| SocketAddr::new(local, address.port())));
         }
@@ -139,7 +140,7 @@ pub(super) fn own_addresses(
     own
 }
 
-/// Warns if the admin side, which asks for no password, is to be reached at a public address.
+/// Warns if the admin side, which has no password, is reachable at a public address.
 pub(super) fn warn_public_admin(raw: &RawConfig, locals: &[IpAddr], policy: &Policy, report: &mut Report) {
     let (ip, port) = (raw.admin.address.ip(), raw.admin.address.port());
     let is_public = |ip: &IpAddr| policy.address_class(*ip, port) == AddressClass::Public;
@@ -148,8 +149,7 @@ pub(super) fn warn_public_admin(raw: &RawConfig, locals: &[IpAddr], policy: &Pol
         false => Some(&ip).filter(|ip| is_public(ip)),
     };
     if let Some(public) = public {
-        let title =
-            format!("[admin] asks for no password and is to be reached at a public address, {public}");
+        let title = format!("[admin] has no password and is reachable at a public address, {public}");
         let help = "write `address = \"127.0.0.1:9128\"`, or an address of a private network";
         report.warning(Diagnostic::without_span(title).help(help));
     }
@@ -173,14 +173,14 @@ fn check_forward(listener: &ListenerTable, report: &mut Report) {
     match &listener.user {
         Optional::Absent if forward => report.error(
             Diagnostic::at(address, "a forward listener needs `user`")
-                .help("write `user = \"NAME\"`: whose rules hold, and who is billed"),
+                .help("write `user = \"NAME\"`: the user whose rules apply and that is billed"),
         ),
         Optional::Written(user) if !forward => report.error(only_forward(&user.span, "user")),
         _ => {}
     }
 }
 
-/// Complains about a forward listener's user who does not exist.
+/// Reports a forward listener whose user does not exist.
 fn check_forward_user(listener: &ListenerTable, users: &HashSet<&str>, report: &mut Report) {
     if listener.kind == ListenerKind::Forward
         && let Optional::Written(user) = &listener.user
@@ -199,8 +199,8 @@ fn unknown_user(user: &Located<UserName>, users: &HashSet<&str>) -> Diagnostic {
     }
 }
 
-/// Whether two sockets would take each other's connections. Ports that the kernel chooses never do, and a
-/// wildcard takes its own family only.
+/// Whether two sockets would take each other's connections. Ports that the kernel chooses never collide, and
+/// a wildcard takes its own family only.
 fn collide(a: SocketAddr, b: SocketAddr) -> bool {
     let (a, b) = (canonical(a), canonical(b));
     let is_wild = |address: SocketAddr| address.ip().is_unspecified();

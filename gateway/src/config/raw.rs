@@ -1,7 +1,8 @@
-//! The configuration as it is written: every table read into its typed form, all files together.
+//! The configuration as written: every table in its typed form, all files together.
 //!
-//! Promises: every syntax error and every wrong value of every file is reported in one go. Leaves to
-//! others: whether the tables agree with each other (`listeners.rs`, `people.rs`).
+//! Guarantees: every syntax error and every wrong value of every file is reported in one pass.
+//!
+//! Not handled here: whether the tables agree with each other (`listeners.rs`, `user.rs`).
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +24,7 @@ pub(super) struct RawConfig {
     pub(super) listeners: Vec<ListenerTable>,
     pub(super) destinations: Vec<RawDestination>,
     pub(super) users: Vec<RawUser>,
-    /// Whether every user file could be read: else one who is missed here need not be missing.
+    /// Whether every user file could be read. If not, a user that is missing here may exist.
     pub(super) has_all_users: bool,
     pub(super) network: Network,
     pub(super) admin: Admin,
@@ -52,7 +53,7 @@ pub(super) struct RawUser {
     /// The table's header, or the beginning of the file.
     pub(super) span: Span,
     pub(super) table: UserTable,
-    /// The user file; none for a table of the configuration itself.
+    /// The user file; `None` for a table of the configuration itself.
     pub(super) file: Option<PathBuf>,
 }
 
@@ -70,8 +71,8 @@ pub(super) fn read(sources: &Sources, report: &mut Report) -> RawConfig {
     raw
 }
 
-/// Parses one text and walks it. Where the text is broken the parser guesses, so complaints of the walk
-/// about a broken line are dropped in favour of the parser's own.
+/// Parses one text and walks it. Where the text is broken the parser guesses. So findings of the walk on a
+/// broken line are dropped in favour of the parser's own.
 fn parse_text(
     sources: &[SourceText],
     index: usize,
@@ -85,7 +86,7 @@ fn parse_text(
     let mut walked = Report::default();
     walk(&Section::new(table.get_ref(), Span::new(index, 0..0)), &mut walked);
     let broken = |diagnostic: &Diagnostic| {
-        // An empty place stands for a whole file and belongs to no line.
+        // An empty span stands for a whole file and belongs to no line.
         let Some(span) = diagnostic.span.as_ref().filter(|span| span.start < span.end) else {
             return false;
         };
@@ -95,7 +96,7 @@ fn parse_text(
     };
     walked.errors.retain(|diagnostic| !broken(diagnostic));
     for (error, span) in errors.iter().zip(&syntax_errors) {
-        walked.error(Diagnostic::at(span, "this is no TOML").label(error.message()));
+        walked.error(Diagnostic::at(span, "this is not TOML").label(error.message()));
     }
     report.errors.append(&mut walked.errors);
     report.warnings.append(&mut walked.warnings);
@@ -135,7 +136,7 @@ impl RawConfig {
         if let Some((key, _)) = root.entries().find(|(key, _)| key.get_ref() == "user") {
             let title = "a user file holds the settings of one user, without a header";
             let span = root.span_in_source(key.span());
-            return report.error(Diagnostic::at(&span, title).label("take this header out"));
+            return report.error(Diagnostic::at(&span, title).label("delete this header"));
         }
         let Some(table) = UserTable::read(root, report) else {
             self.has_all_users = false;
@@ -143,8 +144,7 @@ impl RawConfig {
         };
         if let Some(written) = table.name.written().filter(|written| written.value != *name) {
             let title = format!("by the name of its file this user is called `{name}`");
-            report
-                .error(Diagnostic::at(&written.span, title).label("take this line out, or rename the file"));
+            report.error(Diagnostic::at(&written.span, title).label("delete this line, or rename the file"));
         }
         let span = root.span().clone();
         self.users.push(RawUser { name: name.clone(), span, table, file: Some(path.into()) });
@@ -165,7 +165,7 @@ fn single<T: FromTable + Default>(
     }
 }
 
-/// `[[name]]`, as often as it is written.
+/// `[[name]]`, as many as are written.
 fn tables<T: FromTable>(
     root: &Section<'_>,
     value: &Spanned<DeValue<'_>>,
@@ -214,7 +214,7 @@ fn destinations(
     destinations
 }
 
-/// A `[[user]]` must say its name; a user file says it by its own.
+/// A `[[user]]` must contain its name; a user file has it in its file name.
 fn user_with_name(span: Span, table: UserTable, report: &mut Report) -> Option<RawUser> {
     match &table.name {
         Optional::Written(name) => Some(RawUser { name: name.value.clone(), span, file: None, table }),
@@ -243,7 +243,7 @@ fn unknown_table(word: &str, span: &Span) -> Diagnostic {
     suggest(diagnostic, word, &headers)
 }
 
-/// The word in a header: `user` of `[[user]]`.
+/// The name in a header: `user` of `[[user]]`.
 fn table_name(header: &str) -> &str {
     header.trim_matches(['[', ']']).split('.').next().unwrap_or_default()
 }

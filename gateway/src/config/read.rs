@@ -1,8 +1,9 @@
-//! Walks the spanned TOML tree: from a written table to the typed values of its settings.
+//! Walks the TOML tree with its spans: from a written table to the typed values of its settings.
 //!
-//! Promises: one wrong value never hides another; each complaint stands at the value, or at the key, or at
-//! the table that lacks it; unknown keys are complaints. Leaves to others: what settings there are
-//! (`settings.rs`) and what their values mean together (`config.rs`).
+//! Guarantees: one wrong value never hides another. Each finding points to the value, the key, or the table
+//! that lacks it. Unknown keys are errors.
+//!
+//! Not handled here: which settings exist (`settings.rs`) and what their values mean together (`config.rs`).
 
 use std::ops::{Deref, Range};
 
@@ -15,10 +16,10 @@ use super::schema::{Setting, Table};
 /// How far a misspelt key may be from the one that is suggested (Damerau-Levenshtein).
 const SUGGESTION_DISTANCE_MAX: usize = 3;
 
-/// A value that remembers where it was written.
+/// A value with its span in the source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Located<T> {
-    /// What was written.
+    /// The value.
     pub value: T,
     pub(crate) span: Span,
 }
@@ -31,19 +32,19 @@ impl<T> Deref for Located<T> {
     }
 }
 
-/// The value of a setting that may be left out.
+/// The value of a setting that may be omitted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Optional<T> {
-    /// It is left out.
+    /// It is omitted.
     Absent,
-    /// It is there, and was complained about.
+    /// It is present, and an error was reported.
     Invalid,
-    /// It is there.
+    /// It is present.
     Written(Located<T>),
 }
 
 impl<T> Optional<T> {
-    /// The value, if it is there.
+    /// The value, if it is present and valid.
     pub fn written(&self) -> Option<&Located<T>> {
         match self {
             Optional::Written(located) => Some(located),
@@ -62,7 +63,7 @@ impl<T> Optional<T> {
 /// A written table.
 pub(crate) struct Section<'a> {
     entries: Option<&'a DeTable<'a>>,
-    /// Where complaints about what is missing point to.
+    /// The span for findings about what is missing.
     span: Span,
 }
 
@@ -87,10 +88,11 @@ impl<'a> Section<'a> {
         self.entries.into_iter().flatten()
     }
 
-    /// The value of one setting of `table`: as written, else its default; `None` once it has been
-    /// complained about and there is no default to go on with.
+    /// The value of one setting of `table`: as written, else its default. `None` if an error was reported and
+    /// there is no default to continue with.
     pub(crate) fn value<T: FromSetting>(&self, table: &Table, name: &str, report: &mut Report) -> Option<T> {
-        let setting = table.setting(name).expect("the macro asks for the settings that it declares");
+        let setting =
+            table.setting(name).expect("the `settings!` macro reads only settings that it declares");
         let Some(value) = self.entries.and_then(|entries| entries.get(name)) else {
             return self.default(table, setting, report);
         };
@@ -101,7 +103,7 @@ impl<'a> Section<'a> {
         T::read(value.get_ref(), &span, setting, report).or_else(|| T::default(setting))
     }
 
-    /// Complains about every key that `table`, one of `tables`, does not know.
+    /// Reports every key that `table`, one of `tables`, does not have.
     pub(crate) fn reject_unknown_keys(&self, table: &Table, tables: &[&Table], report: &mut Report) {
         let names: Vec<&str> = table.settings.iter().map(|setting| setting.name).collect();
         for (key, value) in self.entries() {
@@ -109,7 +111,7 @@ impl<'a> Section<'a> {
                 continue;
             }
             let meant = nearest(key.get_ref(), &names).and_then(|name| table.setting(name));
-            // Where secrets are kept, a misspelt key may well hold one.
+            // In a table with secrets, a misspelt key may hold one.
             if table.settings.iter().any(|setting| setting.secret) && meant.is_none_or(|near| near.secret) {
                 report.secrets.push(self.span_in_source(value.span()));
             }
@@ -138,7 +140,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Adds to a complaint about an unknown word what may have been meant.
+/// Adds the probably intended word to a finding about an unknown one.
 pub(crate) fn suggest(diagnostic: Diagnostic, word: &str, known: &[&str]) -> Diagnostic {
     match nearest(word, known) {
         Some(name) => diagnostic.help(format!("did you mean `{name}`?")),
@@ -162,7 +164,7 @@ fn tables_with_setting(name: &str, table: &Table, tables: &[&Table]) -> Option<S
     (!homes.is_empty()).then(|| homes.join(" or "))
 }
 
-/// The words for a person; a long list is cut.
+/// The words as a list for a person; a long list is cut.
 fn quoted_list(names: &[&str]) -> String {
     const SHOWN_MAX: usize = 16;
     let shown: Vec<String> = names.iter().take(SHOWN_MAX).map(|name| format!("`{name}`")).collect();
@@ -175,7 +177,7 @@ pub(crate) trait FromTable: Sized {
     /// The declarations.
     const TABLE: &'static Table;
 
-    /// Reads a table, complains about every mistake in it, and takes defaults where it can.
+    /// Reads a table, reports every error in it, and uses defaults where it can.
     fn read(section: &Section<'_>, report: &mut Report) -> Option<Self>;
 }
 
@@ -188,10 +190,10 @@ pub(crate) trait FromSetting: Sized {
     /// Whether it is a list of these.
     const LIST: bool = false;
 
-    /// Reads a written value, or complains.
+    /// Reads a written value, or reports an error.
     fn read(value: &DeValue<'_>, span: &Span, setting: &Setting, report: &mut Report) -> Option<Self>;
 
-    /// What holds when nothing is written; `None` where something must be.
+    /// The value of an omitted setting; `None` where one is required.
     fn default(setting: &Setting) -> Option<Self>;
 }
 
@@ -202,7 +204,7 @@ pub(crate) trait Scalar: Sized {
     /// Whether the value must never be shown.
     const SECRET: bool = false;
 
-    /// Reads a value within the setting's bounds, or says what is wrong with it.
+    /// Parses a value within the setting's bounds; the error says what is expected.
     fn parse(value: &DeValue<'_>, setting: &Setting) -> Result<Self, String>;
 }
 
@@ -270,7 +272,7 @@ impl<T: Scalar> FromSetting for Vec<Located<T>> {
     }
 }
 
-/// What was written, for a complaint that something else was expected.
+/// The kind of the written value, for an error that expected another.
 pub(crate) fn kind_of(value: &DeValue<'_>) -> String {
     match value {
         DeValue::Integer(_) => "an integer".into(),

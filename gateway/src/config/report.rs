@@ -1,7 +1,7 @@
-//! Diagnostics: what is wrong in the configuration, where it stands, and how to put it right.
+//! Diagnostics: what is wrong in the configuration, where it is, and how to correct it.
 //!
-//! Promises: every complaint is kept and rendered with file, line and column; what may be a secret is shown
-//! as stars, whatever is wrong around it. Leaves to others: finding the mistakes.
+//! Guarantees: every finding is kept, and rendered with file, line and column. What may be a secret is shown
+//! as stars, whatever is wrong around it.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,10 +10,10 @@ use annotate_snippets::{Annotation, AnnotationKind, Element, Level, Renderer, Sn
 
 use super::secrets::{masked, secret_assignments};
 
-/// Diagnostics that are shown; a file that is no configuration at all would fill the screen.
+/// Diagnostics that are shown; those of a file that is no configuration at all would fill the screen.
 const SHOWN_MAX: usize = 50;
 
-/// One text that configuration was read from.
+/// One text of the configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SourceText {
     /// The absolute path, or the option.
@@ -21,7 +21,7 @@ pub(crate) struct SourceText {
     pub(crate) text: String,
 }
 
-/// Where something stands: a source, and the bytes in it.
+/// A range of bytes in a source.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
     /// Index into the sources of one load.
@@ -36,20 +36,20 @@ impl Span {
     }
 }
 
-/// One complaint.
+/// One error or warning.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Diagnostic {
     pub(crate) title: String,
     pub(crate) span: Option<Span>,
-    /// What to say under the marked text; may be empty.
+    /// The text under the marked source; may be empty.
     pub(crate) label: String,
-    /// A second place that explains the first.
+    /// A second span that explains the first.
     pub(crate) related: Option<(Span, String)>,
     pub(crate) help: Option<String>,
 }
 
 impl Diagnostic {
-    /// A complaint without a place: a file that cannot be read.
+    /// A diagnostic without a span: a file that cannot be read.
     pub(crate) fn without_span(title: impl Into<String>) -> Diagnostic {
         Diagnostic { title: title.into(), span: None, label: String::new(), related: None, help: None }
     }
@@ -93,7 +93,7 @@ impl Report {
     }
 }
 
-/// Diagnostics with the texts that they point into, ready to be shown.
+/// One finding, for a program.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Findings {
     sources: Vec<SourceText>,
@@ -103,7 +103,7 @@ pub struct Findings {
 /// One finding for a program to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The file, or the option, that it stands in; none when it concerns no text.
+    /// Its file or option; `None` if it concerns no text.
     pub file: Option<String>,
     /// Line, from 1.
     pub line: Option<usize>,
@@ -113,12 +113,12 @@ pub struct Finding {
     pub message: String,
     /// What is expected there.
     pub detail: Option<String>,
-    /// How to put it right.
+    /// How to correct it.
     pub help: Option<String>,
 }
 
 impl Findings {
-    /// Puts the diagnostics into the order of the texts and hides what is secret.
+    /// Sorts the diagnostics in the order of the texts and masks what is secret.
     pub(crate) fn new(
         sources: &[SourceText],
         mut diagnostics: Vec<Diagnostic>,
@@ -133,12 +133,12 @@ impl Findings {
         Findings { sources: sources.iter().enumerate().map(hidden).collect(), diagnostics }
     }
 
-    /// How many there are.
+    /// The number of findings.
     pub fn len(&self) -> usize {
         self.diagnostics.len()
     }
 
-    /// Whether there is nothing to say.
+    /// Whether there are no findings.
     pub fn is_empty(&self) -> bool {
         self.diagnostics.is_empty()
     }
@@ -158,7 +158,7 @@ impl Findings {
         })
     }
 
-    /// The text for a person, as errors or as warnings, with colours for a terminal if wished.
+    /// The text for a person, as errors or as warnings, with colours for a terminal if `styled`.
     pub fn render(&self, severity: Severity, styled: bool) -> String {
         let renderer = if styled { Renderer::styled() } else { Renderer::plain() };
         let shown = self.diagnostics.iter().take(SHOWN_MAX);
@@ -209,7 +209,7 @@ impl Findings {
             .annotation(annotation(span, kind, label))
     }
 
-    /// Line and column of a place, both from 1, the column in characters.
+    /// Line and column of a span's start, both from 1, the column in characters.
     fn position(&self, span: &Span) -> (usize, usize) {
         let before = &self.sources[span.source].text[..span.start];
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -217,16 +217,16 @@ impl Findings {
     }
 }
 
-/// How much a finding weighs.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
     /// The configuration is not used.
     Error,
-    /// It is used, but probably not what was meant.
+    /// The configuration is used, but probably not what was intended.
     Warning,
 }
 
-/// Everything that is wrong with a configuration.
+/// All errors of a configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConfigErrors(pub Findings);
 

@@ -1,6 +1,6 @@
-//! What a setting and a table of settings are: the form of the declarations in `settings.rs`.
+//! The form of the declarations in `settings.rs`: a setting, and a table of settings.
 
-/// A table of the configuration and what may stand in it.
+/// A table of the configuration with its settings.
 #[derive(Debug)]
 pub struct Table {
     /// As it is written: `[limits]`, or `[[user]]` for one that may be repeated.
@@ -29,7 +29,7 @@ pub struct Setting {
     pub list: bool,
     /// Whether its value is never shown.
     pub secret: bool,
-    /// The default as TOML; `required` and `none` are no TOML and mean what they say.
+    /// The default as TOML. `required` and `none` are not TOML: they stand for themselves.
     pub default: &'static str,
     pub(super) bounds: &'static [&'static str],
     pub(super) text: &'static [&'static str],
@@ -44,7 +44,7 @@ impl Setting {
         }
     }
 
-    /// What it does.
+    /// Its description.
     pub fn text(&self) -> String {
         joined(self.text)
     }

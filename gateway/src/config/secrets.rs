@@ -1,14 +1,16 @@
-//! Stars over secrets: configuration texts as an error message may show them.
+//! Masks secrets: configuration texts as an error message may show them.
 //!
-//! Promises: a star takes the place of each byte, so that every span still points to the same text; a
-//! password is hidden on a line that is no TOML at all. Leaves to others: which parsed values are secret.
+//! Guarantees: a star replaces each byte, so that every span still points to the same text. A password is
+//! hidden even on a line that is not TOML.
+//!
+//! Not handled here: which parsed values are secret.
 
 use std::ops::Range;
 
-/// A key that contains one of these is taken to hold a secret.
+/// A key that contains one of these is assumed to hold a secret.
 const SECRET_WORDS: [&str; 4] = ["pass", "token", "secret", "credential"];
 
-/// What a hash of a password and a token begin with.
+/// The beginnings of a password's hash and of a token.
 const SECRET_PREFIXES: [&str; 2] = ["$argon2", "tgt_"];
 
 /// `text` with stars over `spans`; the quotes around a span stay, and so do line ends.
@@ -28,7 +30,7 @@ pub(super) fn masked(text: &str, spans: &[Range<usize>]) -> String {
     shown
 }
 
-/// The values of all keys that sound secret, and all hashes and tokens, found in the text alone: it works
+/// The values of all keys that may be secret, and all hashes and tokens, found in the text alone. It works
 /// where parsing failed, so it hides too much rather than too little.
 pub(super) fn secret_assignments(text: &str) -> Vec<Range<usize>> {
     let lower = text.to_ascii_lowercase();
@@ -54,8 +56,8 @@ pub(super) fn secret_assignments(text: &str) -> Vec<Range<usize>> {
     spans
 }
 
-/// Whether the word at `at` is part of a key: it stands in no string, nor in a later part of a dotted key
-/// that is a table's header, such as the name of a set.
+/// Whether the word at `at` is part of a key. It is not if it is in a string, or in a later part of a dotted
+/// key that is a table's header, such as the name of a set.
 fn is_key(text: &str, at: usize) -> bool {
     let line = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
     let before_key = text[line..at].trim_end_matches(in_key);
@@ -64,7 +66,7 @@ fn is_key(text: &str, at: usize) -> bool {
     !(is_header && is_later_part || is_in_string(&text[line..], at - line))
 }
 
-/// Whether `at` lies in a string that the line closes, other than a key in quotes.
+/// Whether `at` is in a string that ends on its line, other than a key in quotes.
 fn is_in_string(text: &str, at: usize) -> bool {
     let line = &text[..text.find('\n').unwrap_or(text.len())];
     let mut from = 0;
@@ -90,7 +92,7 @@ fn end_of_word(text: &str, at: usize) -> usize {
     text[at..].find(['"', '\'', ' ', '\t', '\r', '\n']).map_or(text.len(), |end| at + end)
 }
 
-/// The next line behind `at` that is not blank: a value that its key's line lacks may stand there.
+/// The next line after `at` that is not blank: it may hold a value that the key's line lacks.
 fn next_line(text: &str, at: usize) -> Range<usize> {
     let behind = text[at..].find('\n').map_or(text.len(), |newline| at + newline);
     let start = text.len() - text[behind..].trim_start().len();
@@ -110,7 +112,7 @@ fn value_after(text: &str, at: usize) -> Range<usize> {
     match rest.chars().next() {
         Some(quote @ ('"' | '\'')) => {
             let inner = &text[line.start + 1..line.end];
-            // Behind it a comment or another entry follows; anything else is part of what was meant.
+            // A comment or another entry may follow. Anything else is part of the intended value.
             let is_whole =
                 |end: &usize| inner[end + 1..].trim().chars().next().is_none_or(|next| "#,}]".contains(next));
             let end = closing(inner, quote).filter(is_whole);
@@ -120,7 +122,7 @@ fn value_after(text: &str, at: usize) -> Range<usize> {
     }
 }
 
-/// Where the string that was opened by `quote` before `inner` ends.
+/// Where the string ends that `quote` opened before `inner`.
 fn closing(inner: &str, quote: char) -> Option<usize> {
     let mut escaped = false;
     for (at, character) in inner.char_indices() {

@@ -1,8 +1,10 @@
 //! Every setting, declared once: name, type, default, bounds and text.
 //!
-//! Promises: the typed tables, the parser's checks, `tollgate check --settings` and `docs/settings.md` all
-//! come from the declarations in this file; a default is written as a user would write it, and read by
-//! the same code. Leaves to others: reading (`config/read.rs`) and what settings mean together (`config.rs`).
+//! Guarantees: the typed tables, the parser's checks, `tollgate check --settings` and `docs/settings.md` all
+//! come from the declarations in this file. A default is written as a user would write it, and read by the
+//! same code.
+//!
+//! Not handled here: reading (`read.rs`) and what settings mean together (`config.rs`).
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -22,7 +24,7 @@ pub use crate::config::value::{ByteSize, LogTarget, Realm, duration, network};
 use crate::config::value::{NameServer, OwnAddress, choice};
 use crate::identity::users::{PasswordHash, TokenHash, UserName};
 
-/// Declares tables of settings: for each a struct with one field per setting, how it is read, and its
+/// Declares tables of settings: for each a struct with one field per setting, the code that reads it, and its
 /// [`Table`]. A setting is `name: type = default, low ..= high;`, default and bounds as TOML.
 macro_rules! settings {
     ($(
@@ -64,7 +66,7 @@ macro_rules! settings {
             }
         )+
 
-        /// Every table there is.
+        /// All tables.
         pub const TABLES: &[&Table] = &[$($table::TABLE),+];
     };
 }
@@ -81,7 +83,7 @@ settings! {
         kind: ListenerKind = "mixed";
         /// The destination of a `forward` listener, `HOST:PORT`.
         to: Optional<Target> = none;
-        /// The user to whom a `forward` listener's flows are billed, and whose rules hold.
+        /// The user that a `forward` listener's flows are billed to, and whose rules apply.
         user: Optional<UserName> = none;
     }
 
@@ -102,12 +104,11 @@ settings! {
 
     /// How connections reach the reactor threads.
     "[accept]" Accept {
-        /// `mutex` lets one thread at a time wait for connections, and who has many stands back: the least
-        /// work. `handoff` lets whoever is idle accept, and hands each connection to a thread that has few:
-        /// the best balance, for tunnels that last. `reuse_port` gives each thread a socket of its own,
-        /// between which the kernel deals connections out by chance. `exclusive` lets all threads wait on one
-        /// socket and wakes the first that is idle, `shared` wakes all: these two are there to be compared
-        /// with.
+        /// `mutex` lets one thread at a time wait for connections, and a thread with many of them declines:
+        /// the least work. `handoff` lets any idle thread accept, and hands each connection to a thread that
+        /// has few: the best balance, for tunnels that last. `reuse_port` gives each thread a socket of its
+        /// own, and the kernel distributes connections at random. `exclusive` lets all threads wait on one
+        /// socket and wakes the first idle one, `shared` wakes all: these two are for comparison.
         strategy: AcceptStrategy = "mutex";
         /// Connections that may wait in the kernel for each listening socket; `net.core.somaxconn` bounds it.
         backlog: u32 = 4096, 1 ..= 65535;
@@ -123,7 +124,7 @@ settings! {
     "[limits]" Limits {
         /// Client connections at the same time. A tunnel takes two descriptors; `tollgate doctor` tells
         /// whether this machine carries them. Connections that wait for a next plain HTTP request make room
-        /// for others, first those of the user who has the most.
+        /// for others, first those of the user with the most.
         connections: u32 = 9_000, 1 ..= 1_000_000;
         /// Connections whose client is not known yet, at the same time: all that clients without credentials
         /// can hold. Each reactor thread has an equal part of them, and together they are a quarter of the
@@ -138,11 +139,10 @@ settings! {
 
     /// Deadlines. Durations are written with their unit: ms, s, m, h or d.
     "[timeouts]" Timeouts {
-        /// From accept to a complete request that tells who the client is, authentication included, however
-        /// often it is asked for credentials meanwhile (3 times at most); then from the first byte of each
-        /// next request to the end of its head. A client that is refused has 2 s more to read why. While more
-        /// than half of `[limits] handshakes` are taken, the first of these shrinks, down to 1 s with the
-        /// last.
+        /// From accept to a complete request that identifies the user, authentication included, however often
+        /// credentials are requested meanwhile (3 times at most); then from the first byte of each next
+        /// request to the end of its head. A client that is refused has 2 s more to read why. While more than
+        /// half of `[limits] handshakes` are taken, the first of these shrinks, down to 1 s with the last.
         greeting: Duration = "10s", "100ms" ..= "10m";
         /// For reaching the destination, over all its addresses together.
         connect: Duration = "10s", "100ms" ..= "10m";
@@ -185,7 +185,7 @@ settings! {
         ttl_negative_max: Duration = "1m", "0s" ..= "1h";
     }
 
-    /// The record of who used what.
+    /// The record of what each user used.
     "[ledger]" Ledger {
         /// Where it is kept; a relative path starts at the configuration file's directory. One `serve` at a
         /// time may use it.
@@ -204,7 +204,7 @@ settings! {
         journal_max: ByteSize = "4GiB", "8MiB" ..= "1024GiB";
         /// What happens when the journal cannot be written, to any file. Open flows go on and are counted in
         /// the live table. `refuse`: new ones get 503 until it can be written; `drain`: the process drains
-        /// and ends, for somebody else to take over.
+        /// and ends, so that another gateway can take over.
         on_failure: OnFailure = "refuse";
         /// Months of which each flow is kept; of older ones, the sums by user, class, hour and day.
         detail_months: u32 = 13, 1 ..= 1200;
@@ -221,7 +221,7 @@ settings! {
         request_path: bool = false;
     }
 
-    /// How clients prove who they are.
+    /// How clients prove their user.
     "[auth]" Auth {
         /// What a browser shows when it asks for the password.
         realm: Realm = "tollgate";
@@ -289,7 +289,7 @@ settings! {
 }
 
 impl Dns {
-    /// The name servers to ask; none means those of `/etc/resolv.conf`.
+    /// The configured name servers; an empty list means those of `/etc/resolv.conf`.
     pub fn server_addresses(&self) -> Vec<SocketAddr> {
         self.servers.iter().map(|server| server.0).collect()
     }
@@ -328,13 +328,13 @@ choice! {
     AcceptStrategy {
         /// One listening socket for all, which wakes every thread.
         Shared = "shared",
-        /// One listening socket, for the thread whose turn it is.
+        /// One listening socket, watched by the thread that holds the accept mutex.
         Mutex = "mutex",
         /// One listening socket for all, `EPOLLEXCLUSIVE`.
         Exclusive = "exclusive",
         /// One listening socket for each thread.
         ReusePort = "reuse_port",
-        /// One listening socket for all; who accepts hands over to a thread with less to do.
+        /// One listening socket for all; the accepting thread hands connections to one with less load.
         Handoff = "handoff",
     }
 }
@@ -352,7 +352,7 @@ choice! {
 choice! {
     /// What happens when the journal cannot be written.
     OnFailure {
-        /// New flows are refused.
+        /// New flows are denied.
         Refuse = "refuse",
         /// The process drains and ends.
         Drain = "drain",
@@ -360,9 +360,9 @@ choice! {
 }
 
 choice! {
-    /// Who resolves names.
+    /// What resolves names.
     DnsMode {
-        /// The resolver of this program.
+        /// The built-in resolver.
         Builtin = "builtin",
         /// `getaddrinfo` of the C library.
         System = "system",
@@ -379,7 +379,7 @@ choice! {
     }
 }
 
-/// `docs/settings.md`.
+/// The text of `docs/settings.md`.
 pub fn markdown() -> String {
     let mut page = String::from(INTRODUCTION);
     for table in TABLES {
@@ -409,7 +409,7 @@ Tollgate reads one TOML file, `--config FILE`, else `./tollgate.toml` if there i
 `tollgate-data/users.d`. Every key that is not listed here is an error. `tollgate check` reports all errors
 at once.
 
-This page is generated from `gateway/src/settings.rs`; `tollgate check --settings` prints it.
+This page is generated from `gateway/src/config/settings.rs`; `tollgate check --settings` prints it.
 ";
 
 fn default_cell(setting: &Setting) -> String {

@@ -1,7 +1,6 @@
 //! Finds and reads the texts of a configuration: the file, and the user files beside it.
 //!
-//! Promises: bounded reads of regular files only; each text is named by its absolute path. Leaves to
-//! others: what the texts say.
+//! Guarantees: reads are bounded, and of regular files only. Each text is named by its absolute path.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -13,7 +12,7 @@ use super::report::{Diagnostic, Report, SourceText};
 use super::{LoadOptions, Origin};
 use crate::identity::users::{NameError, USERS_DIRECTORY, UserName};
 
-/// The file that is read when none is named, if it exists.
+/// The file that is read if none is named and it exists.
 pub(super) const DEFAULT_FILE: &str = "tollgate.toml";
 
 /// Longest configuration file in bytes: some hundred thousand rules.
@@ -27,7 +26,7 @@ const WRITE_BY_OTHERS: u32 = 0o002;
 
 const _: () = assert!(USER_FILE_BYTES_MAX <= FILE_BYTES_MAX);
 
-/// What a load reads.
+/// The texts of a load.
 pub(super) struct Sources {
     pub(super) origin: Origin,
     pub(super) users_directory: PathBuf,
@@ -36,11 +35,11 @@ pub(super) struct Sources {
     pub(super) main: Option<usize>,
     /// The user files: name, path, index among the sources.
     pub(super) users: Vec<(UserName, PathBuf, usize)>,
-    /// Whether every user file was read. If not, a user who is missed elsewhere may be in one of the others.
+    /// Whether every user file was read. If not, a user that another text names may be in one of the others.
     pub(super) has_all_users: bool,
 }
 
-/// Reads every text, and complains about those that cannot be read.
+/// Reads every text, and reports those that cannot be read.
 pub(super) fn read_sources(options: &LoadOptions, default_data: &Path, report: &mut Report) -> Sources {
     let origin = origin(options);
     let users_directory = match &origin {
@@ -90,7 +89,7 @@ impl Sources {
             let name = match user_name(&path) {
                 Ok(name) => name,
                 Err(error) => {
-                    let title = format!("{} does not bear a user's name", path.display());
+                    let title = format!("the file name of {} is not a user name", path.display());
                     report.error(Diagnostic::without_span(title).help(error.to_string()));
                     continue;
                 }
@@ -113,8 +112,8 @@ impl Sources {
     }
 }
 
-/// The user files in a directory, by name: what ends with `.toml` and is not hidden, as the leavings of
-/// editors are.
+/// The user files in a directory, sorted by name: those that end with `.toml` and are not hidden, as
+/// temporary files of editors are.
 pub(super) fn user_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -136,10 +135,10 @@ fn origin(options: &LoadOptions) -> Origin {
     }
 }
 
-/// The path with the working directory before it: what is said of a file is read elsewhere, too, in a log or
-/// by a service's manager.
+/// The path after the working directory: messages about a file are read elsewhere, too, in a log or by a
+/// service manager.
 pub(super) fn absolute(path: &Path) -> PathBuf {
-    // Without a working directory it is what was given.
+    // Without a working directory the path stays as given.
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
@@ -152,8 +151,8 @@ fn push_source(sources: &mut Vec<SourceText>, path: &Path, text: String) -> usiz
     sources.len() - 1
 }
 
-/// Warns of a file, or of the directory of user files, that every account of the machine may write: what it
-/// says is admitted.
+/// Warns of a file, or of the directory of user files, that every account of the machine may write: its
+/// contents decide what is admitted.
 fn warn_if_world_writable(path: &Path, metadata: &Metadata, report: &mut Report) {
     if metadata.mode() & WRITE_BY_OTHERS != 0 {
         let title = format!("every account of this machine may write {}", path.display());
@@ -162,7 +161,7 @@ fn warn_if_world_writable(path: &Path, metadata: &Metadata, report: &mut Report)
 }
 
 fn read_bounded(path: &Path, bytes_max: u64, report: &mut Report) -> io::Result<String> {
-    // Asked before opening: to open a pipe would wait for its writer.
+    // Checked before opening: opening a pipe would wait for its writer.
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));

@@ -1,7 +1,7 @@
-//! What each mistake in a configuration looks like to the person who made it, and what a good one means.
+//! The findings for each mistake in a configuration, and the meaning of a correct one.
 //!
-//! Each directory of `testdata/config` holds a wrong configuration and, in `expected.txt`, all that is said
-//! about it. `UPDATE=1 cargo test -p gateway config` writes the expectations; read the difference.
+//! Each directory of `testdata/config` holds a wrong configuration and, in `expected.txt`, all findings about
+//! it. `UPDATE=1 cargo test -p gateway config` writes the expectations; review the difference.
 
 use std::fs;
 use std::time::Duration;
@@ -18,12 +18,12 @@ const CASES: &str = "testdata/config";
 fn every_mistake_is_explained() {
     let mut cases: Vec<_> = fs::read_dir(CASES).unwrap().map(|case| case.unwrap().path()).collect();
     cases.sort();
-    assert!(cases.len() >= 11, "the cases are gone");
+    assert!(cases.len() >= 11, "the test cases are missing");
     let wrong = cases.iter().filter(|case| !explains(case)).count();
-    assert_eq!(wrong, 0, "see above");
+    assert_eq!(wrong, 0, "the differences are printed above");
 }
 
-/// Whether a wrong configuration is explained as expected; if not, prints both.
+/// Whether a wrong configuration is explained as expected; if not, prints both texts.
 fn explains(case: &Path) -> bool {
     let given = LoadOptions { path: Some(case.join("tollgate.toml")), ..LoadOptions::default() };
     let errors = Config::load(&given).expect_err("each case is wrong").to_string();
@@ -123,7 +123,7 @@ fn full_configuration_loads_as_written() {
     assert_eq!(ci.from, ["10.1.0.0/16".parse().unwrap()]);
     assert_eq!(ci.allow, ["@corp", "example.com:443"]);
     assert_eq!((&ci.file, &ann.file), (&None, &Some(files.path("users.d/ann.toml"))));
-    assert!(config.user("nobody").is_none());
+    assert!(config.user("unknown").is_none());
 
     let to = proto::target::Target::parse_authority(b"db.corp:5432").unwrap();
     let ingresses: Vec<&Ingress> = config.listeners.iter().map(|listener| &listener.ingress).collect();
@@ -178,7 +178,7 @@ fn reload_never_falls_back_to_the_defaults() {
     };
     fs::write(files.path("tollgate.toml"), " \n").unwrap();
     assert!(is_refused_with("tollgate.toml is empty"));
-    // Whoever never wrote it has all in user files.
+    // An empty file was never in use: all users are in user files.
     assert_eq!(files.load().file(), None);
     fs::remove_file(files.path("tollgate.toml")).unwrap();
     assert!(is_refused_with("cannot read"));
@@ -262,7 +262,7 @@ fn unusable_users_and_unread_files_warn() {
         format!("the user files in {} are not read", files.path("tollgate-data/users.d").display());
     assert_eq!(
         warnings,
-        [orphaned.as_str(), "nobody can be user `ci`", "user `ci` may go nowhere: `allow` is empty",]
+        [orphaned.as_str(), "no client can be user `ci`", "user `ci` may go nowhere: `allow` is empty",]
     );
 }
 
@@ -349,15 +349,14 @@ fn open_or_userless_configuration_warns() {
         ("10.1.2.3:9128", vec![public], None),
         ("127.0.0.1:9128", vec![public], None),
     ] {
-        let expected = expected.map(|public| {
-            format!("[admin] asks for no password and is to be reached at a public address, {public}")
-        });
+        let expected = expected
+            .map(|public| format!("[admin] has no password and is reachable at a public address, {public}"));
         let text = format!("{user}[admin]\naddress = \"{admin}\"\n");
         assert_eq!(warnings(&text, &locals), Vec::from_iter(expected), "{admin} {locals:?}");
     }
 }
 
-/// A user whose file cannot be read was called missing, too.
+/// A user whose file cannot be read was reported as missing, too.
 #[test]
 fn unreadable_user_is_reported_once() {
     let forward =
@@ -376,10 +375,10 @@ fn unreadable_user_is_reported_once() {
     assert_eq!(messages(&files), [format!("cannot read {file}: it is not a regular file")]);
     let files = Files::new(&[("tollgate.toml", forward), ("users.d/ci.toml", "allow = 1")]);
     let others = ["wrong value for `allow`", "there is no user `me`"];
-    assert_eq!(messages(&files), others, "`ci` is there, and every file was read");
+    assert_eq!(messages(&files), others, "`ci` exists, and every file was read");
     let files = Files::new(&[("tollgate.toml", forward)]);
     let missing = ["there is no user `ci`", "there is no user `me`"];
-    assert_eq!(messages(&files), missing, "all that there is was read");
+    assert_eq!(messages(&files), missing, "every file was read");
 }
 
 #[test]
@@ -421,7 +420,7 @@ fn dangling_link_and_device_are_errors() {
     );
 }
 
-/// What broken configurations are made of.
+/// The pieces of broken configurations.
 const PIECES: [&str; 40] = [
     "[",
     "]",
@@ -466,7 +465,7 @@ const PIECES: [&str; 40] = [
 ];
 
 proptest::proptest! {
-    /// Whatever the text, it is refused with words and not with a panic, and every place lies in it.
+    /// Any text is rejected with an error and not with a panic, and every span lies within it.
     #[test]
     fn any_broken_text_is_explained(pieces in proptest::collection::vec(0..PIECES.len(), 0..40)) {
         let text: String = pieces.into_iter().map(|piece| PIECES[piece]).collect();

@@ -1,7 +1,8 @@
-//! Users and destinations: from their tables to users who can be recognised and a policy that judges them.
+//! Users and destinations: from their tables to users that can be identified and a policy that judges them.
 //!
-//! Promises: a name means one user, and so does a source address; every set that a rule refers to exists.
-//! Leaves to others: the meaning of rules (crate `policy`) and recognising users (`auth.rs`).
+//! Guarantees: a name means one user, and so does a source address. Every set that a rule refers to exists.
+//!
+//! Not handled here: the meaning of rules (crate `policy`) and the identification of clients (`identity`).
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -22,34 +23,35 @@ use crate::identity::users::{Credential, PasswordHash, TokenHash, UserName};
 /// Most users: each costs every reactor thread an account.
 const USERS_MAX: usize = 100_000;
 
-/// Most unlike costs of passwords: a log-in takes as long as one of each, some 50 ms.
+/// Most distinct costs of passwords: a login takes as long as one hash of each, some 50 ms.
 const PASSWORD_COSTS_MAX: usize = 8;
 
-/// Somebody whose flows are admitted and billed.
+/// A user whose flows are admitted and billed.
 #[derive(Clone, Debug)]
 pub struct User {
     /// The name.
     pub name: UserName,
     /// The user in this configuration's policy; as a number, the position in [`super::Config::users`].
     pub index: UserIndex,
-    /// A password or token; none for who is known by the source address, or by a forward listener, alone.
+    /// A password or token; `None` for a user that is identified only by the source address or by a forward
+    /// listener.
     pub credential: Option<Credential>,
-    /// Source networks. An address is the user's in whose network it lies that is the smallest.
+    /// Source networks. An address belongs to the user with the smallest network that holds it.
     pub from: Vec<IpNet>,
-    /// Destinations allowed, as rules print themselves.
+    /// Allowed destinations, in the text form of rules.
     pub allow: Vec<String>,
-    /// Destinations denied.
+    /// Denied destinations.
     pub deny: Vec<String>,
-    /// Most connections at the same time.
+    /// Most concurrent connections.
     pub connections_max: u32,
-    /// Whether the user is refused whatever he presents.
+    /// Whether the user is denied, whatever they present.
     pub disabled: bool,
-    /// The user file; none for a user of the configuration itself.
+    /// The user file; `None` for a user of the configuration itself.
     pub file: Option<PathBuf>,
 }
 
 impl User {
-    /// Whether the same is written of `other`, in whatever file.
+    /// Whether `other` has the same settings, in whatever file.
     pub(crate) fn is_written_as(&self, other: &User) -> bool {
         let User { name, index: _, credential, from, allow, deny, connections_max, disabled, file: _ } =
             other;
@@ -63,7 +65,7 @@ impl User {
     }
 }
 
-/// Complains about users who cannot be told apart, or not be recognised at all.
+/// Reports users that are ambiguous, or that no client can be.
 pub(super) fn check(raw: &RawConfig, report: &mut Report) {
     let mut seen: HashMap<&str, &RawUser> = HashMap::new();
     for user in &raw.users {
@@ -91,7 +93,7 @@ pub(super) fn check(raw: &RawConfig, report: &mut Report) {
     warn_unusable_users(raw, report);
 }
 
-/// The policy, or complaints.
+/// The policy; `None` if errors were reported.
 pub(super) fn policy(raw: &RawConfig, report: &mut Report) -> Option<Policy> {
     let mut builder = Builder::new();
     for RawDestination { name, span, table } in &raw.destinations {
@@ -108,7 +110,7 @@ pub(super) fn policy(raw: &RawConfig, report: &mut Report) -> Option<Policy> {
     }
     let mut by_name: HashMap<&str, &RawUser> = HashMap::new();
     for user in &raw.users {
-        // A second user of the same name was complained about already.
+        // A second user of the same name was reported already.
         if let Entry::Vacant(vacant) = by_name.entry(&user.name) {
             vacant.insert(user);
             let UserTable { allow, deny, resolve_for_networks, .. } = &user.table;
@@ -125,7 +127,7 @@ pub(super) fn policy(raw: &RawConfig, report: &mut Report) -> Option<Policy> {
     Some(policy)
 }
 
-/// Names users for whom `resolve_for_networks` does nothing.
+/// Warns of users for which `resolve_for_networks` has no effect.
 fn warn_needless_resolving(users: &HashMap<&str, &RawUser>, policy: &Policy, report: &mut Report) {
     for user in users.values().filter(|user| user.table.resolve_for_networks) {
         if policy.user(&user.name).is_some_and(|index| !policy.resolves_any_name(index)) {
@@ -136,7 +138,7 @@ fn warn_needless_resolving(users: &HashMap<&str, &RawUser>, policy: &Policy, rep
     }
 }
 
-/// The users, once [`check`] is content, in the order of the policy.
+/// The users, in the order of the policy. [`check`] must have found no error.
 pub(super) fn resolve(raw: RawConfig, policy: &Policy) -> Vec<User> {
     let connections_default = raw.limits.connections_per_user;
     let texts = |rules: &[Located<Rule>]| rules.iter().map(|rule| rule.value.to_string()).collect();
@@ -166,8 +168,8 @@ fn name_span(user: &RawUser) -> &Span {
     user.table.name.written().map_or(&user.span, |name| &name.span)
 }
 
-/// A user whose bound is the gateway's own may take every place of it; where there are others, that is hardly
-/// meant.
+/// Warns of a user whose bound is that of the gateway: they may take every connection, and there are other
+/// users.
 pub(super) fn warn_unshared_limit(raw: &RawConfig, report: &mut Report) {
     let (all, default) = (raw.limits.connections, raw.limits.connections_per_user);
     let bound = |user: &RawUser| user.table.connections.written().map_or(default, |own| own.value);
@@ -182,7 +184,8 @@ pub(super) fn warn_unshared_limit(raw: &RawConfig, report: &mut Report) {
     report.warning(Diagnostic::at(span, title).help(help));
 }
 
-/// A log-in makes a hash of each cost that passwords have, so that its time does not tell whose it is.
+/// Reports many distinct costs of passwords. A login computes a hash of each, so that its time reveals no
+/// user.
 fn check_costs(users: &[RawUser], report: &mut Report) {
     let mut costs = BTreeMap::new();
     for password in users.iter().filter_map(|user| user.table.password.written()) {
@@ -203,7 +206,7 @@ fn check_costs(users: &[RawUser], report: &mut Report) {
     }
 }
 
-/// Where networks of two users nest, the innermost decides; the same network cannot be two users'.
+/// Reports a network of two users. Where networks of two users nest, the innermost decides.
 fn check_sources(users: &[RawUser], report: &mut Report) {
     let mut seen: HashMap<IpNet, (&Located<IpNet>, &RawUser)> = HashMap::new();
     for user in users {
@@ -222,7 +225,7 @@ fn check_sources(users: &[RawUser], report: &mut Report) {
     }
 }
 
-/// What is allowed but can hardly be meant.
+/// Warns of users that no client can be, that every client is, or that may reach nothing.
 fn warn_unusable_users(raw: &RawConfig, report: &mut Report) {
     let forwarded: Vec<&UserName> =
         raw.listeners.iter().filter_map(|listener| listener.user.written()).map(|user| &user.value).collect();
@@ -231,7 +234,7 @@ fn warn_unusable_users(raw: &RawConfig, report: &mut Report) {
         let credential = table.password.written().is_some() || table.token.written().is_some();
         let known = credential || !table.from.is_empty();
         if !known && !forwarded.contains(&&user.name) {
-            let title = format!("nobody can be user `{}`", user.name);
+            let title = format!("no client can be user `{}`", user.name);
             let help = "it has no `password`, no `token`, no `from`, and no listener forwards for it";
             report.warning(Diagnostic::at(name_span(user), title).help(help));
         }
@@ -248,7 +251,7 @@ fn warn_unusable_users(raw: &RawConfig, report: &mut Report) {
     }
 }
 
-/// Finds the place of a policy's mistake.
+/// Finds the span of a mistake of the policy.
 struct MistakeLocator<'a> {
     raw: &'a RawConfig,
     users: &'a HashMap<&'a str, &'a RawUser>,
@@ -267,7 +270,7 @@ impl MistakeLocator<'_> {
                 }
             }
             other => {
-                // The texts say what is wrong and, after a semicolon, what to do.
+                // The texts contain the error and, after a semicolon, the remedy.
                 let text = other.to_string();
                 let (title, help) = text.split_once("; ").unwrap_or((&text, ""));
                 let diagnostic = Diagnostic::at(at, title);
@@ -280,7 +283,7 @@ impl MistakeLocator<'_> {
         match owner {
             Owner::Set(name) => {
                 let set = self.raw.destinations.iter().find(|set| set.name == *name);
-                let set = set.expect("the policy knows no other sets");
+                let set = set.expect("the policy was built from these sets");
                 let span = rule.and_then(|(kind, index)| match kind {
                     ListKind::Addresses => set.table.addresses.get(index).map(|network| &network.span),
                     _ => set.table.to.get(index).map(|rule| &rule.span),

@@ -1,7 +1,8 @@
-//! The types that a setting's value can have, and how each is written.
+//! The types of settings' values, and how each is written.
 //!
-//! Promises: a text that is accepted has one meaning, and an error says what to write instead. Leaves to
-//! others: which setting has which type (`settings.rs`), and where it was written (`read.rs`).
+//! Guarantees: an accepted text has one meaning, and an error says what to write instead.
+//!
+//! Not handled here: which setting has which type (`settings.rs`), and where it was written (`read.rs`).
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +18,7 @@ use super::read::{Scalar, kind_of};
 use super::schema::Setting;
 use crate::identity::users::{CredentialError, NameError, PasswordHash, TokenHash, UserName};
 
-/// Port of name servers that are given without one (RFC 1035 section 4.2).
+/// The default port of name servers (RFC 1035 section 4.2).
 const DNS_PORT: u16 = 53;
 
 /// Longest path or other free text in a setting, in bytes.
@@ -101,7 +102,7 @@ impl Scalar for Duration {
     }
 }
 
-/// A duration that may be left unlimited: `"none"`.
+/// A duration that may be unlimited: `"none"`.
 impl Scalar for Option<Duration> {
     const KIND: &'static str = "a duration or \"none\"";
 
@@ -113,7 +114,7 @@ impl Scalar for Option<Duration> {
     }
 }
 
-/// A directory that may be left to be found: `"auto"`.
+/// A directory that may be chosen automatically: `"auto"`.
 impl Scalar for Option<PathBuf> {
     const KIND: &'static str = "a directory or \"auto\"";
 
@@ -125,7 +126,7 @@ impl Scalar for Option<PathBuf> {
     }
 }
 
-/// A whole number with its unit (ms, s, m, h or d); `None` if it is none, or too large for a u64 of
+/// A whole number with its unit (ms, s, m, h or d); `None` if it is invalid, or too large for a u64 of
 /// milliseconds.
 pub fn duration(text: &str) -> Option<Duration> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -233,20 +234,20 @@ pub struct NameServer(pub SocketAddr);
 pub struct OwnAddress {
     /// The address.
     pub ip: IpAddr,
-    /// One port of it; without it, each port that is listened on.
+    /// One port of it; without one, each port of a listener.
     pub port: Option<u16>,
 }
 
-/// Where the log goes.
+/// The destination of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogTarget {
     /// Standard error.
     Stderr,
-    /// A file, appended to, opened again on USR1.
+    /// A file that is appended to, and reopened on SIGUSR1.
     File(PathBuf),
 }
 
-/// A realm as a `Proxy-Authenticate` header can quote it without escapes.
+/// A realm that a `Proxy-Authenticate` header can quote without escapes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Realm(Box<str>);
 

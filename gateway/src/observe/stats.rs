@@ -359,31 +359,33 @@ macro_rules! denied {
 denied! {
     /// No credentials, wrong ones, or those of a disabled user.
     Unauthenticated = "unauthenticated",
-    /// Too many failed credentials from the source: not looked at.
+    /// Too many failed credentials from the source: these were not checked.
     Throttled = "throttled",
-    /// Nothing allows the destination to the user.
+    /// No rule allows the destination to the user.
     NoRule = "no_rule",
     /// A `deny` rule names the destination.
     ByRule = "denied_by_rule",
-    /// What the name resolved to, or the address asked for, is not public, and no rule unlocks it.
+    /// The resolved or requested address is not public, and no rule allows it.
     AddressForbidden = "address_forbidden",
     /// The destination is the gateway itself.
     OwnAddress = "own_address",
-    /// The user has as many connections as he may.
+    /// The user has as many connections as they may.
     ConnectionCap = "connection_cap",
-    /// The user has as many names being looked up as they may.
+    /// The user has as many names in flight as they may.
     LookupShare = "lookup_share",
-    /// What the client sent is no request of a protocol that is spoken at this listener.
+    /// The client sent no valid request of a protocol that the listener accepts.
     Malformed = "malformed",
-    /// A well-formed request for something that the gateway does not do.
+    /// A well-formed request for something that the gateway does not support.
     Unsupported = "unsupported",
     /// The request was not complete at the greeting deadline.
     GreetingTimeout = "greeting_timeout",
-    /// The request was not complete in the time that is left of it while most handshakes are taken.
+    /// The request was not complete at the deadline that was shortened because most handshake slots were
+    /// taken.
     GreetingShortened = "greeting_shortened",
-    /// Every handshake was taken, another client came, and this one was the oldest of the source with most.
+    /// Every handshake slot was taken when another client came, and this one was the oldest of the source
+    /// with most.
     HandshakeDisplaced = "handshake_displaced",
-    /// The client went away, or failed, before it was answered.
+    /// The client left, or failed, before it got a response.
     ClientGone = "client_gone",
     /// The name does not resolve, or not in time.
     Dns = "dns",
@@ -391,11 +393,11 @@ denied! {
     ConnectRefused = "connect_refused",
     /// The destination did not answer in time.
     ConnectTimeout = "connect_timeout",
-    /// No way leads to the destination.
+    /// No route leads to the destination.
     Unreachable = "unreachable",
-    /// A bound of the gateway's own is reached: handshakes, connections, descriptors, jobs or the ledger.
+    /// A bound of the gateway itself is reached: handshakes, connections, descriptors, jobs or the ledger.
     Overload = "overload",
-    /// A failure that is the gateway's own fault.
+    /// A fault of the gateway itself.
     Internal = "internal",
 }
 

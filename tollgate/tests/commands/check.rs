@@ -77,7 +77,7 @@ fn findings_are_printed_as_json() {
         "file": "tollgate.toml",
         "line": 2,
         "column": 8,
-        "message": "nobody can be user `ci`",
+        "message": "no client can be user `ci`",
         "detail": null,
         "help": "it has no `password`, no `token`, no `from`, and no listener forwards for it",
     });
