@@ -158,12 +158,12 @@ fn denied(judgement: &Judgement<'_>, denial: Denial, address: Option<IpAddr>) ->
 
 /// The addresses of `dials` that do not lead back to the gateway: one that does is rejected once connected.
 fn without_own_addresses(policy: &Policy, dials: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
-    let kept = |address| match leads_back(policy, address) {
+    let unless_own = |address| match leads_back(policy, address) {
         Ok(true) => None,
         Ok(false) => Some(Ok(address)),
         Err(error) => Some(Err(error)),
     };
-    dials.into_iter().filter_map(kept).collect()
+    dials.into_iter().filter_map(unless_own).collect()
 }
 
 /// Resolves by the configuration, as a connection would.

@@ -57,9 +57,9 @@ impl FirstUser {
 ///
 /// # Errors
 /// The configuration is wrong, or the file cannot be made.
-pub fn first_start(given: &LoadOptions) -> Result<Option<FirstUser>, FirstStartError> {
+pub fn first_start(options: &LoadOptions) -> Result<Option<FirstUser>, FirstStartError> {
     // `--allow` is for a user that may not exist yet.
-    let config = Config::load(&LoadOptions { allow: Vec::new(), ..given.clone() })?;
+    let config = Config::load(&LoadOptions { allow: Vec::new(), ..options.clone() })?;
     if config.origin != Origin::Embedded || !config.users.is_empty() {
         return Ok(None);
     }

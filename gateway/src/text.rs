@@ -30,7 +30,7 @@ pub(crate) trait PutText {
 
     /// Appends all 32 hexadecimal digits of a number.
     fn put_hex(&mut self, number: u128) {
-        let digit = |place: usize| DIGITS[(number >> (4 * place)) as usize & 0xf];
+        let digit = |index: usize| DIGITS[(number >> (4 * index)) as usize & 0xf];
         self.put(&std::array::from_fn::<u8, 32, _>(|at| digit(31 - at)));
     }
 
@@ -40,9 +40,9 @@ pub(crate) trait PutText {
             IpAddr::V4(address) => self.put_v4(address),
             IpAddr::V6(address) => {
                 let mut buffer = [0; ADDRESS_BYTES_MAX];
-                let mut rest = &mut buffer[..];
-                write!(rest, "{address}").expect("the longest address fits");
-                let length = ADDRESS_BYTES_MAX - rest.len();
+                let mut remaining = &mut buffer[..];
+                write!(remaining, "{address}").expect("the longest address fits");
+                let length = ADDRESS_BYTES_MAX - remaining.len();
                 self.put(&buffer[..length]);
             }
         }

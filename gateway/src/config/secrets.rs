@@ -101,15 +101,15 @@ fn next_line(text: &str, at: usize) -> Range<usize> {
 
 /// The span of the value that belongs to the key around `at`, with its quotes.
 fn value_after(text: &str, at: usize) -> Range<usize> {
-    let rest = text[at..].trim_start_matches(in_key).trim_start_matches([' ', '\t', '=', ':']);
-    let start = text.len() - rest.len();
+    let after_key = text[at..].trim_start_matches(in_key).trim_start_matches([' ', '\t', '=', ':']);
+    let start = text.len() - after_key.len();
     for quotes in ["\"\"\"", "'''"] {
-        if let Some(inner) = rest.strip_prefix(quotes) {
+        if let Some(inner) = after_key.strip_prefix(quotes) {
             return start..inner.find(quotes).map_or(text.len(), |end| start + end + 2 * quotes.len());
         }
     }
-    let line = start..start + rest.find('\n').unwrap_or(rest.len());
-    match rest.chars().next() {
+    let line = start..start + after_key.find('\n').unwrap_or(after_key.len());
+    match after_key.chars().next() {
         Some(quote @ ('"' | '\'')) => {
             let inner = &text[line.start + 1..line.end];
             // A comment or another entry may follow. Anything else is part of the intended value.

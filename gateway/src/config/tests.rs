@@ -227,8 +227,8 @@ fn draft_is_checked_like_a_written_file() {
         "the draft replaces the file"
     );
     assert!(!files.path("users.d/new.toml").exists());
-    let gone = Some((files.path("users.d/ci.toml"), None));
-    assert!(Config::load(&LoadOptions { draft: gone, ..files.given() }).unwrap().users.is_empty());
+    let deleted = Some((files.path("users.d/ci.toml"), None));
+    assert!(Config::load(&LoadOptions { draft: deleted, ..files.given() }).unwrap().users.is_empty());
 }
 
 #[test]

@@ -259,11 +259,11 @@ struct MistakeLocator<'a> {
 
 impl MistakeLocator<'_> {
     fn diagnostic(&self, BuildError { place, mistake }: &BuildError) -> Diagnostic {
-        let at = self.span(&place.owner, place.rule);
+        let span = self.span(&place.owner, place.rule);
         match mistake {
             Mistake::UnknownSet { reference, .. } => {
                 let sets: Vec<&str> = self.raw.destinations.iter().map(|set| set.name.as_str()).collect();
-                let diagnostic = Diagnostic::at(at, format!("there is no set `@{reference}`"));
+                let diagnostic = Diagnostic::at(span, format!("there is no set `@{reference}`"));
                 match sets.is_empty() {
                     true => diagnostic.help(format!("write a table [destinations.{reference}]")),
                     false => suggest(diagnostic, reference, &sets),
@@ -273,7 +273,7 @@ impl MistakeLocator<'_> {
                 // The texts contain the error and, after a semicolon, the remedy.
                 let text = other.to_string();
                 let (title, help) = text.split_once("; ").unwrap_or((&text, ""));
-                let diagnostic = Diagnostic::at(at, title);
+                let diagnostic = Diagnostic::at(span, title);
                 if help.is_empty() { diagnostic } else { diagnostic.help(help) }
             }
         }

@@ -83,8 +83,8 @@ impl Backend for System {
                     Completed { reply: reply.unwrap_or_else(|_| failed(Failure::Panicked)), background: None }
                 }
                 Err(_elapsed) => {
-                    let rest = Box::pin(async { drop(call.await) });
-                    Completed { reply: Reply::failed(ResolveError::Timeout), background: Some(rest) }
+                    let background = Box::pin(async { drop(call.await) });
+                    Completed { reply: Reply::failed(ResolveError::Timeout), background: Some(background) }
                 }
             }
         }

@@ -96,8 +96,9 @@ fn expected_outcome(
 ) -> (String, Option<String>, Vec<SocketAddr>, bool) {
     let port = target.port.get();
     let rule = |verdict: &Verdict| verdict.rule.map(|rule| policy.rule_text(rule).to_owned());
-    let denied =
-        |verdict: &Verdict, is_asked| (verdict.reason.code().to_owned(), rule(verdict), Vec::new(), is_asked);
+    let denied = |verdict: &Verdict, is_looked_up| {
+        (verdict.reason.code().to_owned(), rule(verdict), Vec::new(), is_looked_up)
+    };
     let host = match &target.host {
         Host::Name(name) => Asked::Name(name.as_str()),
         Host::Address(address) => Asked::Address(*address),
@@ -106,7 +107,7 @@ fn expected_outcome(
     if let NameVerdict::Denied(verdict) = &name {
         return denied(verdict, false);
     }
-    let is_asked = matches!(host, Asked::Name(_));
+    let is_looked_up = matches!(host, Asked::Name(_));
     let found = match (&target.host, answer) {
         (Host::Address(address), _) => vec![*address],
         (Host::Name(_), Ok(answer)) => answer.addresses().to_vec(),
@@ -116,19 +117,20 @@ fn expected_outcome(
         .iter()
         .map(|&address| (SocketAddr::new(address, port), policy.judge_address(user, &name, address, port)))
         .collect();
-    let (allowed, refused): (Vec<_>, Vec<_>) = judged.iter().partition(|(_, verdict)| verdict.is_allowed());
+    let (allowed, rejected): (Vec<_>, Vec<_>) = judged.iter().partition(|(_, verdict)| verdict.is_allowed());
     let Some((first, verdict)) = allowed.first() else {
-        return denied(&refused[0].1, is_asked);
+        return denied(&rejected[0].1, is_looked_up);
     };
     // The first address's family begins, then the families alternate.
-    let of = |is_ipv6| allowed.iter().map(|(address, _)| *address).filter(move |it| it.is_ipv6() == is_ipv6);
-    let (mut own, mut other) = (of(first.is_ipv6()), of(!first.is_ipv6()));
+    let in_family =
+        |is_ipv6| allowed.iter().map(|(address, _)| *address).filter(move |it| it.is_ipv6() == is_ipv6);
+    let (mut own, mut other) = (in_family(first.is_ipv6()), in_family(!first.is_ipv6()));
     let mut dials = Vec::new();
     while dials.len() < allowed.len() {
         dials.extend(own.next());
         dials.extend(other.next());
     }
-    (verdict.reason.code().to_owned(), rule(verdict), dials, is_asked)
+    (verdict.reason.code().to_owned(), rule(verdict), dials, is_looked_up)
 }
 
 proptest! {
@@ -147,20 +149,20 @@ proptest! {
             let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
             let text = format!("{}:{port}", if is_name { name } else { &host });
             let target = Target::parse_authority(text.as_bytes()).unwrap();
-            let asked = Cell::new(0);
+            let lookups = Cell::new(0);
             let explanation = explain_by(&config, user, &target, |looked_up| {
-                asked.set(asked.get() + 1);
+                lookups.set(lookups.get() + 1);
                 assert_eq!(looked_up, name);
                 Ok(answer.clone())
             })
             .unwrap();
-            let (code, rule, dials, is_asked) = expected_outcome(&config.policy, user, &target, &answer);
+            let (code, rule, dials, is_looked_up) = expected_outcome(&config.policy, user, &target, &answer);
             let outcome = &explanation.outcome;
             prop_assert_eq!(outcome.code, &code, "{} {:?}", text, answer);
             prop_assert_eq!(&outcome.rule, &rule, "{} {:?}", text, answer);
             prop_assert_eq!(&outcome.dials, &dials, "{} {:?}", text, answer);
             prop_assert_eq!(outcome.allowed, !dials.is_empty());
-            prop_assert_eq!(asked.get(), usize::from(is_asked), "{} is looked up", text);
+            prop_assert_eq!(lookups.get(), usize::from(is_looked_up), "{} is looked up", text);
         }
     }
 }

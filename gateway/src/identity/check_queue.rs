@@ -210,11 +210,11 @@ impl<T> RankedChecks<T> {
     fn newest_of_largest_source(&self, rank: Rank, held_min: usize) -> Option<usize> {
         let mut sources: HashMap<IpAddr, (usize, usize)> = HashMap::new();
         for (at, queued) in self.checks.iter().enumerate().filter(|(_, queued)| queued.rank == rank) {
-            let (held, youngest) = sources.entry(queued.source).or_default();
-            (*held, *youngest) = (*held + 1, at);
+            let (held, newest) = sources.entry(queued.source).or_default();
+            (*held, *newest) = (*held + 1, at);
         }
         let largest = sources.into_values().max();
-        largest.filter(|(held, _)| *held >= held_min).map(|(_, youngest)| youngest)
+        largest.filter(|(held, _)| *held >= held_min).map(|(_, newest)| newest)
     }
 
     fn take(&mut self) -> Option<T> {
@@ -369,15 +369,15 @@ mod tests {
     fn last_rank_is_served_under_load() {
         let queue = NamedQueue::new(64);
         queue.put(FailingSource, 1, "failing");
-        let mut turns = 0;
+        let mut takes = 0;
         loop {
             (0..2).for_each(|_| _ = queue.put(KnownCredentials, 2, "known"));
-            turns += 1;
+            takes += 1;
             if queue.take().as_deref() == Some("failing") {
                 break;
             }
         }
-        assert_eq!(turns, OLDEST_INTERVAL);
+        assert_eq!(takes, OLDEST_INTERVAL);
     }
 
     #[test]

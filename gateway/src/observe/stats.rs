@@ -80,7 +80,8 @@ impl Stats {
     pub fn shortage(&self, now: Nanos) -> Option<ResourceExhausted> {
         let is_recent = |at: Nanos| at > Nanos(0) && now.since(at) < SHORTAGE_SPAN;
         let mut shortages = ResourceExhausted::ALL.into_iter();
-        shortages.find(|of| self.workers.iter().any(|worker| is_recent(worker.reactor.short_at(*of))))
+        shortages
+            .find(|resource| self.workers.iter().any(|worker| is_recent(worker.reactor.short_at(*resource))))
     }
 
     /// Accepts that failed because a resource was used up.

@@ -248,8 +248,8 @@ fn failure_counts_after_its_client_left() {
 fn disabled_user_costs_as_much_as_a_wrong_secret() {
     let limit = "[auth]\nfailures_per_minute = 1\n".to_owned();
     let secrets = [("ann", password("open sesame")), ("ci", token())];
-    let users = |rest: &str| {
-        let tables = secrets.iter().map(|(name, secret)| user(name, &format!("{secret}{rest}")));
+    let users = |more: &str| {
+        let tables = secrets.iter().map(|(name, secret)| user(name, &format!("{secret}{more}")));
         limit.clone() + &tables.collect::<String>()
     };
     let mut fixture = Fixture::new(&users(""));

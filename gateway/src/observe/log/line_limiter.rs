@@ -168,9 +168,12 @@ impl LineLimiter {
     /// lines stay counted. Returns the number of lines that stay counted.
     pub(crate) fn tell(&mut self, now: Nanos, mut report: impl FnMut(&SuppressedLines<'_>) -> bool) -> u64 {
         let users = self.users.iter_mut().flat_map(|(reason, buckets)| {
-            buckets.iter_mut().map(move |(name, it)| (Subject::User(name), *reason, it))
+            buckets.iter_mut().map(move |(name, bucket)| (Subject::User(name), *reason, bucket))
         });
-        let sources = self.sources.iter_mut().map(|((it, reason), of)| (Subject::Source(*it), *reason, of));
+        let sources = self
+            .sources
+            .iter_mut()
+            .map(|((network, reason), bucket)| (Subject::Source(*network), *reason, bucket));
         let mut buckets: Vec<_> = users.collect();
         let mut source_buckets: Vec<_> = sources.filter(|(.., bucket)| bucket.suppressed > 0).collect();
         source_buckets.sort_unstable_by_key(|(.., bucket)| std::cmp::Reverse(bucket.suppressed));
@@ -207,14 +210,14 @@ mod tests {
     }
 
     /// How many of `count` lines are admitted at `now`.
-    fn admitted(limiter: &mut LineLimiter, of: Subject<'_>, count: u32, now: Nanos) -> u32 {
-        (0..count).map(|_| u32::from(limiter.admits(of, MISSING, now))).sum()
+    fn admitted(limiter: &mut LineLimiter, subject: Subject<'_>, count: u32, now: Nanos) -> u32 {
+        (0..count).map(|_| u32::from(limiter.admits(subject, MISSING, now))).sum()
     }
 
     fn reported(limiter: &mut LineLimiter, now: Nanos) -> Vec<(Option<String>, u64)> {
         let mut reported = Vec::new();
-        let unreported = limiter.tell(now, |left_out| {
-            reported.push((left_out.subject.map(|subject| format!("{subject:?}")), left_out.lines));
+        let unreported = limiter.tell(now, |suppressed| {
+            reported.push((suppressed.subject.map(|subject| format!("{subject:?}")), suppressed.lines));
             true
         });
         assert_eq!(unreported, 0);
@@ -228,8 +231,8 @@ mod tests {
         assert_eq!(admitted(&mut limiter, source(2), 1, START), 1, "another source has its own bucket");
         assert_eq!(admitted(&mut limiter, source(1), 10, START + SECOND), 1);
         assert!(limiter.admits(source(1), "credentials_wrong", START), "another reason is another bucket");
-        let left_out = u64::from(1000 - SOURCE_BURST + 9);
-        assert_eq!(reported(&mut limiter, START + SECOND), [(Some("Source(10.0.0.1)".into()), left_out)]);
+        let suppressed = u64::from(1000 - SOURCE_BURST + 9);
+        assert_eq!(reported(&mut limiter, START + SECOND), [(Some("Source(10.0.0.1)".into()), suppressed)]);
         assert_eq!(reported(&mut limiter, START + SECOND), []);
         assert_eq!(admitted(&mut limiter, source(1), 1000, START + 60 * SECOND), SOURCE_BURST);
     }

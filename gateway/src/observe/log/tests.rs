@@ -271,9 +271,9 @@ fn close_writes_all_events_in_thread_order() {
     }
     log.close();
     let (flows, others) = read(&directory.path().join("log"));
-    let of = |parity| flows.iter().copied().filter(|flow| flow % 2 == parity).collect::<Vec<_>>();
-    assert_eq!(of(0), (0..RING_EVENTS).step_by(2).collect::<Vec<_>>());
-    assert_eq!(of(1), (1..RING_EVENTS).step_by(2).collect::<Vec<_>>());
+    let with_parity = |parity| flows.iter().copied().filter(|flow| flow % 2 == parity).collect::<Vec<_>>();
+    assert_eq!(with_parity(0), (0..RING_EVENTS).step_by(2).collect::<Vec<_>>());
+    assert_eq!(with_parity(1), (1..RING_EVENTS).step_by(2).collect::<Vec<_>>());
     assert_eq!((others, stats.log_dropped()), (Vec::new(), 0));
 }
 
@@ -379,8 +379,8 @@ fn nearly_full_disk_withholds_unknown_client_lines() {
     log.thread.reserve.is_reached = true;
     let unknown = Event { decision: Decision::Deny, ..event_with_texts("", "a", "") };
     let claimed = Event { is_claimed: true, ..event_with_texts("root", "a", "") };
-    let left_out = Event { kind: EventKind::Suppressed(5), ..unknown };
-    for event in [unknown, claimed, left_out, numbered(7)] {
+    let suppressed = Event { kind: EventKind::Suppressed(5), ..unknown };
+    for event in [unknown, claimed, suppressed, numbered(7)] {
         log.senders[0].push(&event, &NOTHING_MORE);
     }
     log.drain();
