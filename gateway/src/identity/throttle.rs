@@ -4,8 +4,8 @@
 //! budget allows one attempt at a time. Throttled attempts cost nothing, so waiting always helps. No budget
 //! belongs to a user alone. So nothing that comes from one address locks a user out at another.
 //!
-//! Not handled here: the clock and the settings. A budget is exact because checks are consulted and counted
-//! one after another (`shared.rs`).
+//! Not handled here: the clock and the settings. A budget is exact because checks are made and
+//! counted one after another (`shared.rs`).
 //!
 //! | budget of | failures in a minute | what it bounds |
 //! |---|---|---|
