@@ -79,8 +79,8 @@ mod model {
     /// See the file's header.
     #[derive(Debug)]
     pub struct Alarm {
-        set_for: Mutex<Nanos>,
-        rings: Condvar,
+        deadline: Mutex<Nanos>,
+        changed: Condvar,
     }
 
     impl Alarm {
@@ -89,7 +89,7 @@ mod model {
         /// # Errors
         /// None.
         pub fn new() -> io::Result<Alarm> {
-            Ok(Alarm { set_for: Mutex::new(Nanos::NEVER), rings: Condvar::new() })
+            Ok(Alarm { deadline: Mutex::new(Nanos::NEVER), changed: Condvar::new() })
         }
 
         /// What time it is when a model begins: the same in each run of it.
@@ -99,17 +99,17 @@ mod model {
 
         /// Has it ring at `when`.
         pub fn set(&self, when: Nanos) {
-            *self.set_for.lock().unwrap_or_else(PoisonError::into_inner) = when;
-            self.rings.notify_one();
+            *self.deadline.lock().unwrap_or_else(PoisonError::into_inner) = when;
+            self.changed.notify_one();
         }
 
         /// Sleeps until it rings, and says for when it was set.
         pub fn wait(&self) -> Nanos {
-            let mut set_for = self.set_for.lock().unwrap_or_else(PoisonError::into_inner);
-            while *set_for == Nanos::NEVER {
-                set_for = self.rings.wait(set_for).unwrap_or_else(PoisonError::into_inner);
+            let mut deadline = self.deadline.lock().unwrap_or_else(PoisonError::into_inner);
+            while *deadline == Nanos::NEVER {
+                deadline = self.changed.wait(deadline).unwrap_or_else(PoisonError::into_inner);
             }
-            std::mem::replace(&mut *set_for, Nanos::NEVER)
+            std::mem::replace(&mut *deadline, Nanos::NEVER)
         }
     }
 }
@@ -121,7 +121,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn rings_at_the_time_last_set_and_never_before() {
+    fn alarm_rings_at_the_last_set_time_not_before() {
         let alarm = Alarm::new().unwrap();
         alarm.set(Nanos(0));
         alarm.wait();
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn another_thread_brings_it_forward_during_the_sleep() {
+    fn earlier_set_during_wait_ends_it() {
         let alarm = Alarm::new().unwrap();
         alarm.set(monotonic() + Duration::from_secs(3600));
         std::thread::scope(|scope| {

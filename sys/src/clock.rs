@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::steady::Steady;
+use crate::step_filter::StepFilter;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -58,8 +58,8 @@ pub fn wall() -> WallNanos {
 /// The wall clock for bills: as [`wall`], but a step forward counts only when it has lasted for a minute,
 /// lest a short one puts flows into hours that have not come. A machine that slept has made no step.
 pub fn steady_wall() -> WallNanos {
-    static STEADY: Steady = Steady::new();
-    WallNanos(STEADY.read(read(ClockId::Realtime), read(ClockId::Boottime)))
+    static STEP_FILTER: StepFilter = StepFilter::new();
+    WallNanos(STEP_FILTER.read(read(ClockId::Realtime), read(ClockId::Boottime)))
 }
 
 /// CPU time that the calling thread has used since it began (`CLOCK_THREAD_CPUTIME_ID`): it stands still
@@ -98,30 +98,30 @@ mod tests {
     }
 
     #[test]
-    fn arithmetic_saturates_instead_of_wrapping() {
+    fn arithmetic_saturates() {
         assert_eq!(Nanos(5).since(Nanos(7)), Duration::ZERO);
         assert_eq!(Nanos(7) + Duration::MAX, Nanos::NEVER);
         assert_eq!(Nanos(7) + Duration::from_nanos(3), Nanos(10));
     }
 
     #[test]
-    fn cpu_time_grows_by_work_and_is_of_one_thread() {
+    fn thread_cpu_time_counts_own_work_only() {
         let before = thread_cpu();
-        let mut turns = 0u64;
+        let mut iterations = 0u64;
         while thread_cpu() == before {
-            turns = std::hint::black_box(turns + 1);
+            iterations = std::hint::black_box(iterations + 1);
         }
         let fresh = std::thread::spawn(thread_cpu).join().unwrap();
         let work = Duration::from_millis(20);
         while thread_cpu() - before < work {
-            turns = std::hint::black_box(turns + 1);
+            iterations = std::hint::black_box(iterations + 1);
         }
         assert!(fresh < thread_cpu());
     }
 
     #[test]
-    fn wall_clock_is_of_this_century() {
-        let year_2020 = 1_577_836_800 * NANOS_PER_SECOND;
-        assert!(wall().0 > year_2020);
+    fn wall_clock_is_after_2020() {
+        let start_of_2020 = 1_577_836_800 * NANOS_PER_SECOND;
+        assert!(wall().0 > start_of_2020);
     }
 }

@@ -15,25 +15,25 @@ pub const ENABLED: bool = cfg!(feature = "crash");
 pub fn point(_name: &'static str) {}
 
 #[cfg(feature = "crash")]
-pub(crate) use aimed::pretended_boot;
+pub(crate) use armed::pretended_boot;
 #[cfg(feature = "crash")]
-pub use aimed::{aim, point, pretend_boot};
+pub use armed::{aim, point, pretend_boot};
 
 #[cfg(feature = "crash")]
-mod aimed {
+mod armed {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use rustix::process::{Signal, getpid, kill_process};
 
-    static AIM: OnceLock<Aim> = OnceLock::new();
-    static BOOT: OnceLock<u128> = OnceLock::new();
+    static ARMED: OnceLock<ArmedPoint> = OnceLock::new();
+    static BOOT_ID: OnceLock<u128> = OnceLock::new();
 
-    struct Aim {
+    struct ArmedPoint {
         name: String,
         /// The arrival that is deadly, counted from 1.
         nth: u64,
-        arrivals: AtomicU64,
+        hits: AtomicU64,
     }
 
     /// Makes one arrival deadly: `target` is `name:n`. Once per process.
@@ -43,30 +43,30 @@ mod aimed {
     pub fn aim(target: &str) -> Result<(), &'static str> {
         let (name, nth) = target.rsplit_once(':').ok_or("a crash point is written name:n")?;
         let nth = nth.parse().map_err(|_| "the arrival at a crash point is a number")?;
-        let aim = Aim { name: name.to_owned(), nth, arrivals: AtomicU64::new(0) };
-        AIM.set(aim).map_err(|_| "a process is aimed at once")
+        let armed = ArmedPoint { name: name.to_owned(), nth, hits: AtomicU64::new(0) };
+        ARMED.set(armed).map_err(|_| "a process is aimed at once")
     }
 
     /// Makes `boot` the boot of the machine, for this process. The first call counts.
     pub fn pretend_boot(boot: u128) {
-        BOOT.get_or_init(|| boot);
+        BOOT_ID.get_or_init(|| boot);
     }
 
     /// The boot that this process is to believe in, if it is another one than the machine's.
     pub(crate) fn pretended_boot() -> Option<u128> {
-        BOOT.get().copied()
+        BOOT_ID.get().copied()
     }
 
     /// A place at which a kill test may end the process.
     pub fn point(name: &'static str) {
-        let Some(aim) = AIM.get() else { return };
+        let Some(armed) = ARMED.get() else { return };
         // Relaxed: the count orders nothing, each arrival only needs a number of its own.
-        if aim.name == name && aim.arrivals.fetch_add(1, Ordering::Relaxed) + 1 == aim.nth {
-            die();
+        if armed.name == name && armed.hits.fetch_add(1, Ordering::Relaxed) + 1 == armed.nth {
+            kill_self();
         }
     }
 
-    fn die() -> ! {
+    fn kill_self() -> ! {
         // The signal is delivered before the call returns to this thread; should it not be, nothing that
         // comes after the point may happen all the same.
         loop {
@@ -79,7 +79,7 @@ mod aimed {
         use super::*;
 
         #[test]
-        fn what_is_no_target_is_refused_and_other_points_are_harmless() {
+        fn malformed_targets_fail_other_points_pass() {
             assert!(aim("journal.written").is_err());
             assert!(aim("journal.written:soon").is_err());
             aim("journal.written:2").unwrap();

@@ -19,9 +19,9 @@ pub struct DiskSpace {
 /// # Errors
 /// Those of fstatvfs(3).
 pub fn space(file: &File) -> io::Result<DiskSpace> {
-    let found = fstatvfs(file)?;
-    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
-    Ok(DiskSpace { bytes: bytes(found.f_blocks), free_bytes: bytes(found.f_bavail) })
+    let stat = fstatvfs(file)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+    Ok(DiskSpace { bytes: bytes(stat.f_blocks), free_bytes: bytes(stat.f_bavail) })
 }
 
 /// Whether the file system of `file` is mounted read-only.

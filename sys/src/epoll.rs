@@ -86,7 +86,7 @@ pub struct Epoll {
     descriptor: OwnedFd,
     /// Whether a wait has found that there is no `epoll_pwait2`: before Linux 5.11, and in programs that
     /// run others and do not know the call, such as older valgrinds. Relaxed: it stands alone.
-    lacks_nanoseconds: AtomicBool,
+    lacks_pwait2: AtomicBool,
 }
 
 impl Epoll {
@@ -96,7 +96,7 @@ impl Epoll {
     /// `EMFILE`, `ENFILE` or `ENOMEM` of `epoll_create1`.
     pub fn new() -> io::Result<Epoll> {
         let descriptor = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Epoll { descriptor, lacks_nanoseconds: AtomicBool::new(false) })
+        Ok(Epoll { descriptor, lacks_pwait2: AtomicBool::new(false) })
     }
 
     /// Watches `source`. A source that is already ready gives an event at the next wait, edge-triggered
@@ -130,7 +130,7 @@ impl Epoll {
     /// # Errors
     /// None that the caller can cause.
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
-        if self.lacks_nanoseconds.load(Ordering::Relaxed) {
+        if self.lacks_pwait2.load(Ordering::Relaxed) {
             return self.wait_milliseconds(events, timeout);
         }
         events.list.clear();
@@ -141,7 +141,7 @@ impl Epoll {
         match epoll::wait(&self.descriptor, spare_capacity(&mut events.list), timespec.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(rustix::io::Errno::NOSYS) => {
-                self.lacks_nanoseconds.store(true, Ordering::Relaxed);
+                self.lacks_pwait2.store(true, Ordering::Relaxed);
                 self.wait_milliseconds(events, timeout)
             }
             Err(error) => Err(error.into()),
@@ -200,7 +200,7 @@ impl Events {
     pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
         self.list.iter().map(|event| {
             let (flags, data) = (event.flags, event.data);
-            Event { token: data.u64(), readiness: Readiness::of(flags) }
+            Event { token: data.u64(), readiness: Readiness::from_flags(flags) }
         })
     }
 }
@@ -213,10 +213,10 @@ impl Readiness {
         self.end = self.end.max(later.end);
     }
 
-    fn of(flags: EventFlags) -> Readiness {
+    fn from_flags(flags: EventFlags) -> Readiness {
         let broken = EventFlags::ERR | EventFlags::HUP;
         // HUP without an error means that both directions have ended, which RDHUP says of the one read.
-        let tail = if flags.contains(EventFlags::ERR) {
+        let end = if flags.contains(EventFlags::ERR) {
             StreamEnd::Broken
         } else if flags.contains(EventFlags::PRI) {
             StreamEnd::Urgent
@@ -230,7 +230,7 @@ impl Readiness {
         Readiness {
             readable: flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::PRI | broken),
             writable: flags.intersects(EventFlags::OUT | broken),
-            end: tail,
+            end,
         }
     }
 }
@@ -272,21 +272,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tail_is_as_bad_as_the_worst_that_is_told() {
-        let tail = |flags| Readiness::of(flags).end;
+    fn worst_flag_decides_the_stream_end() {
+        let end_of = |flags| Readiness::from_flags(flags).end;
         let end = EventFlags::IN | EventFlags::RDHUP;
-        assert_eq!(tail(EventFlags::IN | EventFlags::OUT), StreamEnd::Open);
-        assert_eq!(tail(end), StreamEnd::Ended);
-        assert_eq!(tail(end | EventFlags::HUP), StreamEnd::Ended);
-        assert_eq!(tail(end | EventFlags::PRI), StreamEnd::Urgent);
-        assert_eq!(tail(end | EventFlags::PRI | EventFlags::HUP | EventFlags::ERR), StreamEnd::Broken);
+        assert_eq!(end_of(EventFlags::IN | EventFlags::OUT), StreamEnd::Open);
+        assert_eq!(end_of(end), StreamEnd::Ended);
+        assert_eq!(end_of(end | EventFlags::HUP), StreamEnd::Ended);
+        assert_eq!(end_of(end | EventFlags::PRI), StreamEnd::Urgent);
+        assert_eq!(end_of(end | EventFlags::PRI | EventFlags::HUP | EventFlags::ERR), StreamEnd::Broken);
         let sorted =
             [StreamEnd::Open, StreamEnd::Ended, StreamEnd::Unclear, StreamEnd::Urgent, StreamEnd::Broken];
         assert!(sorted.is_sorted(), "an end that was told never hides what is worse");
     }
 
     #[test]
-    fn a_signal_wakes_until_it_is_cleared() {
+    fn wake_up_stays_readable_until_cleared() {
         let (epoll, wake_up) = (Epoll::new().unwrap(), WakeUp::new().unwrap());
         let mut events = Events::with_capacity(4);
         epoll.add(&wake_up, 0xdead_beef_0000_0001, Trigger::LevelRead).unwrap();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_in_milliseconds_is_never_too_short() {
+    fn milliseconds_are_rounded_up() {
         let cases = [
             (None, -1),
             (Some(Duration::ZERO), 0),
@@ -322,9 +322,9 @@ mod tests {
     }
 
     #[test]
-    fn without_nanoseconds_a_wait_gives_the_same_events() {
+    fn epoll_pwait_fallback_reports_the_same_events() {
         let (epoll, wake_up) = (Epoll::new().unwrap(), WakeUp::new().unwrap());
-        epoll.lacks_nanoseconds.store(true, Ordering::Relaxed);
+        epoll.lacks_pwait2.store(true, Ordering::Relaxed);
         let mut events = Events::with_capacity(4);
         epoll.add(&wake_up, 0xdead_beef_0000_0001, Trigger::LevelRead).unwrap();
         epoll.wait(&mut events, Some(Duration::from_nanos(1))).unwrap();
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn deleting_ends_the_watch() {
+    fn deleted_source_reports_no_events() {
         let (epoll, wake_up) = (Epoll::new().unwrap(), WakeUp::new().unwrap());
         let mut events = Events::with_capacity(4);
         epoll.add(&wake_up, 1, Trigger::LevelRead).unwrap();

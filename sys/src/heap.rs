@@ -29,14 +29,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_block_is_a_mapping_whatever_was_freed() {
+    fn large_blocks_stay_mappings_after_frees() {
         map_large_blocks();
         drop(std::hint::black_box(vec![1_u8; 8 << 20]));
         // Larger than what is free in an arena, which is used first.
         let blocks: Vec<_> = (0..8).map(|_| vec![1_u8; 4 << 20]).collect();
         // The header of a mapped block is two words at the start of a page.
         let header = 2 * size_of::<usize>();
-        let places: Vec<_> = blocks.iter().map(|block| block.as_ptr() as usize % 4096).collect();
-        assert_eq!(places, [header; 8]);
+        let offsets: Vec<_> = blocks.iter().map(|block| block.as_ptr() as usize % 4096).collect();
+        assert_eq!(offsets, [header; 8]);
     }
 }

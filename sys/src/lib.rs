@@ -37,6 +37,6 @@ pub mod send_audit;
 pub mod socket;
 pub mod splice;
 pub mod stack;
-mod steady;
+mod step_filter;
 pub mod sync;
 pub mod thread;

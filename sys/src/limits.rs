@@ -44,8 +44,8 @@ pub fn descriptors() -> (u64, u64) {
 /// Those of setrlimit(2); none is expected.
 pub fn raise_descriptors() -> io::Result<u64> {
     // A hard limit from before `fs.nr_open` was lowered would be refused with EPERM, though it is there.
-    let most = ProcRoot::machine().number("/proc/sys/fs/nr_open").ok();
-    let maximum = getrlimit(Resource::Nofile).maximum.into_iter().chain(most).min();
+    let ceiling = ProcRoot::machine().number("/proc/sys/fs/nr_open").ok();
+    let maximum = getrlimit(Resource::Nofile).maximum.into_iter().chain(ceiling).min();
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
     Ok(descriptors().0)
 }
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_states_its_limits() {
+    fn descriptor_and_cpu_limits_are_plausible() {
         let (soft, hard) = descriptors();
         assert!(0 < soft && soft <= hard);
         assert!(descriptors_open().unwrap() >= 3);

@@ -35,16 +35,16 @@ pub const CAPACITY_MAX: usize = WORDS * 64;
 /// Panics unless `capacity` lies between 1 and [`CAPACITY_MAX`].
 pub fn mailbox<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     assert!((1..=CAPACITY_MAX).contains(&capacity), "a mailbox holds 1 to {CAPACITY_MAX}, not {capacity}");
-    let bits_of = |word: usize| match capacity.saturating_sub(word * 64) {
+    let bits_in = |word: usize| match capacity.saturating_sub(word * 64) {
         0 => 0,
-        rest => u64::MAX >> (64 - rest.min(64)),
+        slots_left => u64::MAX >> (64 - slots_left.min(64)),
     };
     let shared = Arc::new(Shared {
-        free: Padded(std::array::from_fn(|word| AtomicU64::new(bits_of(word)))),
+        free: Padded(std::array::from_fn(|word| AtomicU64::new(bits_in(word)))),
         filled: Padded(std::array::from_fn(|_| AtomicU64::new(0))),
         slots: (0..capacity).map(|_| Slot(UnsafeCell::new(MaybeUninit::uninit()))).collect(),
     });
-    (Sender(Arc::clone(&shared)), Receiver { shared, opened: [0; WORDS] })
+    (Sender(Arc::clone(&shared)), Receiver { shared, batch: [0; WORDS] })
 }
 
 /// The end that puts values in; any number of threads may have one.
@@ -106,40 +106,40 @@ impl<T> Clone for Sender<T> {
 pub struct Receiver<T> {
     shared: Arc<Shared<T>>,
     /// Bits taken out of `filled` whose values are not taken yet.
-    opened: [u64; WORDS],
+    batch: [u64; WORDS],
 }
 
 impl<T: Send> Receiver<T> {
     /// Takes a value out, if one is there.
     pub fn pop(&mut self) -> Option<T> {
-        if self.opened == [0; WORDS] {
-            self.open();
+        if self.batch == [0; WORDS] {
+            self.fetch_batch();
         }
-        self.take_opened()
+        self.pop_from_batch()
     }
 
     /// Whether nothing waits. A sender may put something in right after.
     pub fn is_empty(&self) -> bool {
-        self.opened == [0; WORDS] && self.shared.filled.0.iter().all(|word| word.load(Ordering::Relaxed) == 0)
+        self.batch == [0; WORDS] && self.shared.filled.0.iter().all(|word| word.load(Ordering::Relaxed) == 0)
     }
 
     /// Takes over everything that waits.
-    fn open(&mut self) {
-        for (opened, filled) in self.opened.iter_mut().zip(&self.shared.filled.0) {
+    fn fetch_batch(&mut self) {
+        for (batch, filled) in self.batch.iter_mut().zip(&self.shared.filled.0) {
             // A look before the swap: mostly nothing is there, and the line may stay where it is.
             if filled.load(Ordering::Relaxed) != 0 {
                 // Acquire pairs with the Release in `send`.
-                *opened = filled.swap(0, Ordering::Acquire);
+                *batch = filled.swap(0, Ordering::Acquire);
             }
         }
     }
 }
 
 impl<T> Receiver<T> {
-    fn take_opened(&mut self) -> Option<T> {
-        let word = self.opened.iter().position(|bits| *bits != 0)?;
-        let bit = self.opened[word] & self.opened[word].wrapping_neg();
-        self.opened[word] &= !bit;
+    fn pop_from_batch(&mut self) -> Option<T> {
+        let word = self.batch.iter().position(|bits| *bits != 0)?;
+        let bit = self.batch[word] & self.batch[word].wrapping_neg();
+        self.batch[word] &= !bit;
         let value = self.shared.slot(word, bit).with(|slot| {
             // SAFETY: the bit was in `filled`, so a sender has put a value in, and the slot is ours (rule 2);
             // it is read once, since the bit is out of `opened` now, and not again before a sender wrote it.
@@ -154,8 +154,8 @@ impl<T> Receiver<T> {
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
         // What was opened is in neither set, so nobody else would find it.
-        while self.opened != [0; WORDS] {
-            drop(self.take_opened());
+        while self.batch != [0; WORDS] {
+            drop(self.pop_from_batch());
         }
     }
 }
@@ -208,15 +208,15 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn a_full_mailbox_gives_the_value_back() {
+    fn full_mailbox_returns_the_value() {
         for capacity in [1, 63, 64, 65, CAPACITY_MAX] {
             let (sender, mut receiver) = mailbox(capacity);
             assert!(sender.is_empty() && receiver.is_empty());
             (0..capacity).for_each(|value| sender.send(value).expect("there is room"));
             assert_eq!(sender.send(999), Err(999));
             assert_eq!(sender.len(), capacity);
-            let taken: HashSet<usize> = std::iter::from_fn(|| receiver.pop()).collect();
-            assert_eq!(taken, (0..capacity).collect());
+            let received: HashSet<usize> = std::iter::from_fn(|| receiver.pop()).collect();
+            assert_eq!(received, (0..capacity).collect());
             assert!(receiver.is_empty());
             assert_eq!(sender.send(999), Ok(()));
             assert_eq!(receiver.pop(), Some(999));
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_taken_before_what_comes_later() {
+    fn queued_values_precede_later_ones() {
         let (sender, mut receiver) = mailbox(4);
         (1..=3).for_each(|value| sender.send(value).expect("there is room"));
         // Its slot is the lowest, and free again: what is put there must not overtake 2 and 3.
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_takes_is_dropped_once() {
+    fn unreceived_values_are_dropped_once() {
         let value = Arc::new(());
         let (sender, mut receiver) = mailbox(8);
         (0..5).for_each(|_| assert!(sender.send(Arc::clone(&value)).is_ok()));
@@ -247,12 +247,12 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "a mailbox holds 1 to 256")]
-    fn a_mailbox_without_slots_is_refused() {
+    fn zero_capacity_is_refused() {
         mailbox::<u32>(0);
     }
 
     #[test]
-    fn nothing_is_lost_or_torn_between_threads() {
+    fn values_cross_threads_once_and_intact() {
         const SENDERS: u64 = 3;
         const VALUES: u64 = 50_000;
         let (sender, mut receiver) = mailbox::<[u64; 8]>(16);

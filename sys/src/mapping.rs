@@ -65,7 +65,7 @@ impl SharedWords {
         match &self.0 {
             Words::Heap(words) => words,
             #[cfg(any(loom, shuttle))]
-            Words::Mapped(_) => only_the_heap_is_explored(),
+            Words::Mapped(_) => panic_on_mapped_words(),
             // SAFETY: the mapping is valid for reads and writes of `bytes` bytes until it is dropped, is
             // aligned to a page, and every access by this process goes through these atomics; what other
             // processes do to the file's pages is a race of whole words, which atomics permit.
@@ -129,7 +129,7 @@ pub fn prefetch(word: &AtomicU64) {
 pub fn is_in_memory(file: &File) -> bool {
     /// `statfs(2)`.
     const TMPFS_MAGIC: u64 = 0x0102_1994;
-    fstatfs(file).is_ok_and(|found| found.f_type as u64 == TMPFS_MAGIC)
+    fstatfs(file).is_ok_and(|stat| stat.f_type as u64 == TMPFS_MAGIC)
 }
 
 /// Has a store into a mapping of `file`, which is new and empty, never take room from its disk once its own
@@ -141,15 +141,15 @@ pub fn is_in_memory(file: &File) -> bool {
 pub fn keep_in_place(file: &File) -> io::Result<()> {
     /// `statfs(2)`, and the sources of those that it does not list.
     const BTRFS_MAGIC: u64 = 0x9123_683e;
-    const ELSEWHERE: [(u64, &str); 4] =
+    const COPY_ON_WRITE: [(u64, &str); 4] =
         [(0x2fc1_2fc1, "zfs"), (0xca45_1a4e, "bcachefs"), (0xf2f5_2010, "f2fs"), (0x3434, "nilfs")];
     // Of as many bits as `f_type` has on machines of 32.
-    let kind = fstatfs(file)?.f_type as u64 & 0xffff_ffff;
-    if kind == BTRFS_MAGIC {
+    let fs_type = fstatfs(file)?.f_type as u64 & 0xffff_ffff;
+    if fs_type == BTRFS_MAGIC {
         let flags = ioctl_getflags(file)?;
         return Ok(ioctl_setflags(file, flags | IFlags::NOCOW)?);
     }
-    match ELSEWHERE.iter().find(|(magic, _)| *magic == kind) {
+    match COPY_ON_WRITE.iter().find(|(magic, _)| *magic == fs_type) {
         None => Ok(()),
         Some((_, name)) => Err(io::Error::new(
             io::ErrorKind::Unsupported,
@@ -173,7 +173,7 @@ fn load(word: &AtomicU64) -> u64 {
 
 /// The atomics of model checkers are larger than a word: what they explore uses the heap.
 #[cfg(any(loom, shuttle))]
-fn only_the_heap_is_explored() -> ! {
+fn panic_on_mapped_words() -> ! {
     panic!("a file cannot be mapped in a model")
 }
 
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_stored_is_in_the_file_and_seen_by_others() {
+    fn stored_words_reach_the_file_and_other_views() {
         let file = tempfile().unwrap();
         let words = SharedWords::of_file(&file, 1024).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 8192);
@@ -252,20 +252,20 @@ mod tests {
         words.words()[1023].store(0x0102_0304, Ordering::Release);
         assert_eq!(view.word(1023), 0x0102_0304);
         drop(words);
-        let again = SharedWords::of_file(&file, 1024).unwrap();
-        assert_eq!(again.words()[1023].load(Ordering::Acquire), 0x0102_0304);
+        let reopened = SharedWords::of_file(&file, 1024).unwrap();
+        assert_eq!(reopened.words()[1023].load(Ordering::Acquire), 0x0102_0304);
     }
 
     #[test]
     #[should_panic(expected = "word 512 of 512")]
-    fn a_view_has_an_end() {
+    fn word_beyond_the_view_panics() {
         let file = tempfile().unwrap();
         let _words = SharedWords::of_file(&file, 512).unwrap();
         SharedView::of_file(&file).unwrap().word(512);
     }
 
     #[test]
-    fn an_empty_file_is_refused() {
+    fn empty_file_is_refused() {
         assert!(SharedView::of_file(&tempfile().unwrap()).is_err());
     }
 }

@@ -38,7 +38,7 @@ mod tests {
     use std::sync::Arc;
 
     /// Its size is that of the bytes, of an Arc and of the Option around both.
-    fn holding<const BYTES: usize>(held: Arc<()>) -> OnceFn<u8, usize> {
+    fn capturing<const BYTES: usize>(held: Arc<()>) -> OnceFn<u8, usize> {
         let bytes = [1; BYTES];
         OnceFn::new(move |argument| {
             let _held = held;
@@ -47,19 +47,19 @@ mod tests {
     }
 
     #[test]
-    fn small_and_large_ones_are_called_and_dropped_once() {
+    fn small_and_large_closures_are_dropped_once() {
         let held = Arc::new(());
-        assert!(holding::<48>(Arc::clone(&held)).is_inline());
-        assert_eq!(holding::<48>(Arc::clone(&held)).call(2), 50);
-        assert!(!holding::<100>(Arc::clone(&held)).is_inline());
-        assert_eq!(holding::<100>(Arc::clone(&held)).call(2), 102);
+        assert!(capturing::<48>(Arc::clone(&held)).is_inline());
+        assert_eq!(capturing::<48>(Arc::clone(&held)).call(2), 50);
+        assert!(!capturing::<100>(Arc::clone(&held)).is_inline());
+        assert_eq!(capturing::<100>(Arc::clone(&held)).call(2), 102);
         assert_eq!(Arc::strong_count(&held), 1);
     }
 
     #[test]
-    fn it_goes_to_another_thread() {
+    fn closure_runs_on_another_thread() {
         let held = Arc::new(());
-        let call = holding::<40>(Arc::clone(&held));
+        let call = capturing::<40>(Arc::clone(&held));
         assert_eq!(std::thread::spawn(move || call.call(1)).join().unwrap(), 41);
         assert_eq!(Arc::strong_count(&held), 1);
     }

@@ -36,8 +36,8 @@ mod futex {
 
         /// Takes the token, and sleeps until there is one.
         pub fn park(&self) {
-            let taken = self.park_until(Nanos::NEVER);
-            debug_assert!(taken, "that moment never comes");
+            let had_token = self.park_until(Nanos::NEVER);
+            debug_assert!(had_token, "that moment never comes");
         }
 
         /// As [`Parker::park`], for at most so long; whether there was a token.
@@ -45,19 +45,20 @@ mod futex {
             self.park_until(monotonic() + span)
         }
 
-        fn park_until(&self, until: Nanos) -> bool {
+        fn park_until(&self, deadline: Nanos) -> bool {
             loop {
                 // Acquire pairs with the Release of `unpark`: what was done before it is seen here.
                 if self.0.swap(EMPTY, Ordering::Acquire) == TOKEN {
                     return true;
                 }
-                let left = until.since(monotonic());
-                if left.is_zero() {
+                let remaining = deadline.since(monotonic());
+                if remaining.is_zero() {
                     return false;
                 }
                 if self.0.compare_exchange(EMPTY, ASLEEP, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                     // Whatever ends it (a token, a signal, the time), the next turn looks again.
-                    let _ = futex::wait(&self.0, Flags::PRIVATE, ASLEEP, limit(until, left).as_ref());
+                    let _ =
+                        futex::wait(&self.0, Flags::PRIVATE, ASLEEP, timeout(deadline, remaining).as_ref());
                 }
             }
         }
@@ -70,9 +71,10 @@ mod futex {
         }
     }
 
-    fn limit(until: Nanos, left: Duration) -> Option<Timespec> {
-        let span = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-        (until != Nanos::NEVER).then_some(span)
+    fn timeout(deadline: Nanos, remaining: Duration) -> Option<Timespec> {
+        let span =
+            Timespec { tv_sec: remaining.as_secs() as i64, tv_nsec: i64::from(remaining.subsec_nanos()) };
+        (deadline != Nanos::NEVER).then_some(span)
     }
 }
 
@@ -88,7 +90,7 @@ mod model {
     #[derive(Debug, Default)]
     pub struct Parker {
         has_token: Mutex<bool>,
-        given: Condvar,
+        token_set: Condvar,
     }
 
     impl Parker {
@@ -101,7 +103,7 @@ mod model {
         pub fn park(&self) {
             let mut has_token = self.has_token.lock().unwrap_or_else(PoisonError::into_inner);
             while !*has_token {
-                has_token = self.given.wait(has_token).unwrap_or_else(PoisonError::into_inner);
+                has_token = self.token_set.wait(has_token).unwrap_or_else(PoisonError::into_inner);
             }
             *has_token = false;
         }
@@ -115,7 +117,7 @@ mod model {
         /// Gives the token; one that was given already is the same.
         pub fn unpark(&self) {
             *self.has_token.lock().unwrap_or_else(PoisonError::into_inner) = true;
-            self.given.notify_one();
+            self.token_set.notify_one();
         }
     }
 }
@@ -126,7 +128,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_token_is_taken_once_whether_it_came_before_or_during_the_sleep() {
+    fn token_is_consumed_once_before_or_during_sleep() {
         let parker = Parker::new();
         parker.unpark();
         parker.unpark();
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn no_token_is_lost_between_two_threads() {
+    fn no_token_is_lost_between_threads() {
         let (ping, pong) = (Parker::new(), Parker::new());
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -14,12 +14,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-mod queues;
+mod listen_drops;
 mod stall;
 mod throttling;
 mod ticks;
 
-pub use queues::ListenDrops;
+pub use listen_drops::ListenDrops;
 pub use stall::{Resource, Stall, StallLine};
 pub use throttling::Throttling;
 pub use ticks::CpuTicks;
@@ -35,25 +35,25 @@ const FILE_BYTES_MAX: usize = 8 * 1024;
 /// Takes samples of the pressure on some threads and on the machine.
 #[derive(Debug)]
 pub struct Sampler {
-    threads: Vec<ReopenedFile>,
-    stalls: [ReopenedFile; Resource::ALL.len()],
-    ticks: ReopenedFile,
-    queues: ReopenedFile,
+    threads: Vec<ProcFile>,
+    stalls: [ProcFile; Resource::ALL.len()],
+    ticks: ProcFile,
+    listen_drops: ProcFile,
     /// One for each of our control groups: as of the sampler's beginning, if the process is moved.
-    throttling: Vec<ReopenedFile>,
+    throttling: Vec<ProcFile>,
     last: Option<(Nanos, Totals)>,
 }
 
 impl Sampler {
     /// A sampler for the threads `ids` of this process, and for the machine at `root`.
     pub fn new(root: &ProcRoot, ids: &[i32]) -> Sampler {
-        let thread = |id: &i32| ReopenedFile::open(root, format!("/proc/self/task/{id}/schedstat"));
+        let thread = |id: &i32| ProcFile::open(root, format!("/proc/self/task/{id}/schedstat"));
         Sampler {
             threads: ids.iter().map(thread).collect(),
-            stalls: Resource::ALL.map(|resource| ReopenedFile::open(root, Stall::path(resource))),
-            ticks: ReopenedFile::open(root, CpuTicks::PATH),
-            queues: ReopenedFile::open(root, ListenDrops::PATH),
-            throttling: throttling::paths(root).iter().map(|path| ReopenedFile::open(root, path)).collect(),
+            stalls: Resource::ALL.map(|resource| ProcFile::open(root, Stall::path(resource))),
+            ticks: ProcFile::open(root, CpuTicks::PATH),
+            listen_drops: ProcFile::open(root, ListenDrops::PATH),
+            throttling: throttling::paths(root).iter().map(|path| ProcFile::open(root, path)).collect(),
             last: None,
         }
     }
@@ -64,22 +64,22 @@ impl Sampler {
             threads: self.threads.iter().map(|file| RunTime::parse(&file.text()?)).collect(),
             stalls: self.stalls.each_ref().map(|file| Stall::parse(&file.text()?)),
             ticks: self.ticks.text().and_then(|text| CpuTicks::parse(&text)),
-            drops: self.queues.text().and_then(|text| ListenDrops::parse(&text)),
-            throttling: Throttling::sum(self.throttling.iter().filter_map(ReopenedFile::text)),
+            drops: self.listen_drops.text().and_then(|text| ListenDrops::parse(&text)),
+            throttling: Throttling::sum(self.throttling.iter().filter_map(ProcFile::text)),
         };
-        let (then, before) = self.last.take().unwrap_or_else(|| (now, totals.clone()));
+        let (earlier, before) = self.last.take().unwrap_or_else(|| (now, totals.clone()));
         let pressure = Pressure {
-            span: now.since(then),
+            span: now.since(earlier),
             threads: totals
                 .threads
                 .iter()
                 .zip(&before.threads)
-                .map(|(now, then)| grown(*now, *then, RunTime::since))
+                .map(|(now, earlier)| delta(*now, *earlier, RunTime::since))
                 .collect(),
             stalls: totals.stalls,
-            ticks: grown(totals.ticks, before.ticks, CpuTicks::since),
-            drops: grown(totals.drops, before.drops, ListenDrops::since),
-            throttling: grown(totals.throttling, before.throttling, Throttling::since),
+            ticks: delta(totals.ticks, before.ticks, CpuTicks::since),
+            drops: delta(totals.drops, before.drops, ListenDrops::since),
+            throttling: delta(totals.throttling, before.throttling, Throttling::since),
         };
         self.last = Some((now, totals));
         pressure
@@ -125,25 +125,25 @@ impl Pressure {
     /// The greatest share of the span that one of the threads was ready and had no CPU, 0 to 1.
     pub fn delay_share_max(&self) -> f64 {
         let delays = self.threads.iter().flatten().map(|run| run.added.delay);
-        let most = delays.max().unwrap_or_default();
-        if self.span.is_zero() { 0.0 } else { (most.as_secs_f64() / self.span.as_secs_f64()).min(1.0) }
+        let longest = delays.max().unwrap_or_default();
+        if self.span.is_zero() { 0.0 } else { (longest.as_secs_f64() / self.span.as_secs_f64()).min(1.0) }
     }
 }
 
 /// What is read for the first time has grown by nothing yet.
-fn grown<T: Copy>(now: Option<T>, then: Option<T>, since: fn(T, T) -> T) -> Option<Delta<T>> {
+fn delta<T: Copy>(now: Option<T>, earlier: Option<T>, since: fn(T, T) -> T) -> Option<Delta<T>> {
     let total = now?;
-    Some(Delta { total, added: since(total, then.unwrap_or(total)) })
+    Some(Delta { total, added: since(total, earlier.unwrap_or(total)) })
 }
 
 /// A file of the kernel's that stays open: each read from its beginning makes its text anew. That costs a
 /// quarter of opening it again (0.5 us instead of 2 for `schedstat`).
 #[derive(Debug)]
-struct ReopenedFile(Option<File>);
+struct ProcFile(Option<File>);
 
-impl ReopenedFile {
-    fn open(root: &ProcRoot, path: impl AsRef<Path>) -> ReopenedFile {
-        ReopenedFile(File::open(root.path(path)).ok())
+impl ProcFile {
+    fn open(root: &ProcRoot, path: impl AsRef<Path>) -> ProcFile {
+        ProcFile(File::open(root.path(path)).ok())
     }
 
     /// None for a file that is not there, or whose thread has ended.
@@ -164,7 +164,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn a_sample_tells_totals_and_what_was_added() {
+    fn sample_reports_totals_and_deltas() {
         let machine = ample();
         machine.write("proc/self/task/7/schedstat", "1000000 2000000 5\n");
         machine.write("proc/stat", "cpu  10 0 0 80 0 0 0 10 0 0\n");
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_files_are_none_and_counters_that_go_back_add_nothing() {
+    fn broken_files_are_none_decreases_add_zero() {
         let machine = ample();
         machine.write("proc/self/task/7/schedstat", "5 5 5\n");
         let mut sampler = Sampler::new(&machine.root(), &[7]);
@@ -210,12 +210,12 @@ mod tests {
     }
 
     #[test]
-    fn our_own_threads_work_is_seen() {
+    fn own_thread_cpu_time_is_sampled() {
         let mut sampler = Sampler::new(&ProcRoot::machine(), &[thread_id()]);
         let _ = sampler.sample(Nanos(0));
-        let mut turns = 0u64;
+        let mut iterations = 0u64;
         while sampler.sample(Nanos(1)).threads[0].unwrap().added.on_cpu.is_zero() {
-            turns = black_box(turns + 1);
+            iterations = black_box(iterations + 1);
         }
     }
 }

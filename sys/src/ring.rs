@@ -36,9 +36,9 @@ pub fn ring<T: Copy + Send>(capacity: usize, fill: T) -> (Producer<T>, Consumer<
     assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two, and {capacity} is none");
     let slots = (0..capacity).map(|_| UnsafeCell::new(fill)).collect();
     let shared =
-        Arc::new(Shared { pushed: Padded(AtomicUsize::new(0)), taken: Padded(AtomicUsize::new(0)), slots });
-    let producer = Producer { shared: Arc::clone(&shared), pushed: 0, taken_seen: 0 };
-    (producer, Consumer { shared, taken: 0, pushed_seen: 0 })
+        Arc::new(Shared { pushed: Padded(AtomicUsize::new(0)), popped: Padded(AtomicUsize::new(0)), slots });
+    let producer = Producer { shared: Arc::clone(&shared), pushed: 0, popped_seen: 0 };
+    (producer, Consumer { shared, popped: 0, pushed_seen: 0 })
 }
 
 /// The ring had no free slot: the value was not taken, and stays with the caller.
@@ -59,7 +59,7 @@ pub struct Producer<T> {
     /// Equal to the shared counter, which only this end stores.
     pushed: usize,
     /// `taken` when last read. taken_seen <= taken (rule 2)
-    taken_seen: usize,
+    popped_seen: usize,
 }
 
 impl<T: Copy + Send> Producer<T> {
@@ -72,11 +72,11 @@ impl<T: Copy + Send> Producer<T> {
     /// not touch need not come into the CPU's caches. Changes nothing if the ring is [`Full`].
     pub fn push_over(&mut self, write: impl FnOnce(&mut T)) -> Result<(), Full> {
         let capacity = self.shared.slots.len();
-        if self.pushed.wrapping_sub(self.taken_seen) == capacity {
+        if self.pushed.wrapping_sub(self.popped_seen) == capacity {
             // Acquire pairs with the Release of `taken` in `drain`: the consumer has read the slots
             // below it before we write them anew.
-            self.taken_seen = self.shared.taken.0.load(Ordering::Acquire);
-            if self.pushed.wrapping_sub(self.taken_seen) == capacity {
+            self.popped_seen = self.shared.popped.0.load(Ordering::Acquire);
+            if self.pushed.wrapping_sub(self.popped_seen) == capacity {
                 return Err(Full);
             }
         }
@@ -98,7 +98,7 @@ impl<T: Copy + Send> Producer<T> {
 pub struct Consumer<T> {
     shared: Arc<Shared<T>>,
     /// Equal to the shared counter, which only this end stores.
-    taken: usize,
+    popped: usize,
     /// `pushed` when last read. pushed_seen <= pushed (rule 2)
     pushed_seen: usize,
 }
@@ -108,30 +108,30 @@ impl<T: Copy + Send> Consumer<T> {
     ///
     /// If `each` panics, nothing has been taken out: the next drain shows the same values again.
     pub fn drain(&mut self, max: usize, mut each: impl FnMut(&T)) -> usize {
-        let mut waiting = self.pushed_seen.wrapping_sub(self.taken);
-        if waiting < max {
-            self.pushed_seen = self.look();
-            waiting = self.pushed_seen.wrapping_sub(self.taken);
+        let mut available = self.pushed_seen.wrapping_sub(self.popped);
+        if available < max {
+            self.pushed_seen = self.load_pushed();
+            available = self.pushed_seen.wrapping_sub(self.popped);
         }
-        let count = waiting.min(max);
+        let count = available.min(max);
         for offset in 0..count {
-            self.shared.slot(self.taken.wrapping_add(offset)).with(|slot| {
+            self.shared.slot(self.popped.wrapping_add(offset)).with(|slot| {
                 // SAFETY: the slot lies in `[taken, pushed)`, so it is the consumer's (rule 2);
                 // `&mut self` makes this the only consumer, and the reference ends with the call,
                 // before `taken` moves.
                 each(unsafe { &*slot });
             });
         }
-        self.taken = self.taken.wrapping_add(count);
+        self.popped = self.popped.wrapping_add(count);
         // Release pairs with the Acquire of `taken` in `push`: our reads are over before the producer
         // writes these slots anew.
-        self.shared.taken.0.store(self.taken, Ordering::Release);
+        self.shared.popped.0.store(self.popped, Ordering::Release);
         count
     }
 
     /// The number of values that wait. The producer may push more at any time.
     pub fn len(&self) -> usize {
-        self.look().wrapping_sub(self.taken)
+        self.load_pushed().wrapping_sub(self.popped)
     }
 
     /// Whether nothing waits. The producer may push right after.
@@ -139,7 +139,7 @@ impl<T: Copy + Send> Consumer<T> {
         self.len() == 0
     }
 
-    fn look(&self) -> usize {
+    fn load_pushed(&self) -> usize {
         // Acquire pairs with the Release of `pushed` in `push`.
         self.shared.pushed.0.load(Ordering::Acquire)
     }
@@ -147,7 +147,7 @@ impl<T: Copy + Send> Consumer<T> {
 
 struct Shared<T> {
     pushed: Padded<AtomicUsize>,
-    taken: Padded<AtomicUsize>,
+    popped: Padded<AtomicUsize>,
     slots: Box<[UnsafeCell<T>]>,
 }
 
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn full_refuses_and_keeps_what_it_has() {
+    fn full_ring_refuses_and_keeps_its_values() {
         for capacity in [1, 2, 4, 64] {
             let (mut producer, mut consumer) = ring(capacity, u32::MAX);
             let expected: Vec<u32> = (0..capacity as u32).collect();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_made_of_the_one_that_its_slot_held() {
+    fn push_over_starts_from_the_old_value() {
         let (mut producer, mut consumer) = ring(2, [7, 7]);
         for value in 0..4 {
             producer.push_over(|slot| slot[0] = value).expect("there is room");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn drain_stops_at_its_bound() {
+    fn drain_stops_at_its_maximum() {
         let (mut producer, mut consumer) = ring(8, u32::MAX);
         (0..5).for_each(|value| producer.push(&value).expect("there is room"));
         assert_eq!(drained(&mut consumer, 0), []);
@@ -214,13 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn counters_wrap() {
+    fn counters_wrap_around() {
         let (mut producer, mut consumer) = ring(4, u32::MAX);
         let start = usize::MAX - 5;
         producer.shared.pushed.0.store(start, Ordering::Relaxed);
-        producer.shared.taken.0.store(start, Ordering::Relaxed);
-        (producer.pushed, producer.taken_seen) = (start, start);
-        (consumer.taken, consumer.pushed_seen) = (start, start);
+        producer.shared.popped.0.store(start, Ordering::Relaxed);
+        (producer.pushed, producer.popped_seen) = (start, start);
+        (consumer.popped, consumer.pushed_seen) = (start, start);
         for round in 0..6 {
             (0..4).for_each(|n| producer.push(&(round * 4 + n)).expect("there is room"));
             assert_eq!(producer.push(&99), Err(Full));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panicking_reader_loses_nothing() {
+    fn panic_in_drain_loses_no_value() {
         let (mut producer, mut consumer) = ring(4, u32::MAX);
         (0..3).for_each(|value| producer.push(&value).expect("there is room"));
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -242,12 +242,12 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "power of two")]
-    fn odd_capacities_are_refused() {
+    fn capacity_not_power_of_two_is_refused() {
         ring(3, u32::MAX);
     }
 
     #[test]
-    fn nothing_is_lost_torn_or_reordered_between_threads() {
+    fn values_cross_threads_intact_and_in_order() {
         const VALUES: u64 = 200_000;
         let (mut producer, mut consumer) = ring(64, [u64::MAX; 8]);
         std::thread::scope(|scope| {

@@ -30,10 +30,10 @@ const RTN_LOCAL: u8 = 2;
 const HEADER_BYTES: usize = 16;
 const ROUTE_BYTES: usize = 12;
 /// Where the type of a route stands in `rtmsg`.
-const ROUTE_TYPE_AT: usize = HEADER_BYTES + 7;
+const ROUTE_TYPE_OFFSET: usize = HEADER_BYTES + 7;
 
 /// Room for an answer; one has some 100 bytes, and what is longer is cut behind all that is read of it.
-const ANSWER_BYTES: usize = 1024;
+const REPLY_BYTES: usize = 1024;
 
 /// Whether a connection to `address` ends at this machine.
 ///
@@ -44,9 +44,9 @@ pub fn is_local(address: IpAddr) -> io::Result<bool> {
     let socket = net::socket_with(AddressFamily::NETLINK, SocketType::RAW, FLAGS, None)?;
     // A socket that is bound to no peer speaks to the kernel.
     net::send(&socket, &request(address), SendFlags::empty())?;
-    let mut answer = [0; ANSWER_BYTES];
-    let (count, _) = net::recv(&socket, &mut answer[..], RecvFlags::empty())?;
-    Ok(read(&answer[..count])?)
+    let mut reply = [0; REPLY_BYTES];
+    let (count, _) = net::recv(&socket, &mut reply[..], RecvFlags::empty())?;
+    Ok(parse_reply(&reply[..count])?)
 }
 
 fn request(address: IpAddr) -> Vec<u8> {
@@ -73,12 +73,12 @@ fn request(address: IpAddr) -> Vec<u8> {
     request
 }
 
-fn read(answer: &[u8]) -> Result<bool, Errno> {
-    let kind = answer.get(4..6).map(|kind| u16::from_ne_bytes([kind[0], kind[1]]));
+fn parse_reply(reply: &[u8]) -> Result<bool, Errno> {
+    let kind = reply.get(4..6).map(|kind| u16::from_ne_bytes([kind[0], kind[1]]));
     match kind {
-        Some(RTM_NEWROUTE) => answer.get(ROUTE_TYPE_AT).map(|kind| *kind == RTN_LOCAL).ok_or(Errno::PROTO),
+        Some(RTM_NEWROUTE) => reply.get(ROUTE_TYPE_OFFSET).map(|kind| *kind == RTN_LOCAL).ok_or(Errno::PROTO),
         Some(NLMSG_ERROR) => {
-            let code = answer.get(HEADER_BYTES..HEADER_BYTES + 4).ok_or(Errno::PROTO)?;
+            let code = reply.get(HEADER_BYTES..HEADER_BYTES + 4).ok_or(Errno::PROTO)?;
             let code = i32::from_ne_bytes([code[0], code[1], code[2], code[3]]);
             match Errno::from_raw_os_error(-code) {
                 Errno::NOMEM => Err(Errno::NOMEM),
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_is_told_from_others() {
+    fn loopback_is_local_documentation_is_not() {
         let check = |address: &str, expected: bool| {
             assert_eq!(is_local(address.parse().unwrap()).unwrap(), expected, "{address}");
         };
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn every_address_of_an_interface_is_local() {
+    fn interface_addresses_are_local() {
         for address in crate::socket::local_addresses().unwrap() {
             // Of a link-local address there may be one on each interface, and the question names none.
             let is_link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
@@ -119,13 +119,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_an_error() {
+    fn truncated_reply_is_an_error() {
         for length in [0, 5, 16, 20] {
-            let mut answer = vec![0; length];
-            if let Some(kind) = answer.get_mut(4..6) {
+            let mut reply = vec![0; length];
+            if let Some(kind) = reply.get_mut(4..6) {
                 kind.copy_from_slice(&RTM_NEWROUTE.to_ne_bytes());
             }
-            assert_eq!(read(&answer), Err(Errno::PROTO), "{length} bytes");
+            assert_eq!(parse_reply(&reply), Err(Errno::PROTO), "{length} bytes");
         }
     }
 }

@@ -15,14 +15,14 @@
 //! owns the socket: `attempted = sent + length`, call, `sent += returned`, `attempted = sent`.
 
 #[cfg(not(feature = "crash"))]
-pub(crate) use absent::Entry;
+pub(crate) use disabled::Entry;
 #[cfg(feature = "crash")]
-pub(crate) use mapped::Entry;
+pub(crate) use enabled::Entry;
 #[cfg(feature = "crash")]
-pub use mapped::{Role, Seen, open, read};
+pub use enabled::{Role, Seen, open, read};
 
 #[cfg(not(feature = "crash"))]
-mod absent {
+mod disabled {
     use std::io;
     use std::net::SocketAddr;
     use std::os::fd::AsFd;
@@ -45,7 +45,7 @@ mod absent {
         }
 
         #[inline(always)]
-        pub(crate) fn of(
+        pub(crate) fn record_send(
             &self,
             _length: usize,
             call: impl FnOnce() -> io::Result<usize>,
@@ -56,7 +56,7 @@ mod absent {
 }
 
 #[cfg(feature = "crash")]
-mod mapped {
+mod enabled {
     use std::fs::File;
     use std::io;
     use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -76,9 +76,9 @@ mod mapped {
 
     type Line = [AtomicU64; 8];
 
-    const MADE: usize = 1;
-    const FIT: usize = 2;
-    const PLACE: usize = 0;
+    const ENTRY_COUNT: usize = 1;
+    const CAPACITY: usize = 2;
+    const ROLE_AND_PORTS: usize = 0;
     const PEER: usize = 1;
     const LOCAL: usize = 3;
     const ATTEMPTED: usize = 5;
@@ -123,8 +123,8 @@ mod mapped {
         let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
         file.set_len(FILE_BYTES as u64)?;
         let lines = map(&file)?;
-        lines[0][FIT].store(ENTRIES_MAX as u64, Ordering::Relaxed);
-        lines[0][PLACE].store(MAGIC, Ordering::Release);
+        lines[0][CAPACITY].store(ENTRIES_MAX as u64, Ordering::Relaxed);
+        lines[0][ROLE_AND_PORTS].store(MAGIC, Ordering::Release);
         LINES.set(lines).map_err(|_| io::ErrorKind::AlreadyExists.into())
     }
 
@@ -134,21 +134,21 @@ mod mapped {
     /// The file's, and `InvalidData` where it is no witness, or one that had not room for all.
     pub fn read(path: &Path) -> io::Result<Vec<Seen>> {
         let file = File::options().read(true).write(true).open(path)?;
-        let wrong = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text.to_owned());
+        let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text.to_owned());
         if file.metadata()?.len() != FILE_BYTES as u64 {
-            return Err(wrong("not the size of a witness"));
+            return Err(invalid("not the size of a witness"));
         }
         let lines = map(&file)?;
         // Nobody writes any more: the process is dead.
         let word = |line: &Line, at: usize| line[at].load(Ordering::Acquire);
-        if word(&lines[0], PLACE) != MAGIC {
-            return Err(wrong("not a witness"));
+        if word(&lines[0], ROLE_AND_PORTS) != MAGIC {
+            return Err(invalid("not a witness"));
         }
-        let made = usize::try_from(word(&lines[0], MADE)).unwrap_or(usize::MAX);
-        if made > ENTRIES_MAX {
-            return Err(wrong("more sockets than the witness has room for"));
+        let count = usize::try_from(word(&lines[0], ENTRY_COUNT)).unwrap_or(usize::MAX);
+        if count > ENTRIES_MAX {
+            return Err(invalid("more sockets than the witness has room for"));
         }
-        let seen = lines[1..=made].iter().filter_map(Seen::of).collect();
+        let seen = lines[1..=count].iter().filter_map(Seen::parse).collect();
         // SAFETY: `lines` is the mapping of that many bytes that `map` made here; the result borrows nothing.
         unsafe { libc::munmap(lines.as_ptr().cast_mut().cast(), FILE_BYTES) };
         Ok(seen)
@@ -180,7 +180,7 @@ mod mapped {
         fn new(socket: impl AsFd, peer: SocketAddr, role: Role) -> Entry {
             let Some(lines) = LINES.get() else { return Entry(0) };
             let local = rustix::net::getsockname(socket).ok().and_then(|local| local.try_into().ok());
-            let number = lines[0][MADE].fetch_add(1, Ordering::Relaxed) + 1;
+            let number = lines[0][ENTRY_COUNT].fetch_add(1, Ordering::Relaxed) + 1;
             // One who finds no room has no entry; the count tells the reader.
             let Some(line) = usize::try_from(number).ok().and_then(|number| lines.get(number)) else {
                 return Entry(0);
@@ -188,15 +188,15 @@ mod mapped {
             let local: SocketAddr = local.unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)));
             store_ip(line, PEER, peer.ip());
             store_ip(line, LOCAL, local.ip());
-            let place = role as u64 | u64::from(peer.port()) << 16 | u64::from(local.port()) << 32;
-            line[PLACE].store(place, Ordering::Release);
+            let role_and_ports = role as u64 | u64::from(peer.port()) << 16 | u64::from(local.port()) << 32;
+            line[ROLE_AND_PORTS].store(role_and_ports, Ordering::Release);
             Entry(u32::try_from(number).unwrap_or(0))
         }
 
         /// Makes an outgoing `call` of `length` bytes, which returns how many were taken, and keeps that.
-        pub(crate) fn of(
+        pub(crate) fn record_send(
             &self,
-            length: usize,
+            bytes_max: usize,
             call: impl FnOnce() -> io::Result<usize>,
         ) -> io::Result<usize> {
             let line = LINES.get().filter(|_| self.0 != 0).map(|lines| &lines[self.0 as usize]);
@@ -207,11 +207,11 @@ mod mapped {
                 }
             };
             let before = line.map_or(0, |line| line[SENT].load(Ordering::Relaxed));
-            store(ATTEMPTED, before + length as u64);
+            store(ATTEMPTED, before + bytes_max as u64);
             crash::point("send.before");
             let returned = call();
             crash::point("send.returned");
-            let after = before + returned.as_ref().map_or(0, |&taken| taken as u64);
+            let after = before + returned.as_ref().map_or(0, |&bytes_sent| bytes_sent as u64);
             store(SENT, after);
             store(ATTEMPTED, after);
             crash::point("send.counted");
@@ -221,10 +221,10 @@ mod mapped {
 
     impl Seen {
         /// What a line says, if its maker came to its end.
-        fn of(line: &Line) -> Option<Seen> {
+        fn parse(line: &Line) -> Option<Seen> {
             let word = |at: usize| line[at].load(Ordering::Acquire);
-            let place = word(PLACE);
-            let role = match place & 0xffff {
+            let role_and_ports = word(ROLE_AND_PORTS);
+            let role = match role_and_ports & 0xffff {
                 1 => Role::Accepted,
                 2 => Role::Connected,
                 _ => return None,
@@ -233,7 +233,7 @@ mod mapped {
                 let bits = u128::from(word(at)) << 64 | u128::from(word(at + 1));
                 Ipv6Addr::from(bits).to_canonical()
             };
-            let (peer_port, local_port) = ((place >> 16) as u16, (place >> 32) as u16);
+            let (peer_port, local_port) = ((role_and_ports >> 16) as u16, (role_and_ports >> 32) as u16);
             Some(Seen {
                 role,
                 peer: SocketAddr::new(ip(PEER), peer_port),
@@ -262,28 +262,28 @@ mod mapped {
         use crate::splice::Pipe;
 
         #[test]
-        fn each_socket_has_its_entry_and_each_call_is_kept() {
+        fn each_socket_has_an_entry_and_counts_its_sends() {
             let path = std::env::temp_dir().join(format!("tollgate-witness-{}", std::process::id()));
             open(&path).unwrap();
             let options = ListenOptions::plain(1);
             let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
             let address = listener.local().unwrap();
-            let near = Socket::connect(address, SpeaksFirst::Unknown).unwrap();
-            let (far, peer) = listener.accept().unwrap();
-            near.send(b"twelve bytes").unwrap();
-            near.send_before_more(b"and eight").unwrap();
+            let client = Socket::connect(address, SpeaksFirst::Unknown).unwrap();
+            let (server, peer) = listener.accept().unwrap();
+            client.send(b"twelve bytes").unwrap();
+            client.send_before_more(b"and eight").unwrap();
             let mut pipe = Pipe::new(4096).unwrap();
-            pipe.fill_from(&far, 5).unwrap();
-            assert_eq!(far.send_from(&mut pipe).unwrap(), 5);
-            near.shutdown_write().unwrap();
-            assert!(near.send(b"lost").is_err(), "nothing is sent behind the end");
+            pipe.fill_from(&server, 5).unwrap();
+            assert_eq!(server.send_from(&mut pipe).unwrap(), 5);
+            client.shutdown_write().unwrap();
+            assert!(client.send(b"lost").is_err(), "nothing is sent behind the end");
             // Other tests of this process may have sockets too.
             let seen = read(&path).unwrap();
             std::fs::remove_file(&path).unwrap();
             let of = |role: Role, peer: SocketAddr| {
-                let mine: Vec<&Seen> = seen.iter().filter(|it| (it.role, it.peer) == (role, peer)).collect();
-                assert_eq!(mine.len(), 1);
-                (mine[0].local, mine[0].attempted, mine[0].sent)
+                let own: Vec<&Seen> = seen.iter().filter(|it| (it.role, it.peer) == (role, peer)).collect();
+                assert_eq!(own.len(), 1);
+                (own[0].local, own[0].attempted, own[0].sent)
             };
             assert_eq!(of(Role::Connected, address), (peer, 21, 21));
             assert_eq!(of(Role::Accepted, peer), (address, 5, 5));

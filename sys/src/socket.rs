@@ -61,10 +61,10 @@ impl Socket {
     /// # Errors
     /// What `socket` and `connect` refuse at once: `EMFILE`, `ENETUNREACH`, `EADDRNOTAVAIL` when no local
     /// port is left, `EACCES`.
-    pub fn connect(address: SocketAddr, first_word: SpeaksFirst) -> io::Result<Socket> {
+    pub fn connect(address: SocketAddr, speaks_first: SpeaksFirst) -> io::Result<Socket> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket = net::socket_with(family, SocketType::STREAM, FLAGS, None)?;
-        if first_word == SpeaksFirst::Us {
+        if speaks_first == SpeaksFirst::Us {
             // A hint: without it there is a packet more.
             let _ = sockopt::set_tcp_quickack(&socket, false);
         }
@@ -86,7 +86,7 @@ impl Socket {
     /// # Errors
     /// `WouldBlock` when nothing has arrived; `ConnectionReset` and the like when the peer is gone.
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        retry(|| net::recv(&self.0, &mut *buffer, RecvFlags::empty()).map(|(taken, _)| taken))
+        retry(|| net::recv(&self.0, &mut *buffer, RecvFlags::empty()).map(|(count, _)| count))
     }
 
     /// Reads what has arrived into the room that `buffer` has left, without growing it.
@@ -96,7 +96,7 @@ impl Socket {
     pub fn recv_into_spare(&self, buffer: &mut Vec<u8>) -> io::Result<usize> {
         retry(|| {
             let spare = rustix::buffer::spare_capacity(buffer);
-            net::recv(&self.0, spare, RecvFlags::empty()).map(|(taken, _)| taken)
+            net::recv(&self.0, spare, RecvFlags::empty()).map(|(count, _)| count)
         })
     }
 
@@ -106,7 +106,7 @@ impl Socket {
     /// `WouldBlock` when the send buffer is full or the socket is not connected yet; `BrokenPipe` and
     /// `ConnectionReset` when the peer is gone.
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.1.of(bytes.len(), || retry(|| net::send(&self.0, bytes, SendFlags::NOSIGNAL)))
+        self.1.record_send(bytes.len(), || retry(|| net::send(&self.0, bytes, SendFlags::NOSIGNAL)))
     }
 
     /// As [`Socket::send`], where more bytes or the end of our direction follow at once: a last partial
@@ -115,7 +115,9 @@ impl Socket {
     /// # Errors
     /// As [`Socket::send`].
     pub fn send_before_more(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.1.of(bytes.len(), || retry(|| net::send(&self.0, bytes, SendFlags::NOSIGNAL | SendFlags::MORE)))
+        self.1.record_send(bytes.len(), || {
+            retry(|| net::send(&self.0, bytes, SendFlags::NOSIGNAL | SendFlags::MORE))
+        })
     }
 
     /// Sends what `pipe` holds, without copying; returns how many bytes the kernel took.
@@ -123,7 +125,7 @@ impl Socket {
     /// # Errors
     /// As [`Socket::send`].
     pub fn send_from(&self, pipe: &mut Pipe) -> io::Result<usize> {
-        self.1.of(pipe.held() as usize, || pipe.drain_to(&self.0))
+        self.1.record_send(pipe.held() as usize, || pipe.drain_to(&self.0))
     }
 
     /// Ends our direction: the peer reads the end of the stream after what was sent.
@@ -150,7 +152,7 @@ impl Socket {
 
     /// Closes in order although the peer may have sent what was not read: that is dropped first, since a
     /// close over unread bytes is a reset, which takes away what the peer has not received yet. The kernel
-    /// goes on sending what it holds, and gives up when the peer has taken none of it for `stall_max`
+    /// goes on sending what it holds, and gives up when the peer has received none of it for `stall_max`
     /// (`TCP_USER_TIMEOUT`, whole milliseconds). A peer that goes on sending gets a reset all the same.
     pub fn close_behind_queue(self, stall_max: Duration) {
         let stall_ms = u32::try_from(stall_max.as_millis()).unwrap_or(u32::MAX);
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_arrive_and_the_end_is_zero() {
+    fn bytes_arrive_and_the_end_reads_zero() {
         let (client, server) = pair();
         let mut buffer = [0; 16];
         assert_eq!(server.recv(&mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
@@ -276,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn spare_room_is_filled_and_not_grown() {
+    fn spare_capacity_is_filled_not_grown() {
         let (client, server) = pair();
         client.send(b"0123456789").unwrap();
         let mut buffer = Vec::with_capacity(4);
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn reset_reaches_the_peer_and_a_send_to_it_is_no_signal() {
+    fn reset_reaches_peer_and_send_raises_no_sigpipe() {
         let (client, server) = pair();
         client.reset();
         let error = server.recv(&mut [0; 1]).unwrap_err();
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_more_is_sent_before_a_reset() {
+    fn bytes_sent_with_more_precede_a_reset() {
         let (client, server) = pair();
         assert_eq!(client.send_before_more(b"last words").unwrap(), 10);
         client.reset();
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_behind_a_queue_takes_nothing_of_it_away_though_bytes_are_unread() {
+    fn close_with_unread_bytes_delivers_the_queue() {
         let (client, server) = pair();
         server.send(b"nobody reads this").unwrap();
         let sent = vec![7; 1_000_000];
@@ -313,19 +315,19 @@ mod tests {
         client.shutdown_write().unwrap();
         while !client.has_arrived() {}
         client.close_behind_queue(Duration::from_secs(60));
-        let (mut taken, mut buffer) = (0, vec![0; 100_000]);
+        let (mut received, mut buffer) = (0, vec![0; 100_000]);
         loop {
             match server.recv(&mut buffer) {
                 Ok(0) => break,
-                Ok(read) => taken += read,
-                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "behind {taken} bytes"),
+                Ok(read) => received += read,
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "behind {received} bytes"),
             }
         }
-        assert_eq!(taken, count);
+        assert_eq!(received, count);
     }
 
     #[test]
-    fn what_is_not_acknowledged_is_told_until_it_is() {
+    fn unacknowledged_bytes_fall_to_zero() {
         let (client, server) = pair();
         assert_eq!(client.unacknowledged(), 0);
         let sent = vec![7; 1_000_000];
@@ -341,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_arrived_is_told_before_and_after_the_end() {
+    fn has_arrived_reports_bytes_and_end() {
         let (client, server) = pair();
         assert!(!server.has_arrived());
         client.send(b"x").unwrap();
@@ -353,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_shows_on_the_second_look_at_the_latest() {
+    fn refusal_shows_by_the_second_check() {
         let address = {
             let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), LISTEN).unwrap();
             listener.local().unwrap()

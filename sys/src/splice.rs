@@ -88,7 +88,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn moves_bytes_and_knows_what_it_holds() {
+    fn pipe_moves_bytes_and_counts_them() {
         let (mut source, source_end) = UnixStream::pair().unwrap();
         let (sink_end, mut sink) = UnixStream::pair().unwrap();
         source_end.set_nonblocking(true).unwrap();
@@ -100,15 +100,15 @@ mod tests {
         assert_eq!(pipe.held(), 16);
         assert_eq!(pipe.drain_to(&sink_end).unwrap(), 16);
         assert_eq!(pipe.held(), 0);
-        let mut arrived = [0; 16];
-        sink.read_exact(&mut arrived).unwrap();
-        assert_eq!(&arrived, b"through the pipe");
+        let mut received = [0; 16];
+        sink.read_exact(&mut received).unwrap();
+        assert_eq!(&received, b"through the pipe");
 
         source.write_all(b"out of the pipe").unwrap();
         assert_eq!(pipe.fill_from(&source_end, 4096).unwrap(), 15);
-        let mut kept = b"before: ".to_vec();
-        pipe.empty_into(&mut kept);
-        assert_eq!((&kept[..], pipe.held()), (&b"before: out of the pipe"[..], 0));
+        let mut emptied = b"before: ".to_vec();
+        pipe.empty_into(&mut emptied);
+        assert_eq!((&emptied[..], pipe.held()), (&b"before: out of the pipe"[..], 0));
 
         drop(source);
         assert_eq!(pipe.fill_from(&source_end, 4096).unwrap(), 0);

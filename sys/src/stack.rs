@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_in_the_order_of_pushes() {
+    fn take_returns_values_in_push_order() {
         let stack = Stack::new();
         (0..100).for_each(|n| stack.push(n));
         assert!(!stack.is_empty());
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_what_nobody_took() {
+    fn untaken_values_are_dropped() {
         let value = std::sync::Arc::new(());
         let stack = Stack::new();
         (0..10).for_each(|_| stack.push(value.clone()));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn loses_nothing_under_contention() {
+    fn contention_loses_no_value() {
         const PUSHES: usize = 20_000;
         let stack = Stack::new();
         let mut seen = 0;

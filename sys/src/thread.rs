@@ -48,7 +48,7 @@ impl ThreadState {
         matches!(self, ThreadState::Sleeping | ThreadState::Uninterruptible)
     }
 
-    fn of(letter: u8) -> ThreadState {
+    fn from_letter(letter: u8) -> ThreadState {
         match letter {
             b'R' => ThreadState::Running,
             b'S' => ThreadState::Sleeping,
@@ -70,7 +70,7 @@ pub fn thread_state(id: i32) -> io::Result<ThreadState> {
     let mut buffer = [0; STAT_BYTES];
     let mut file = File::open(format!("/proc/self/task/{id}/stat"))?;
     let count = file.read(&mut buffer)?;
-    state_in(&buffer[..count])
+    parse_state(&buffer[..count])
         .ok_or_else(|| io::Error::new(ErrorKind::InvalidData, format!("/proc/self/task/{id}/stat: no state")))
 }
 
@@ -87,10 +87,10 @@ pub fn thread_state(_id: i32) -> io::Result<ThreadState> {
 const STAT_BYTES: usize = 128;
 
 /// `id (name) S ...`: a name may hold blanks and brackets, and nothing behind it holds a bracket.
-fn state_in(stat: &[u8]) -> Option<ThreadState> {
+fn parse_state(stat: &[u8]) -> Option<ThreadState> {
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     match stat.get(end + 1..)? {
-        [b' ', letter, b' ', ..] => Some(ThreadState::of(*letter)),
+        [b' ', letter, b' ', ..] => Some(ThreadState::from_letter(*letter)),
         _ => None,
     }
 }
@@ -142,8 +142,8 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn names_mislead_nothing() {
-        let check = |stat: &[u8], expected: Option<ThreadState>| assert_eq!(state_in(stat), expected);
+    fn thread_names_do_not_confuse_the_parser() {
+        let check = |stat: &[u8], expected: Option<ThreadState>| assert_eq!(parse_state(stat), expected);
         check(b"12 (reactor-0) S 1 12 12 0", Some(ThreadState::Sleeping));
         check(b"12 (a) R (b) D 1 2", Some(ThreadState::Uninterruptible));
         check(b"12 (:-) S 1) R 1 2", Some(ThreadState::Running));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_waits_is_seen_waiting_and_one_that_has_ended_is_not_there() {
+    fn thread_state_shows_waiting_then_no_thread() {
         let (own_id, id) = mpsc::sync_channel(0);
         let (release, gate) = mpsc::sync_channel::<()>(0);
         let thread = std::thread::spawn(move || {
@@ -179,17 +179,17 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_works_gets_older() {
+    fn run_time_grows_with_work() {
         let before = run_time(thread_id()).unwrap();
-        let mut turns = 0u64;
+        let mut iterations = 0u64;
         while run_time(thread_id()).unwrap().since(before).on_cpu.is_zero() {
-            turns = std::hint::black_box(turns + 1);
+            iterations = std::hint::black_box(iterations + 1);
         }
         assert!(run_time(i32::MAX).is_err());
     }
 
     #[test]
-    fn run_times_are_read_and_subtracted() {
+    fn run_times_are_parsed_and_subtracted() {
         let nanos = Duration::from_nanos;
         let first = RunTime::parse("6170 1611563 2\n").unwrap();
         assert_eq!(first, RunTime { on_cpu: nanos(6170), delay: nanos(1_611_563) });

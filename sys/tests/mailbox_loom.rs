@@ -19,13 +19,13 @@ fn explore(program: impl Fn() + Send + Sync + 'static) {
     model.check(program);
 }
 
-fn take_all<T: Send>(receiver: &mut Receiver<T>) -> Vec<T> {
+fn receive_all<T: Send>(receiver: &mut Receiver<T>) -> Vec<T> {
     std::iter::from_fn(|| receiver.pop()).collect()
 }
 
 /// Fewer slots than values: slots are used again, or a sender is told that there is none.
 #[test]
-fn what_was_not_given_back_arrives_once() {
+fn accepted_values_arrive_once() {
     explore(|| {
         let (sender, mut receiver) = mailbox(1);
         let senders: Vec<_> = (0..2)
@@ -34,9 +34,9 @@ fn what_was_not_given_back_arrives_once() {
                 thread::spawn(move || sender.send(Box::new(number)).is_ok().then_some(number))
             })
             .collect();
-        let mut values = take_all(&mut receiver);
+        let mut values = receive_all(&mut receiver);
         let sent: Vec<u32> = senders.into_iter().filter_map(|it| it.join().unwrap()).collect();
-        values.extend(take_all(&mut receiver));
+        values.extend(receive_all(&mut receiver));
         let mut values: Vec<u32> = values.into_iter().map(|value| *value).collect();
         values.sort_unstable();
         assert_eq!(values, sent, "and so the boxes are freed, once");
@@ -46,7 +46,7 @@ fn what_was_not_given_back_arrives_once() {
 
 /// What is left behind is freed, whoever is the last one to go.
 #[test]
-fn what_is_left_is_dropped() {
+fn unreceived_values_are_dropped() {
     explore(|| {
         let (sender, mut receiver) = mailbox(2);
         let pusher = thread::spawn(move || drop((sender.send(Box::new(1)), sender.send(Box::new(2)))));

@@ -30,7 +30,7 @@ fn push_all(producer: &mut Producer<u32>, values: impl IntoIterator<Item = u32>)
 }
 
 /// Drains at most `max` at a time until `count` values have come, and returns them.
-fn take_all(consumer: &mut Consumer<u32>, max: usize, count: usize) -> Vec<u32> {
+fn drain_all(consumer: &mut Consumer<u32>, max: usize, count: usize) -> Vec<u32> {
     let mut values = Vec::new();
     while values.len() < count {
         if consumer.drain(max, |value| values.push(*value)) == 0 {
@@ -44,7 +44,7 @@ fn check_order(capacity: usize, max: usize, count: u32) {
     explore(move || {
         let (mut producer, mut consumer) = ring(capacity, u32::MAX);
         let pusher = thread::spawn(move || push_all(&mut producer, 0..count));
-        let values = take_all(&mut consumer, max, count as usize);
+        let values = drain_all(&mut consumer, max, count as usize);
         assert_eq!(values, (0..count).collect::<Vec<_>>());
         assert!(consumer.is_empty());
         pusher.join().unwrap();
@@ -59,7 +59,7 @@ fn values_arrive_once_and_in_order() {
 }
 
 #[test]
-fn what_was_refused_was_not_taken() {
+fn refused_values_never_arrive() {
     explore(|| {
         let (mut producer, mut consumer) = ring(1, u32::MAX);
         let pusher =

@@ -10,7 +10,7 @@ use loom::thread;
 use sys::stack::Stack;
 
 #[test]
-fn what_is_pushed_is_taken_once_and_in_each_producers_order() {
+fn values_are_taken_once_in_producer_order() {
     loom::model(|| {
         let stack = Arc::new(Stack::new());
         let producers: Vec<_> = (0..2)

@@ -8,7 +8,7 @@ use super::root::ProcRoot;
 use super::values::{Limit, LimitReader, LimitValue};
 
 /// Of what is free a fifth is left: others start threads too, and a thread that is refused is a job lost.
-const LEFT_PART: u64 = 5;
+const RESERVE_DIVISOR: u64 = 5;
 
 /// What the kernel keeps for a thread and what it touches of its stack: 10 to 30 KB of the one, and some
 /// pages of the other.
@@ -49,26 +49,26 @@ pub fn thread_budget() -> ThreadBudget {
 
 impl ThreadBudget {
     /// The budget that `readings` leave, where a thread takes `footprint`.
-    pub fn of<'a>(readings: impl Iterator<Item = &'a LimitValue>, footprint: Footprint) -> ThreadBudget {
+    pub fn of<'a>(values: impl Iterator<Item = &'a LimitValue>, footprint: Footprint) -> ThreadBudget {
         let mut budget = ThreadBudget { threads: u64::MAX, limit: "none" };
-        for reading in readings {
-            let Some(threads) = threads_in(reading, footprint) else { continue };
+        for value in values {
+            let Some(threads) = threads_in(value, footprint) else { continue };
             if threads < budget.threads {
-                budget = ThreadBudget { threads, limit: reading.limit.setting() };
+                budget = ThreadBudget { threads, limit: value.limit.setting() };
             }
         }
         budget.threads = match budget.threads {
             u64::MAX => u64::MAX,
-            threads => threads - threads.div_ceil(LEFT_PART),
+            threads => threads - threads.div_ceil(RESERVE_DIVISOR),
         };
         budget
     }
 }
 
 /// How many threads a limit has room for; none where it bounds nothing.
-pub fn threads_in(reading: &LimitValue, footprint: Footprint) -> Option<u64> {
-    let free = reading.free()?;
-    Some(match reading.limit {
+pub fn threads_in(value: &LimitValue, footprint: Footprint) -> Option<u64> {
+    let free = value.free()?;
+    Some(match value.limit {
         Limit::Threads | Limit::ThreadIds | Limit::UserThreads | Limit::GroupThreads => free,
         Limit::Mappings => (free as f64 / footprint.maps.max(1.0)) as u64,
         Limit::AddressSpace | Limit::Data | Limit::Commit => free / footprint.address_bytes.max(1),
@@ -90,7 +90,7 @@ mod tests {
     const FOOTPRINT: Footprint = Footprint { maps: 4.0, address_bytes: 2 << 20 };
 
     #[test]
-    fn the_tightest_limit_is_named_and_a_fifth_is_left() {
+    fn tightest_limit_is_named_and_fifth_reserved() {
         let check = |path: &str, text: &str, expected: (u64, &str)| {
             let machine = ample();
             machine.write(path, text);
@@ -108,14 +108,14 @@ mod tests {
     }
 
     #[test]
-    fn a_users_threads_are_counted_one_by_one_only_near_their_limit() {
+    fn user_threads_are_counted_only_near_the_limit() {
         let machine = ample();
         machine.write_rlimit("Max processes", 4000);
         machine.write("proc/77/status", "Uid:\t1000\t1000\t1000\t1000\nThreads:\t300\n");
         machine.write("proc/78/status", "Uid:\t0\t0\t0\t0\nThreads:\t900\n");
         machine.write("proc/79/status", "");
-        let found = budget(&machine.root());
-        assert_eq!(found, ThreadBudget { threads: (4000 - 300) * 4 / 5, limit: "RLIMIT_NPROC" });
+        let tight = budget(&machine.root());
+        assert_eq!(tight, ThreadBudget { threads: (4000 - 300) * 4 / 5, limit: "RLIMIT_NPROC" });
         machine.write_rlimit("Max processes", 6000);
         assert_eq!(budget(&machine.root()).threads, (6000 - 1000) * 4 / 5);
         machine.replace("proc/self/status", "CapEff:\t0000000000000000", "CapEff:\t0000000001000000");
@@ -123,10 +123,10 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_missing_or_broken_leave_the_others() {
+    fn unreadable_files_leave_other_limits() {
         let empty = tempfile::tempdir().unwrap();
-        let nothing = budget(&ProcRoot::at(empty.path()));
-        assert_eq!(nothing, ThreadBudget { threads: u64::MAX, limit: "none" });
+        let unbounded = budget(&ProcRoot::at(empty.path()));
+        assert_eq!(unbounded, ThreadBudget { threads: u64::MAX, limit: "none" });
         let machine = ample();
         machine.write("proc/sys/kernel/pid_max", "1010");
         for path in ["proc/self/maps", "proc/self/limits", "proc/sys/vm/max_map_count", "proc/meminfo"] {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_a_budget_that_a_thread_fits_into() {
+    fn this_machine_has_a_thread_budget() {
         let budget = thread_budget();
         assert!(budget.threads > 0, "{budget:?}");
     }

@@ -74,52 +74,54 @@ impl Membership<'_> {
             return Ok(Vec::new());
         };
         let directory = mount.directory_of(&path);
-        let seen = directory.ancestors().take_while(|directory| directory.starts_with(&mount.point));
+        let visible = directory.ancestors().take_while(|directory| directory.starts_with(&mount.point));
         let group = |directory: &Path| Group { directory: directory.to_owned(), is_unified };
-        Ok(seen.take(GROUPS_MAX).map(group).collect())
+        Ok(visible.take(GROUPS_MAX).map(group).collect())
     }
 
     /// The group with the least room for further tasks.
-    pub fn tasks(&self) -> Tightest {
+    pub fn tasks(&self) -> TightestBound {
         self.tightest(Controller::Pids, |root, group| {
             let place = group.directory.join("pids.max");
-            let Some(bound) = bound(root, &place)? else { return Ok(None) };
+            let Some(bound) = read_bound(root, &place)? else { return Ok(None) };
             Ok(Some((bound, root.number(group.directory.join("pids.current"))?, place)))
         })
     }
 
     /// The group with the least room for further memory, in bytes. Cache of files that nobody used of late is
     /// not counted as used: the kernel drops it first.
-    pub fn memory(&self) -> Tightest {
+    pub fn memory(&self) -> TightestBound {
         self.tightest(Controller::Memory, |root, group| {
             let (bound_file, used_file, cache) = match group.is_unified {
                 true => ("memory.max", "memory.current", "inactive_file "),
                 false => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "),
             };
             let place = group.directory.join(bound_file);
-            let Some(bound) = bound(root, &place)? else { return Ok(None) };
+            let Some(bound) = read_bound(root, &place)? else { return Ok(None) };
             let used = root.number(group.directory.join(used_file))?;
             let stat = root.text(group.directory.join("memory.stat")).unwrap_or_default();
-            let dropped = stat.lines().find_map(|line| number(line.strip_prefix(cache)?.trim()));
-            Ok(Some((bound, used.saturating_sub(dropped.unwrap_or(0)), place)))
+            let droppable = stat.lines().find_map(|line| number(line.strip_prefix(cache)?.trim()));
+            Ok(Some((bound, used.saturating_sub(droppable.unwrap_or(0)), place)))
         })
     }
 
     fn tightest(
         &self,
         controller: Controller,
-        room: impl Fn(&ProcRoot, &Group) -> io::Result<Option<Headroom>>,
-    ) -> Tightest {
+        headroom: impl Fn(&ProcRoot, &Group) -> io::Result<Option<Headroom>>,
+    ) -> TightestBound {
         let groups = match self.groups(controller) {
             Ok(groups) => groups,
-            Err(error) => return Tightest { bound: None, trouble: Some(error.to_string()) },
+            Err(error) => return TightestBound { bound: None, trouble: Some(error.to_string()) },
         };
-        let mut found = Tightest::default();
+        let mut found = TightestBound::default();
         let free = |(bound, used, _): &Headroom| bound.saturating_sub(*used);
         for group in groups {
-            match room(self.root, &group) {
-                Ok(Some(room)) if found.bound.as_ref().is_none_or(|best| free(&room) < free(best)) => {
-                    found.bound = Some(room);
+            match headroom(self.root, &group) {
+                Ok(Some(headroom))
+                    if found.bound.as_ref().is_none_or(|best| free(&headroom) < free(best)) =>
+                {
+                    found.bound = Some(headroom);
                 }
                 Ok(_) => {}
                 Err(error) => found.trouble = Some(error.to_string()),
@@ -136,7 +138,7 @@ impl Membership<'_> {
         let mut tightest: Option<Quota> = None;
         for group in self.groups(Controller::Cpu)? {
             let place = group.directory.join(if group.is_unified { "cpu.max" } else { "cpu.cfs_quota_us" });
-            let Some(cpus) = quota_of(self.root, &group, &place)? else { continue };
+            let Some(cpus) = read_quota(self.root, &group, &place)? else { continue };
             if tightest.as_ref().is_none_or(|best| cpus < best.cpus) {
                 tightest = Some(Quota { cpus, place });
             }
@@ -177,7 +179,7 @@ impl Mount<'_> {
     fn parse(line: &str) -> Option<Mount<'_>> {
         let (before, after) = line.split_once(" - ")?;
         let mut before = before.split(' ').skip(3);
-        let (group, point) = (unescaped(before.next()?), unescaped(before.next()?));
+        let (group, point) = (unescape(before.next()?), unescape(before.next()?));
         let mut after = after.split(' ');
         let (kind, options) = (after.next()?, after.nth(1).unwrap_or(""));
         Some(Mount { group, point, kind, options })
@@ -203,7 +205,7 @@ impl Mount<'_> {
 }
 
 /// Blanks and the like are written as `\040` there.
-fn unescaped(text: &str) -> PathBuf {
+fn unescape(text: &str) -> PathBuf {
     let mut parts = text.split('\\');
     let mut plain = parts.next().unwrap_or("").to_owned();
     for part in parts {
@@ -223,7 +225,7 @@ fn unescaped(text: &str) -> PathBuf {
 
 /// The tightest bound of a controller.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Tightest {
+pub struct TightestBound {
     /// What is permitted, what is used, and the file that says so; none where no group bounds.
     pub bound: Option<(u64, u64, PathBuf)>,
     /// A file that could not be understood: what it says may be tighter.
@@ -234,7 +236,7 @@ pub struct Tightest {
 /// pages.
 const UNBOUNDED_MIN: u64 = 1 << 62;
 
-fn bound(root: &ProcRoot, file: &Path) -> io::Result<Option<u64>> {
+fn read_bound(root: &ProcRoot, file: &Path) -> io::Result<Option<u64>> {
     // The topmost group has no such file.
     let text = match root.text(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -260,7 +262,7 @@ pub struct Quota {
 }
 
 /// Version 2 says `quota period` in one file, version 1 in two; `max` or -1 is without quota.
-fn quota_of(root: &ProcRoot, group: &Group, place: &Path) -> io::Result<Option<f64>> {
+fn read_quota(root: &ProcRoot, group: &Group, place: &Path) -> io::Result<Option<f64>> {
     let text = match root.text(place) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,

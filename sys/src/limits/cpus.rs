@@ -39,17 +39,17 @@ pub fn pin_thread(cpu: usize) -> io::Result<()> {
 pub fn nudge_thread(is_wanted: impl Fn(usize) -> bool) {
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let own = rustix::thread::sched_getcpu();
-    let from_here = (own + 1..CpuSet::MAX_CPU).chain(0..own.min(CpuSet::MAX_CPU));
-    let found = from_here.into_iter().find(|cpu| allowed.is_set(*cpu) && is_wanted(*cpu));
-    if found.is_none_or(|cpu| pin_thread(cpu).is_err()) {
+    let candidates = (own + 1..CpuSet::MAX_CPU).chain(0..own.min(CpuSet::MAX_CPU));
+    let target = candidates.into_iter().find(|cpu| allowed.is_set(*cpu) && is_wanted(*cpu));
+    if target.is_none_or(|cpu| pin_thread(cpu).is_err()) {
         return;
     }
     // The kernel remembers what a thread has asked for and cuts it with each later cpuset (since 6.2). All
     // CPUs is to have asked for nothing; those of this moment would be kept from the ones that come later.
-    let mut every = CpuSet::new();
-    (0..CpuSet::MAX_CPU).for_each(|cpu| every.set(cpu));
-    let is_free = sched_setaffinity(None, &every).is_ok();
-    if !is_free || sched_getaffinity(None).is_ok_and(|given| given != allowed) {
+    let mut all = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
+    let is_reset = sched_setaffinity(None, &all).is_ok();
+    if !is_reset || sched_getaffinity(None).is_ok_and(|current| current != allowed) {
         // Refused only if none of these is ours any more; then the kernel has chosen others.
         let _ = sched_setaffinity(None, &allowed);
     }
@@ -70,8 +70,8 @@ pub fn cores(root: &ProcRoot, allowed: &[usize]) -> Vec<Vec<usize>> {
         }
         let siblings = root.text(format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"));
         let siblings = siblings.map_or(Vec::new(), |text| cpu_list(&text));
-        let is_free = |other: &usize| allowed.contains(other) && !known.contains(other);
-        let mut core: Vec<usize> = siblings.into_iter().filter(is_free).collect();
+        let is_available = |other: &usize| allowed.contains(other) && !known.contains(other);
+        let mut core: Vec<usize> = siblings.into_iter().filter(is_available).collect();
         if !core.contains(cpu) {
             core = vec![*cpu];
         }
@@ -97,7 +97,7 @@ mod tests {
     use crate::limits::fixture::Machine;
 
     #[test]
-    fn cpus_are_sorted_into_cores() {
+    fn cpus_are_grouped_by_core() {
         let check = |lists: &[&str], allowed: &[usize], expected: &[&[usize]]| {
             let machine = Machine::new(&[]);
             for (cpu, list) in lists.iter().enumerate() {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_pinned_to_a_cpu_of_ours_only() {
+    fn pinning_needs_an_allowed_cpu() {
         let cpu = allowed_cpus()[0];
         std::thread::spawn(move || {
             pin_thread(cpu).unwrap();

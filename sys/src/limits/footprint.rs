@@ -46,27 +46,27 @@ pub(super) fn maps(root: &ProcRoot) -> io::Result<u64> {
 
 fn measure() -> io::Result<Footprint> {
     let root = ProcRoot::machine();
-    let taken = || -> io::Result<ProcessMaps> {
+    let process_maps = || -> io::Result<ProcessMaps> {
         let text = root.text("/proc/self/maps")?;
-        ProcessMaps::of(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        ProcessMaps::parse(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
     };
     // What this function itself allocates is there before it counts.
-    let (arrived, arrivals) = sync_channel(PROBES);
+    let (started, starts) = sync_channel(PROBES);
     let gate = Mutex::new(());
-    let before = taken()?;
+    let before = process_maps()?;
     let (count, after) = thread::scope(|scope| {
-        let closed = gate.lock();
-        let probe = |arrived: std::sync::mpsc::SyncSender<()>| {
+        let gate_guard = gate.lock();
+        let probe = |started: std::sync::mpsc::SyncSender<()>| {
             let wait = || drop(gate.lock());
             Builder::new().stack_size(PROBE_STACK_BYTES).spawn_scoped(scope, move || {
-                let _ = arrived.send(());
+                let _ = started.send(());
                 wait();
             })
         };
-        let count = (0..PROBES).map_while(|_| probe(arrived.clone()).ok()).count();
-        arrivals.iter().take(count).for_each(|()| ());
-        let after = taken();
-        drop(closed);
+        let count = (0..PROBES).map_while(|_| probe(started.clone()).ok()).count();
+        starts.iter().take(count).for_each(|()| ());
+        let after = process_maps();
+        drop(gate_guard);
         (count, after)
     });
     let after = after?;
@@ -96,23 +96,23 @@ const ARENA_BYTES: u64 = 64 * 1024 * 1024;
 
 impl ProcessMaps {
     /// Of the text of `/proc/self/maps`; none if it is of another form.
-    fn of(text: &str) -> Option<ProcessMaps> {
-        let mut taken = ProcessMaps::default();
+    fn parse(text: &str) -> Option<ProcessMaps> {
+        let mut process_maps = ProcessMaps::default();
         for line in text.lines() {
             let (range, rest) = line.split_once(' ')?;
             let (low, high) = range.split_once('-')?;
             let (low, high) = (u64::from_str_radix(low, 16).ok()?, u64::from_str_radix(high, 16).ok()?);
             let is_arena = low / ARENA_BYTES == high.saturating_sub(1) / ARENA_BYTES && {
-                let is_beginning = low.is_multiple_of(ARENA_BYTES) && rest.starts_with("rw-p");
-                let is_rest = high.is_multiple_of(ARENA_BYTES) && rest.starts_with("---p");
-                is_beginning || is_rest
+                let is_used_part = low.is_multiple_of(ARENA_BYTES) && rest.starts_with("rw-p");
+                let is_reserved_part = high.is_multiple_of(ARENA_BYTES) && rest.starts_with("---p");
+                is_used_part || is_reserved_part
             };
             if !is_arena {
-                taken.maps += 1;
-                taken.bytes += high.saturating_sub(low);
+                process_maps.maps += 1;
+                process_maps.bytes += high.saturating_sub(low);
             }
         }
-        Some(taken)
+        Some(process_maps)
     }
 }
 
@@ -121,10 +121,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arenas_are_told_from_stacks() {
+    fn arenas_are_not_counted() {
         let check = |text: &str, expected: Option<(u64, u64)>| {
             assert_eq!(
-                ProcessMaps::of(text),
+                ProcessMaps::parse(text),
                 expected.map(|(maps, bytes)| ProcessMaps { maps, bytes }),
                 "{text:?}"
             );
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_takes_a_stack_and_some_mappings() {
+    fn thread_footprint_covers_its_stack() {
         let Footprint { maps, address_bytes } = footprint();
         // Threads of other tests come and go meanwhile; `doctor`'s test has a process of its own.
         assert!(maps >= 1.0 && maps.is_finite(), "{maps}");

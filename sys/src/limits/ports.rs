@@ -54,8 +54,8 @@ impl LocalPorts {
     pub fn count(&self) -> u64 {
         let (first, last) = (*self.range.start(), *self.range.end());
         let within = |span: &RangeInclusive<u16>| (*span.start()).max(first)..=(*span.end()).min(last);
-        let taken: usize = self.reserved.iter().map(|span| within(span).count()).sum();
-        (self.range.clone().count() as u64).saturating_sub(taken as u64)
+        let reserved: usize = self.reserved.iter().map(|span| within(span).count()).sum();
+        (self.range.clone().count() as u64).saturating_sub(reserved as u64)
     }
 
     /// The range, as it is written: `32768-60999`.
@@ -87,27 +87,27 @@ pub fn explained(address: SocketAddr, error: io::Error) -> io::Error {
     }
     let root = ProcRoot::machine();
     match is_listened_on(&root, address.port()) {
-        Ok(is_heard) => {
-            let cause = cause(&root, address.port(), is_heard);
+        Ok(is_listened_on) => {
+            let cause = describe_cause(&root, address.port(), is_listened_on);
             io::Error::new(error.kind(), format!("{error}: {cause}"))
         }
         Err(_) => error,
     }
 }
 
-fn cause(root: &ProcRoot, port: u16, is_listened_on: bool) -> String {
+fn describe_cause(root: &ProcRoot, port: u16, is_listened_on: bool) -> String {
     if is_listened_on {
         return format!("a process listens on this port; `ss -ltnp 'sport = :{port}'` names it");
     }
-    let held = "no process listens on this port: a connection that left from it holds it, for a minute after \
+    let time_wait = "no process listens on this port: a connection that left from it holds it, for a minute after \
                 its end (TIME_WAIT)";
     match LocalPorts::read(root) {
         Ok(ports) if ports.contain(port) => format!(
-            "{held}. It lies in net.ipv4.ip_local_port_range ({}); to keep it for listeners: {}",
+            "{time_wait}. It lies in net.ipv4.ip_local_port_range ({}); to keep it for listeners: {}",
             ports.range(),
             ports.reservation(&[port])
         ),
-        _ => held.to_owned(),
+        _ => time_wait.to_owned(),
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
     const HEADER: &str = "  sl  local_address rem_address   st tx_queue rx_queue\n";
 
     #[test]
-    fn reserved_ports_are_not_given_out() {
+    fn reserved_ports_are_not_local_ports() {
         let files = [(&RANGE[1..], "1024\t65535\n"), (&RESERVED[1..], "80,8080,9000-9100\n")];
         let ports = LocalPorts::read(&Machine::new(&files).root()).unwrap();
         assert_eq!(ports.count(), 65_535 - 1024 + 1 - 1 - 101);
@@ -143,22 +143,23 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_is_told_from_a_connection_that_left() {
+    fn bind_error_tells_listener_from_time_wait() {
         let listens = "   0: 0100007F:0C38 00000000:0000 0A 00000000:00000000\n";
         let waits = "   1: 0100007F:0C39 0100007F:9C40 06 00000000:00000000\n";
         let machine = Machine::new(&[
             ("proc/net/tcp", &format!("{HEADER}{listens}{waits}")),
             (&RANGE[1..], "1024 65535"),
         ]);
-        let cause = |port| cause(&machine.root(), port, is_listened_on(&machine.root(), port).unwrap());
+        let cause =
+            |port| describe_cause(&machine.root(), port, is_listened_on(&machine.root(), port).unwrap());
         assert_eq!(cause(3128), "a process listens on this port; `ss -ltnp 'sport = :3128'` names it");
-        let told = cause(3129);
+        let text = cause(3129);
         assert!(
-            told.starts_with("no process listens on this port: a connection that left from it"),
-            "{told}"
+            text.starts_with("no process listens on this port: a connection that left from it"),
+            "{text}"
         );
-        assert!(told.ends_with("net.ipv4.ip_local_reserved_ports=3129"), "{told}");
-        assert!(told.contains("ip_local_port_range (1024-65535)"), "{told}");
+        assert!(text.ends_with("net.ipv4.ip_local_reserved_ports=3129"), "{text}");
+        assert!(text.contains("ip_local_port_range (1024-65535)"), "{text}");
         machine.write(&RANGE[1..], "32768 60999");
         assert!(cause(3129).ends_with("(TIME_WAIT)"), "outside of the range no setting helps");
     }

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_every_kind_are_a_value_or_an_error_that_names_them() {
+    fn malformed_files_give_errors_naming_the_file() {
         let directory = tempfile::tempdir().unwrap();
         let root = ProcRoot::at(directory.path());
         let check = |bytes: &[u8], expected: Option<u64>| {

@@ -6,7 +6,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::cgroup::{Membership, Tightest};
+use super::cgroup::{Membership, TightestBound};
 use super::footprint;
 use super::root::ProcRoot;
 
@@ -195,10 +195,10 @@ pub fn read_all_quickly(root: &ProcRoot) -> Vec<LimitValue> {
 }
 
 /// Above so many free threads a limit of the user's is far.
-const NEAR: u64 = 4096;
+const NEAR_THREADS: u64 = 4096;
 
 /// What one limit permits, and what is used.
-type Figures = (Option<u64>, Option<u64>);
+type BoundAndUse = (Option<u64>, Option<u64>);
 
 /// Reads limits; what several of them stand in is read once.
 pub(super) struct LimitReader<'a> {
@@ -215,7 +215,7 @@ pub(super) struct LimitReader<'a> {
 impl LimitReader<'_> {
     pub(super) fn new(root: &ProcRoot) -> LimitReader<'_> {
         let status = root.text("/proc/self/status");
-        let privileges = Privileges::of(status.as_deref().unwrap_or(""), root);
+        let privileges = Privileges::read(status.as_deref().unwrap_or(""), root);
         LimitReader {
             root,
             limits: root.text("/proc/self/limits"),
@@ -242,7 +242,7 @@ impl LimitReader<'_> {
             exempt: None,
             trouble: None,
         };
-        if let Some(Tightest { bound, trouble }) = group {
+        if let Some(TightestBound { bound, trouble }) = group {
             return match bound {
                 Some((bound, used, place)) => {
                     LimitValue { bound: Some(bound), used: Some(used), place: Some(place), trouble, ..blank }
@@ -250,7 +250,7 @@ impl LimitReader<'_> {
                 None => LimitValue { trouble, ..blank },
             };
         }
-        match self.figures(limit) {
+        match self.read_bound_and_use(limit) {
             Ok((bound, used)) => {
                 let ceiling = if limit == Limit::Descriptors { self.nr_open() } else { None };
                 LimitValue { bound, used, ceiling, exempt: self.exempt(limit), ..blank }
@@ -268,7 +268,7 @@ impl LimitReader<'_> {
             return self.read(limit);
         };
         let exempt = self.exempt(limit);
-        let is_near = bound.is_some_and(|bound| bound.saturating_sub(used) < NEAR);
+        let is_near = bound.is_some_and(|bound| bound.saturating_sub(used) < NEAR_THREADS);
         match is_near && exempt.is_none() {
             true => self.read(limit),
             false => LimitValue {
@@ -283,7 +283,7 @@ impl LimitReader<'_> {
         }
     }
 
-    fn figures(&self, limit: Limit) -> io::Result<Figures> {
+    fn read_bound_and_use(&self, limit: Limit) -> io::Result<BoundAndUse> {
         let root = self.root;
         match limit {
             Limit::Descriptors => self.descriptors(),
@@ -317,7 +317,7 @@ impl LimitReader<'_> {
     }
 
     /// Descriptors: the handle that counts them counts itself.
-    fn descriptors(&self) -> io::Result<Figures> {
+    fn descriptors(&self) -> io::Result<BoundAndUse> {
         let hard = self.rlimit("Max open files")?.1.unwrap_or(u64::MAX);
         let bound = hard.min(self.nr_open().unwrap_or(u64::MAX));
         let used = std::fs::read_dir(self.root.path("/proc/self/fd")).ok().map(|open| open.count() as u64);
@@ -330,14 +330,14 @@ impl LimitReader<'_> {
 
     /// The soft and the hard limit of a row of `/proc/self/limits`; none is `unlimited`.
     fn rlimit(&self, row: &str) -> io::Result<(Option<u64>, Option<u64>)> {
-        let text = copied(&self.limits)?;
-        let figure = |word: &str| match word {
+        let text = borrow_result(&self.limits)?;
+        let parse_limit = |word: &str| match word {
             "unlimited" => Some(None),
             word => super::root::number(word).map(Some),
         };
         text.lines()
             .find_map(|line| {
-                let mut words = line.strip_prefix(row)?.split_whitespace().map(figure);
+                let mut words = line.strip_prefix(row)?.split_whitespace().map(parse_limit);
                 Some((words.next()??, words.next()??))
             })
             .ok_or_else(|| {
@@ -345,21 +345,21 @@ impl LimitReader<'_> {
             })
     }
 
-    fn commit(&self) -> io::Result<Figures> {
+    fn commit(&self) -> io::Result<BoundAndUse> {
         /// `vm.overcommit_memory`: what is promised is kept, so no more is promised than there is.
         const NEVER: u64 = 2;
         if self.root.number("/proc/sys/vm/overcommit_memory")? != NEVER {
             return Ok((None, None));
         }
-        let text = copied(&self.meminfo)?;
+        let text = borrow_result(&self.meminfo)?;
         match kilobytes(text, "CommitLimit:") {
             Some(bound) => Ok((Some(bound), kilobytes(text, "Committed_AS:"))),
             None => Err(super::root::malformed("/proc/meminfo".as_ref(), text)),
         }
     }
 
-    fn memory(&self) -> io::Result<Figures> {
-        let text = copied(&self.meminfo)?;
+    fn memory(&self) -> io::Result<BoundAndUse> {
+        let text = borrow_result(&self.meminfo)?;
         match (kilobytes(text, "MemTotal:"), kilobytes(text, "MemAvailable:")) {
             (Some(total), Some(available)) => Ok((Some(total), Some(total.saturating_sub(available)))),
             _ => Err(super::root::malformed("/proc/meminfo".as_ref(), text)),
@@ -368,7 +368,7 @@ impl LimitReader<'_> {
 
     /// Threads in the system.
     fn threads(&self) -> io::Result<u64> {
-        copied(&self.threads).copied()
+        borrow_result(&self.threads).copied()
     }
 
     /// A row of `/proc/self/status` that is in kB.
@@ -384,7 +384,7 @@ impl LimitReader<'_> {
     /// Threads of our user, as far as `/proc` shows them: a walk over all processes, milliseconds where there
     /// are thousands.
     fn user_threads(&self) -> io::Result<u64> {
-        copied(&self.status)?;
+        borrow_result(&self.status)?;
         let mut count = 0;
         for entry in std::fs::read_dir(self.root.path("/proc"))?.flatten() {
             if !entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit) {
@@ -405,14 +405,14 @@ impl LimitReader<'_> {
     }
 
     fn exempt(&self, limit: Limit) -> Option<&'static str> {
-        let Privileges { is_root, may_exceed, may_administrate, may_lock, .. } = self.privileges;
+        let Privileges { is_root, has_sys_resource, has_sys_admin, has_ipc_lock, .. } = self.privileges;
         match limit {
             Limit::UserThreads if is_root => Some("root is exempt"),
-            Limit::UserThreads | Limit::PipePages if may_exceed => Some("CAP_SYS_RESOURCE is exempt"),
-            Limit::UserThreads | Limit::PipePages | Limit::OpenFiles if may_administrate => {
+            Limit::UserThreads | Limit::PipePages if has_sys_resource => Some("CAP_SYS_RESOURCE is exempt"),
+            Limit::UserThreads | Limit::PipePages | Limit::OpenFiles if has_sys_admin => {
                 Some("CAP_SYS_ADMIN is exempt")
             }
-            Limit::LockedMemory if may_lock => Some("CAP_IPC_LOCK is exempt"),
+            Limit::LockedMemory if has_ipc_lock => Some("CAP_IPC_LOCK is exempt"),
             // With cookies the queue of a listener is bounded by its backlog alone (tcp_conn_request).
             Limit::SynQueue if self.has_syncookies() => Some("tcp_syncookies stand in"),
             _ => None,
@@ -426,13 +426,13 @@ impl LimitReader<'_> {
 struct Privileges {
     uid: u64,
     is_root: bool,
-    may_exceed: bool,
-    may_administrate: bool,
-    may_lock: bool,
+    has_sys_resource: bool,
+    has_sys_admin: bool,
+    has_ipc_lock: bool,
 }
 
 impl Privileges {
-    fn of(status: &str, root: &ProcRoot) -> Privileges {
+    fn read(status: &str, root: &ProcRoot) -> Privileges {
         // Bits of CapEff (capabilities(7)): CAP_IPC_LOCK, CAP_SYS_ADMIN, CAP_SYS_RESOURCE.
         const IPC_LOCK: u32 = 14;
         const SYS_ADMIN: u32 = 21;
@@ -448,9 +448,9 @@ impl Privileges {
         Privileges {
             uid,
             is_root: is_first_namespace && uid == 0,
-            may_exceed: has(SYS_RESOURCE),
-            may_administrate: has(SYS_ADMIN),
-            may_lock: has(IPC_LOCK),
+            has_sys_resource: has(SYS_RESOURCE),
+            has_sys_admin: has(SYS_ADMIN),
+            has_ipc_lock: has(IPC_LOCK),
         }
     }
 }
@@ -469,11 +469,11 @@ fn kilobytes(text: &str, row: &str) -> Option<u64> {
 }
 
 /// What was read, or once more the error that came instead.
-fn copied<T>(read: &io::Result<T>) -> io::Result<&T> {
+fn borrow_result<T>(read: &io::Result<T>) -> io::Result<&T> {
     read.as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))
 }
 
-fn sysctl(root: &ProcRoot, name: &str, used: Option<u64>) -> io::Result<Figures> {
+fn sysctl(root: &ProcRoot, name: &str, used: Option<u64>) -> io::Result<BoundAndUse> {
     Ok((Some(root.number(format!("/proc/sys/{name}"))?), used))
 }
 
@@ -485,7 +485,7 @@ fn threads(root: &ProcRoot) -> io::Result<u64> {
 }
 
 /// Without the files there is no connection tracking, and no limit.
-fn conntrack(root: &ProcRoot) -> io::Result<Figures> {
+fn conntrack(root: &ProcRoot) -> io::Result<BoundAndUse> {
     match root.number("/proc/sys/net/netfilter/nf_conntrack_max") {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((None, None)),
         bound => Ok((Some(bound?), root.number("/proc/sys/net/netfilter/nf_conntrack_count").ok())),
@@ -493,7 +493,7 @@ fn conntrack(root: &ProcRoot) -> io::Result<Figures> {
 }
 
 /// Both files count in pages.
-fn tcp_memory(root: &ProcRoot) -> io::Result<Figures> {
+fn tcp_memory(root: &ProcRoot) -> io::Result<BoundAndUse> {
     let page_bytes = super::page_bytes();
     let most = root.numbers("/proc/sys/net/ipv4/tcp_mem", 3)?[2];
     let used = sockets(root, "mem")?.map(|pages| pages.saturating_mul(page_bytes));

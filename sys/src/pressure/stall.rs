@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_lines_are_read() {
+    fn some_and_full_lines_are_parsed() {
         let line = |percent, us| StallLine { last_10_s_percent: percent, total: Duration::from_micros(us) };
         let text =
             "some avg10=3.00 avg60=2.83 avg300=3.41 total=1493\nfull avg10=0.50 avg60=0 avg300=0 total=7\n";

@@ -77,7 +77,7 @@ mod tests {
     use crate::limits::fixture::ample;
 
     #[test]
-    fn both_versions_are_read_and_ancestors_added() {
+    fn both_versions_are_parsed_ancestors_added() {
         let machine = ample();
         let throttling = |periods, throttled_periods, us| Throttling {
             periods,

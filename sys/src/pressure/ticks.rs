@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_are_sorted_into_busy_idle_and_stolen() {
+    fn ticks_split_into_busy_idle_and_steal() {
         let text = "cpu  10 1 5 200 8 0 2 4 3 0\ncpu0 5 0 2 100 4 0 1 2 1 0\n";
         let ticks = CpuTicks { busy: 18, idle: 208, steal: 4 };
         assert_eq!(CpuTicks::parse(text), Some(ticks));

@@ -21,7 +21,7 @@ pub fn local_addresses() -> io::Result<Vec<IpAddr>> {
         // SAFETY: `next` is a node of the list that getifaddrs made and that is not freed yet.
         let node = unsafe { &*next };
         // SAFETY: an interface address is null or points to a sockaddr of its own family's size.
-        if let Some(address) = unsafe { ip_of(node.ifa_addr) } {
+        if let Some(address) = unsafe { to_ip(node.ifa_addr) } {
             addresses.push(address);
         }
         next = node.ifa_next;
@@ -35,7 +35,7 @@ pub fn local_addresses() -> io::Result<Vec<IpAddr>> {
 
 /// # Safety
 /// `address` is null or points to a socket address that is as long as its family says.
-unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
+unsafe fn to_ip(address: *const libc::sockaddr) -> Option<IpAddr> {
     if address.is_null() {
         return None;
     }
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_among_the_local_addresses() {
+    fn local_addresses_include_loopback() {
         let addresses = local_addresses().unwrap();
         assert!(addresses.contains(&IpAddr::V4(Ipv4Addr::LOCALHOST)), "{addresses:?}");
     }

@@ -40,10 +40,10 @@ impl ResourceExhausted {
 
     /// What `error` says is used up, if that is what it says.
     pub fn of(error: &io::Error) -> Option<ResourceExhausted> {
-        ResourceExhausted::of_errno(rustix::io::Errno::from_io_error(error)?)
+        ResourceExhausted::from_errno(rustix::io::Errno::from_io_error(error)?)
     }
 
-    pub(super) fn of_errno(errno: rustix::io::Errno) -> Option<ResourceExhausted> {
+    pub(super) fn from_errno(errno: rustix::io::Errno) -> Option<ResourceExhausted> {
         use rustix::io::Errno;
         match errno {
             Errno::MFILE => Some(ResourceExhausted::Descriptors),

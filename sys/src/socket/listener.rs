@@ -110,7 +110,7 @@ impl Listener {
     pub fn accept(&self) -> Result<(Socket, SocketAddr), AcceptError> {
         use rustix::io::Errno;
         loop {
-            let refused = match net::acceptfrom_with(&self.0, FLAGS) {
+            let error = match net::acceptfrom_with(&self.0, FLAGS) {
                 Ok((socket, Some(peer))) => {
                     let peer = to_std(peer).map_err(AcceptError::ThisConnection)?;
                     let entry = Entry::accepted(&socket, peer);
@@ -119,19 +119,19 @@ impl Listener {
                 Ok((_, None)) => AcceptError::ThisConnection(io::ErrorKind::AddrNotAvailable.into()),
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => AcceptError::Empty,
-                Err(errno) => match ResourceExhausted::of_errno(errno) {
+                Err(errno) => match ResourceExhausted::from_errno(errno) {
                     // A descriptor is taken before the queue is looked at.
-                    Some(_) if !self.has_waiting() => AcceptError::Empty,
-                    Some(shortage) => AcceptError::Exhausted(shortage),
+                    Some(_) if !self.has_pending() => AcceptError::Empty,
+                    Some(exhausted) => AcceptError::Exhausted(exhausted),
                     None => AcceptError::ThisConnection(errno.into()),
                 },
             };
-            return Err(refused);
+            return Err(error);
         }
     }
 
     /// Whether somebody waits, or the next accept has something else to tell than that nobody does.
-    fn has_waiting(&self) -> bool {
+    fn has_pending(&self) -> bool {
         let mut listener = [PollFd::new(&self.0, PollFlags::IN)];
         // It takes no descriptor; where it fails all the same, nothing is known.
         event::poll(&mut listener, Some(&Timespec::default())) != Ok(0)
@@ -148,12 +148,13 @@ impl Listener {
         // bytes of the packet, which drops it, and else all. (A backlog of zero would still queue one.)
         const FLAGS_OFFSET: u32 = 13;
         const SYN: u32 = 0x02;
-        let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+        let instruction =
+            |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
         let mut program = [
-            step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, FLAGS_OFFSET),
-            step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 1, SYN),
-            step(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
-            step(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
+            instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, FLAGS_OFFSET),
+            instruction(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 1, SYN),
+            instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+            instruction(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
         ];
         let program = libc::sock_fprog { len: program.len() as libc::c_ushort, filter: program.as_mut_ptr() };
         // SAFETY: the option's value is a `sock_fprog` of that size; it points to as many instructions as it
@@ -200,21 +201,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_that_stops_queueing_keeps_who_waits_and_takes_nobody_else() {
+    fn stop_queueing_keeps_pending_drops_later_syns() {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), LISTEN).unwrap();
         let address = listener.local().unwrap();
-        let waits = Socket::connect(address, SpeaksFirst::Unknown).unwrap();
+        let pending = Socket::connect(address, SpeaksFirst::Unknown).unwrap();
         listener.stop_queueing().unwrap();
         let late = Socket::connect(address, SpeaksFirst::Unknown).unwrap();
         assert_eq!(late.continue_connect(address).unwrap(), Connect::InProgress);
         let (_accepted, peer) = listener.accept().unwrap();
-        assert_eq!(peer, waits.local().unwrap());
+        assert_eq!(peer, pending.local().unwrap());
         assert!(matches!(listener.accept(), Err(AcceptError::Empty)));
         assert_eq!(late.continue_connect(address).unwrap(), Connect::InProgress, "nobody answered");
     }
 
     #[test]
-    fn an_accepted_socket_inherits_the_way_of_its_first_ack() {
+    fn accepted_socket_inherits_the_ack_mode() {
         for (first_ack, is_quick) in [(AckMode::Immediate, true), (AckMode::Delayed, false)] {
             let options = ListenOptions { first_ack, ..LISTEN };
             let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn two_sockets_share_a_port_only_when_both_agree() {
+    fn port_is_shared_only_if_both_set_reuse_port() {
         let shared = ListenOptions { reuse_port: true, ..LISTEN };
         let first = Listener::bind("127.0.0.1:0".parse().unwrap(), shared).unwrap();
         let address = first.local().unwrap();

@@ -4,7 +4,7 @@ use super::*;
 use crate::limits::fixture::Machine;
 
 /// A machine with both versions: tasks and CPU by version 1, memory by version 2.
-fn hybrid() -> Machine {
+fn hybrid_machine() -> Machine {
     Machine::new(&[
         ("proc/self/cgroup", "9:name=systemd:/\n8:pids:/a/b\n4:cpu,cpuacct:/a\n0::/u/v\n"),
         (
@@ -27,8 +27,8 @@ fn directories(machine: &Machine, controller: Controller) -> Vec<String> {
 }
 
 #[test]
-fn each_controller_is_found_in_its_own_hierarchy_with_all_ancestors() {
-    let machine = hybrid();
+fn controllers_resolve_to_group_and_ancestors() {
+    let machine = hybrid_machine();
     let expected = ["/sys/fs/cgroup/pids/a/b", "/sys/fs/cgroup/pids/a", "/sys/fs/cgroup/pids"];
     assert_eq!(directories(&machine, Controller::Pids), expected);
     assert_eq!(directories(&machine, Controller::Cpu), ["/sys/fs/cgroup/cpu/a", "/sys/fs/cgroup/cpu"]);
@@ -37,7 +37,7 @@ fn each_controller_is_found_in_its_own_hierarchy_with_all_ancestors() {
 }
 
 #[test]
-fn in_a_container_the_mount_is_the_top_whatever_the_path_says() {
+fn container_mount_is_the_topmost_group() {
     let check = |path: &str, mounted: &str, expected: &[&str]| {
         let machine = Machine::new(&[
             ("proc/self/cgroup", format!("0::{path}\n").as_str()),
@@ -53,15 +53,15 @@ fn in_a_container_the_mount_is_the_top_whatever_the_path_says() {
 }
 
 #[test]
-fn the_group_with_the_least_room_wins() {
-    let machine = hybrid();
-    assert_eq!(Membership::of(&machine.root()).tasks(), Tightest::default(), "no file, no bound");
+fn group_with_least_headroom_wins() {
+    let machine = hybrid_machine();
+    assert_eq!(Membership::of(&machine.root()).tasks(), TightestBound::default(), "no file, no bound");
     machine.write(&format!("{PIDS}/a/b/pids.max"), "max\n");
     machine.write(&format!("{PIDS}/a/pids.max"), "100\n");
     machine.write(&format!("{PIDS}/a/pids.current"), "60\n");
     let place = |path: &str| PathBuf::from(format!("/{path}"));
     let bound = Some((100, 60, place(&format!("{PIDS}/a/pids.max"))));
-    assert_eq!(Membership::of(&machine.root()).tasks(), Tightest { bound, trouble: None });
+    assert_eq!(Membership::of(&machine.root()).tasks(), TightestBound { bound, trouble: None });
     machine.write(&format!("{PIDS}/a/b/pids.max"), "50\n");
     machine.write(&format!("{PIDS}/a/b/pids.current"), "5\n");
     assert_eq!(Membership::of(&machine.root()).tasks().bound.unwrap().0, 100, "40 are less than 45");
@@ -70,8 +70,8 @@ fn the_group_with_the_least_room_wins() {
 }
 
 #[test]
-fn memory_that_is_only_cache_is_not_used() {
-    let machine = hybrid();
+fn inactive_file_cache_is_not_used_memory() {
+    let machine = hybrid_machine();
     machine.write(&format!("{UNIFIED}/u/memory.max"), "1000\n");
     machine.write(&format!("{UNIFIED}/u/memory.current"), "900\n");
     machine.write(&format!("{UNIFIED}/u/memory.stat"), "anon 3\ninactive_file 300\nactive_file 9\n");
@@ -82,15 +82,15 @@ fn memory_that_is_only_cache_is_not_used() {
     machine.write("proc/self/cgroup", "4:memory:/a\n0::/\n");
     machine.write("proc/self/mountinfo", "1 2 0:3 / /sys/m rw - cgroup cgroup rw,memory\n");
     machine.write("sys/m/a/memory.limit_in_bytes", "9223372036854771712\n");
-    assert_eq!(Membership::of(&machine.root()).memory(), Tightest::default());
+    assert_eq!(Membership::of(&machine.root()).memory(), TightestBound::default());
     machine.write("sys/m/memory.limit_in_bytes", "4096\n");
     machine.write("sys/m/memory.usage_in_bytes", "1024\n");
     assert_eq!(Membership::of(&machine.root()).memory().bound.unwrap().1, 1024);
 }
 
 #[test]
-fn a_file_that_is_broken_is_told_beside_what_is_known() {
-    let machine = hybrid();
+fn broken_file_is_reported_beside_a_known_bound() {
+    let machine = hybrid_machine();
     machine.write(&format!("{PIDS}/a/pids.max"), "100\n");
     machine.write(&format!("{PIDS}/a/pids.current"), "60\n");
     for bad in ["", "many", "-5", "\u{0}"] {
@@ -107,12 +107,12 @@ fn a_file_that_is_broken_is_told_beside_what_is_known() {
     }
     machine.write("proc/self/mountinfo", "1 2 3\n - \n1 2 0:3 / /sys/x rw - cgroup\n");
     machine.write("proc/self/cgroup", ":\n:::\n8:pids\nx\n");
-    assert_eq!(Membership::of(&machine.root()).tasks(), Tightest::default(), "no line is ours");
+    assert_eq!(Membership::of(&machine.root()).tasks(), TightestBound::default(), "no line is ours");
 }
 
 #[test]
-fn the_tightest_quota_counts_in_both_versions() {
-    let machine = hybrid();
+fn tightest_cpu_quota_wins_in_both_versions() {
+    let machine = hybrid_machine();
     let quota = |machine: &Machine| Membership::of(&machine.root()).cpu_quota();
     assert_eq!(quota(&machine).unwrap(), None);
     machine.write("sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "-1\n");

@@ -12,13 +12,13 @@ fn read(machine: &Machine, limit: Limit) -> LimitValue {
 fn check(path: &str, text: &str, limit: Limit, bound: Option<u64>, used: Option<u64>) {
     let machine = ample();
     machine.write(path, text);
-    let reading = read(&machine, limit);
-    assert_eq!((reading.bound, reading.used), (bound, used), "{path} = {text:?}: {reading:?}");
-    assert_eq!(reading.trouble, None);
+    let value = read(&machine, limit);
+    assert_eq!((value.bound, value.used), (bound, used), "{path} = {text:?}: {value:?}");
+    assert_eq!(value.trouble, None);
 }
 
 #[test]
-fn each_limit_is_read_with_what_is_used_of_it() {
+fn each_limit_has_bound_and_use() {
     let page_bytes = crate::limits::page_bytes();
     check("proc/sys/fs/file-max", "5000", Limit::OpenFiles, Some(5000), Some(420));
     check("proc/sys/kernel/threads-max", "5000", Limit::Threads, Some(5000), Some(1000));
@@ -48,20 +48,20 @@ fn each_limit_is_read_with_what_is_used_of_it() {
     let available = (Some(64_000_000 * 1024), Some(4_000_000 * 1024));
     check("proc/sys/vm/overcommit_memory", "0", Limit::Memory, available.0, available.1);
     check("proc/sys/vm/overcommit_memory", "0", Limit::Commit, None, None);
-    let promised = (Some(32_000_000 * 1024), Some(1_000_000 * 1024));
-    check("proc/sys/vm/overcommit_memory", "2", Limit::Commit, promised.0, promised.1);
+    let commit = (Some(32_000_000 * 1024), Some(1_000_000 * 1024));
+    check("proc/sys/vm/overcommit_memory", "2", Limit::Commit, commit.0, commit.1);
     // The hard one counts, but never beyond what a process may have at all.
     check("proc/sys/fs/nr_open", "1000000000", Limit::Descriptors, Some(1_048_576), Some(3));
     check("proc/sys/fs/nr_open", "5000", Limit::Descriptors, Some(5000), Some(3));
 }
 
 #[test]
-fn limits_of_the_process_are_its_soft_ones() {
+fn process_limits_are_the_soft_ones() {
     let check = |row: &str, limit: Limit, used: u64| {
         let machine = ample();
         machine.write_rlimit(row, 5_000_000);
-        let reading = read(&machine, limit);
-        assert_eq!((reading.bound, reading.used), (Some(5_000_000), Some(used)), "{row}");
+        let value = read(&machine, limit);
+        assert_eq!((value.bound, value.used), (Some(5_000_000), Some(used)), "{row}");
     };
     check("Max processes", Limit::UserThreads, 0);
     check("Max address space", Limit::AddressSpace, 3060 * 1024);
@@ -72,16 +72,16 @@ fn limits_of_the_process_are_its_soft_ones() {
 }
 
 #[test]
-fn privileges_lift_limits_in_the_first_namespace_only() {
+fn privileges_count_in_the_first_namespace_only() {
     let check = |capabilities: &str, uid: &str, namespace: &str, expected: &[Limit]| {
         let machine = ample();
         machine.replace("proc/self/status", "CapEff:\t0000000000000000", &format!("CapEff:\t{capabilities}"));
         machine.replace("proc/self/status", "Uid:\t1000", &format!("Uid:\t{uid}"));
         machine.write("proc/self/uid_map", namespace);
-        let readings = read_all(&machine.root());
-        let exempt: Vec<_> = readings.iter().filter(|it| it.exempt.is_some()).map(|it| it.limit).collect();
+        let values = read_all(&machine.root());
+        let exempt: Vec<_> = values.iter().filter(|it| it.exempt.is_some()).map(|it| it.limit).collect();
         assert_eq!(exempt, expected, "{capabilities} {uid} {namespace}");
-        assert!(readings.iter().all(|it| it.exempt.is_none() || it.free().is_none()));
+        assert!(values.iter().all(|it| it.exempt.is_none() || it.free().is_none()));
     };
     let first = "         0          0 4294967295\n";
     check("0000000000000000", "1000", first, &[]);
@@ -94,7 +94,7 @@ fn privileges_lift_limits_in_the_first_namespace_only() {
 }
 
 #[test]
-fn cookies_stand_in_for_the_queue_of_connections_that_are_being_established() {
+fn syncookies_exempt_the_syn_queue() {
     let machine = ample();
     assert_eq!(read(&machine, Limit::SynQueue).exempt, None);
     machine.write("proc/sys/net/ipv4/tcp_syncookies", "1");
@@ -102,7 +102,7 @@ fn cookies_stand_in_for_the_queue_of_connections_that_are_being_established() {
 }
 
 #[test]
-fn a_quick_reading_differs_in_the_users_threads_alone_and_only_while_they_are_few() {
+fn quick_read_differs_only_in_user_threads() {
     let machine = ample();
     let check = |limit: u64, expected: u64| {
         machine.write_rlimit("Max processes", limit);
@@ -118,7 +118,7 @@ fn a_quick_reading_differs_in_the_users_threads_alone_and_only_while_they_are_fe
 }
 
 #[test]
-fn what_is_missing_or_broken_is_told_and_the_rest_is_read() {
+fn unreadable_limits_are_reported_rest_is_read() {
     let files = [
         ("proc/sys/fs/file-nr", Limit::OpenFiles),
         ("proc/sys/fs/file-max", Limit::OpenFiles),
@@ -147,10 +147,10 @@ fn what_is_missing_or_broken_is_told_and_the_rest_is_read() {
         assert!(missing.trouble.unwrap().contains(path), "{path} is missing");
         for bad in ["", "max", "\u{0}\u{7f}", "-7", "one two three", "1 2x"] {
             machine.write(path, bad);
-            let readings = read_all(&machine.root());
-            assert_eq!(readings.len(), Limit::ALL.len());
-            let troubled = readings.iter().filter(|it| it.trouble.is_some()).count();
-            assert!(troubled <= 6, "{path} = {bad:?}: {troubled} limits are lost");
+            let values = read_all(&machine.root());
+            assert_eq!(values.len(), Limit::ALL.len());
+            let failed = values.iter().filter(|it| it.trouble.is_some()).count();
+            assert!(failed <= 6, "{path} = {bad:?}: {failed} limits are lost");
         }
     }
     let machine = ample();
@@ -161,7 +161,7 @@ fn what_is_missing_or_broken_is_told_and_the_rest_is_read() {
 }
 
 #[test]
-fn names_and_settings_are_each_limits_own() {
+fn names_and_settings_are_unique() {
     for (name, which) in [(Limit::name as fn(Limit) -> &'static str, "name"), (Limit::setting, "setting")] {
         let mut all: Vec<_> = Limit::ALL.iter().map(|limit| name(*limit)).collect();
         all.sort_unstable();
@@ -171,12 +171,12 @@ fn names_and_settings_are_each_limits_own() {
 }
 
 #[test]
-fn this_machine_is_read() {
-    for reading in read_all(&ProcRoot::machine()) {
+fn limits_of_this_machine_are_read() {
+    for value in read_all(&ProcRoot::machine()) {
         let is_essential = matches!(
-            reading.limit,
+            value.limit,
             Limit::Descriptors | Limit::Threads | Limit::ThreadIds | Limit::UserThreads | Limit::Mappings
         );
-        assert!(!is_essential || reading.trouble.is_none(), "{reading:?}");
+        assert!(!is_essential || value.trouble.is_none(), "{value:?}");
     }
 }

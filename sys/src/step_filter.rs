@@ -14,7 +14,7 @@ use std::time::Duration;
 const STEP_MIN: Duration = Duration::from_secs(2);
 
 /// How long a larger one has to last.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CONFIRM_AFTER: Duration = Duration::from_secs(60);
 
 /// What drifts by less is not stored: readers share the cell.
 const DRIFT_MIN: Duration = Duration::from_millis(1);
@@ -22,25 +22,25 @@ const DRIFT_MIN: Duration = Duration::from_millis(1);
 /// See the file's header. All accesses are Relaxed: each cell stands alone, and a reader that sees an old
 /// one judges as it would have a moment before.
 #[derive(Debug, Default)]
-pub(crate) struct Steady {
+pub(crate) struct StepFilter {
     /// The wall clock's lead over the clock that never steps, as it is believed; 0 before the first reading.
-    lead: AtomicU64,
+    offset: AtomicU64,
     /// When the wall clock was first found ahead, by the clock that never steps; 0 while it is not.
     ahead_since: AtomicU64,
 }
 
-impl Steady {
-    pub(crate) const fn new() -> Steady {
-        Steady { lead: AtomicU64::new(0), ahead_since: AtomicU64::new(0) }
+impl StepFilter {
+    pub(crate) const fn new() -> StepFilter {
+        StepFilter { offset: AtomicU64::new(0), ahead_since: AtomicU64::new(0) }
     }
 
     /// The time that is believed, where the wall clock says `wall` and the one that never steps `now`, both
     /// in nanoseconds.
     pub(crate) fn read(&self, wall: u64, now: u64) -> u64 {
-        let lead = wall.wrapping_sub(now);
-        let believed = self.lead.load(Ordering::Relaxed);
-        let ahead = lead.wrapping_sub(believed) as i64;
-        if believed != 0 && ahead > nanos(STEP_MIN) {
+        let offset = wall.wrapping_sub(now);
+        let accepted = self.offset.load(Ordering::Relaxed);
+        let step = offset.wrapping_sub(accepted) as i64;
+        if accepted != 0 && step > nanos(STEP_MIN) {
             let since = match self.ahead_since.load(Ordering::Relaxed) {
                 0 => {
                     self.ahead_since.store(now.max(1), Ordering::Relaxed);
@@ -48,12 +48,12 @@ impl Steady {
                 }
                 since => since,
             };
-            if now.saturating_sub(since) < PATIENCE.as_nanos() as u64 {
-                return now.wrapping_add(believed);
+            if now.saturating_sub(since) < CONFIRM_AFTER.as_nanos() as u64 {
+                return now.wrapping_add(accepted);
             }
         }
-        if believed == 0 || ahead.abs() > nanos(DRIFT_MIN) {
-            self.lead.store(lead, Ordering::Relaxed);
+        if accepted == 0 || step.abs() > nanos(DRIFT_MIN) {
+            self.offset.store(offset, Ordering::Relaxed);
         }
         if self.ahead_since.load(Ordering::Relaxed) != 0 {
             self.ahead_since.store(0, Ordering::Relaxed);
@@ -73,35 +73,35 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const DAY: u64 = 86_400 * SECOND;
     /// The wall clock's lead.
-    const LEAD: u64 = 20_000 * DAY;
+    const OFFSET: u64 = 20_000 * DAY;
 
-    fn at(steady: &Steady, second: u64, step: i64) -> i64 {
+    fn error_at(step_filter: &StepFilter, second: u64, step: i64) -> i64 {
         let now = 100 * SECOND + second * SECOND;
-        let wall = (now + LEAD).wrapping_add_signed(step);
-        steady.read(wall, now).wrapping_sub(now + LEAD) as i64
+        let wall = (now + OFFSET).wrapping_add_signed(step);
+        step_filter.read(wall, now).wrapping_sub(now + OFFSET) as i64
     }
 
     #[test]
-    fn a_glitch_forward_is_not_believed_and_a_step_that_lasts_is() {
-        let (steady, day) = (Steady::new(), DAY as i64);
-        assert_eq!(at(&steady, 0, 0), 0);
+    fn short_forward_step_is_ignored_lasting_counts() {
+        let (step_filter, day) = (StepFilter::new(), DAY as i64);
+        assert_eq!(error_at(&step_filter, 0, 0), 0);
         for second in 1..30 {
-            assert_eq!(at(&steady, second, day), 0, "{second}");
+            assert_eq!(error_at(&step_filter, second, day), 0, "{second}");
         }
-        assert_eq!(at(&steady, 30, 0), 0);
+        assert_eq!(error_at(&step_filter, 30, 0), 0);
         for second in 31..91 {
-            assert_eq!(at(&steady, second, day), 0, "{second}: the glitch before is forgotten");
+            assert_eq!(error_at(&step_filter, second, day), 0, "{second}: the glitch before is forgotten");
         }
         for second in 91..95 {
-            assert_eq!(at(&steady, second, day), day, "{second}");
+            assert_eq!(error_at(&step_filter, second, day), day, "{second}");
         }
     }
 
     #[test]
-    fn steps_back_and_small_ones_are_believed_at_once() {
-        let steady = Steady::new();
+    fn backward_and_small_steps_count_at_once() {
+        let step_filter = StepFilter::new();
         for (second, step) in [(0, 0), (1, SECOND as i64), (2, -(DAY as i64)), (3, 1 - DAY as i64)] {
-            assert_eq!(at(&steady, second, step), step);
+            assert_eq!(error_at(&step_filter, second, step), step);
         }
     }
 }

@@ -9,25 +9,28 @@ use sys::socket::{AcceptError, ListenOptions, Listener, ResourceExhausted};
 
 /// Does `work` while no descriptor is left.
 fn without_descriptors<T>(work: impl FnOnce() -> T) -> T {
-    let usual = getrlimit(Resource::Nofile);
+    let original = getrlimit(Resource::Nofile);
     // It has the lowest free number, so that those below are in use.
     let last = File::open("/dev/null").unwrap();
-    let used_up = Rlimit { current: Some(last.as_raw_fd() as u64 + 1), ..usual };
-    setrlimit(Resource::Nofile, used_up).unwrap();
+    let exhausted = Rlimit { current: Some(last.as_raw_fd() as u64 + 1), ..original };
+    setrlimit(Resource::Nofile, exhausted).unwrap();
     assert!(File::open("/dev/null").is_err());
     let outcome = work();
-    setrlimit(Resource::Nofile, usual).unwrap();
+    setrlimit(Resource::Nofile, original).unwrap();
     outcome
 }
 
 /// The kernel refuses an accept for want of a descriptor also where nobody waits.
 #[test]
-fn only_who_waits_makes_a_shortage() {
+fn accept_reports_emfile_only_with_a_pending_client() {
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), ListenOptions::plain(8)).unwrap();
-    let in_vain = without_descriptors(|| listener.accept());
-    assert!(matches!(in_vain, Err(AcceptError::Empty)), "{in_vain:?}");
+    let without_client = without_descriptors(|| listener.accept());
+    assert!(matches!(without_client, Err(AcceptError::Empty)), "{without_client:?}");
     let _client = TcpStream::connect(listener.local().unwrap()).unwrap();
-    let refused = without_descriptors(|| listener.accept());
-    assert!(matches!(refused, Err(AcceptError::Exhausted(ResourceExhausted::Descriptors))), "{refused:?}");
+    let with_client = without_descriptors(|| listener.accept());
+    assert!(
+        matches!(with_client, Err(AcceptError::Exhausted(ResourceExhausted::Descriptors))),
+        "{with_client:?}"
+    );
     assert!(listener.accept().is_ok());
 }

@@ -27,8 +27,8 @@ impl ListenDrops {
     pub(super) fn parse(text: &str) -> Option<ListenDrops> {
         let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
         let (names, numbers) = (lines.next()?, lines.next()?);
-        let column = |wanted: &str| {
-            let index = names.split(' ').position(|name| name == wanted)?;
+        let column = |column_name: &str| {
+            let index = names.split(' ').position(|name| name == column_name)?;
             numbers.split(' ').nth(index)?.parse().ok()
         };
         Some(ListenDrops { overflows: column("ListenOverflows")?, drops: column("ListenDrops")? })
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drops_are_found_by_their_names() {
+    fn drops_are_found_by_column_name() {
         let text = "TcpExt: SyncookiesSent ListenOverflows ListenDrops TCPHPHits\nTcpExt: 1 20 30 4\n\
                     IpExt: ListenOverflows\nIpExt: 7\n";
         assert_eq!(ListenDrops::parse(text), Some(ListenDrops { overflows: 20, drops: 30 }));
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_tells_them() {
+    fn this_machine_reports_listen_drops() {
         assert!(ListenDrops::read(&ProcRoot::machine()).is_some());
     }
 }
