@@ -20,7 +20,7 @@ mod scanner;
 use std::mem::MaybeUninit;
 
 pub use error::{HeadError, RequestError, ResponseError};
-pub(crate) use fields::{Fields, Known, is_token};
+pub(crate) use fields::{Fields, KnownHeader, is_token};
 pub(crate) use lines::parse_lines;
 pub use request::{RequestHead, UriForm};
 pub use response::ResponseHead;
@@ -54,7 +54,7 @@ pub enum Version {
 }
 
 impl Version {
-    fn of(minor: Option<u8>) -> Option<Self> {
+    fn from_minor(minor: Option<u8>) -> Option<Self> {
         match minor? {
             0 => Some(Self::Http10),
             1 => Some(Self::Http11),

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_first_byte_is_told_apart() {
+    fn every_first_byte_selects_its_protocol() {
         for byte in 0..=u8::MAX {
             let expected = match byte {
                 5 => Some(Protocol::Socks5),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_not_served_carries_a_hint() {
+    fn unserved_protocols_have_a_hint() {
         assert_eq!(Protocol::Http.hint(), None);
         assert_eq!(Protocol::Socks5.hint(), None);
         assert!(Protocol::Socks4.hint().is_some_and(|hint| hint.contains("SOCKS5")));

@@ -115,9 +115,9 @@ impl Name {
         for (lower, &byte) in bytes.iter_mut().zip(text) {
             *lower = lower_case(byte)?;
         }
-        let lowered = &bytes[..text.len()];
-        let mut last_label = lowered;
-        for label in lowered.split(|&byte| byte == b'.') {
+        let lower_case_bytes = &bytes[..text.len()];
+        let mut last_label = lower_case_bytes;
+        for label in lower_case_bytes.split(|&byte| byte == b'.') {
             check_label(label)?;
             last_label = label;
         }

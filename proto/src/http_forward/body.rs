@@ -59,7 +59,7 @@ impl Body {
     pub fn new(framing: Framing) -> Self {
         Self(match framing {
             Framing::None | Framing::Length(0) => State::Complete,
-            Framing::Length(left) => State::Length(left),
+            Framing::Length(remaining) => State::Length(remaining),
             Framing::Chunked => State::Chunked(Box::new(Chunks::new(false))),
             Framing::UntilClose => State::UntilClose,
         })
@@ -91,10 +91,11 @@ impl Body {
         match &mut self.0 {
             State::Complete => Ok(all(0)),
             State::UntilClose => Ok(all(bytes.len())),
-            State::Length(left) => {
-                let count = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
-                *left -= count as u64;
-                if *left == 0 {
+            State::Length(remaining) => {
+                let count =
+                    usize::try_from(*remaining).map_or(bytes.len(), |remaining| remaining.min(bytes.len()));
+                *remaining -= count as u64;
+                if *remaining == 0 {
                     self.0 = State::Complete;
                 }
                 Ok(all(count))
@@ -106,7 +107,9 @@ impl Body {
     /// How many bytes to read for it at a time, at most `most`: of a body whose length is known, none beyond.
     pub fn room(&self, most: usize) -> usize {
         match &self.0 {
-            State::Length(left) => usize::try_from(*left).map_or(most, |left| left.min(most)),
+            State::Length(remaining) => {
+                usize::try_from(*remaining).map_or(most, |remaining| remaining.min(most))
+            }
             _ => most,
         }
     }

@@ -4,7 +4,7 @@
 //! bounded and cannot change where the message ends or who may have it. Leaves to others: the data.
 
 use super::body::{BodyError, Consumed};
-use crate::http_head::{HeadError, Known, parse_lines};
+use crate::http_head::{HeadError, KnownHeader, parse_lines};
 use crate::limits::{CHUNK_EXTENSION_BYTES_MAX, CHUNK_SIZE_DIGITS_MAX, HEADERS_MAX, TRAILER_BYTES_MAX};
 
 /// Names that may not stand in a trailer besides those that a proxy knows: they decide about access, say how
@@ -73,26 +73,26 @@ impl Chunks {
     }
 
     pub(super) fn take(&mut self, bytes: &mut [u8]) -> Result<Consumed, BodyError> {
-        let mut done = Consumed::default();
-        while done.taken < bytes.len() && !self.is_complete() {
+        let mut progress = Consumed::default();
+        while progress.taken < bytes.len() && !self.is_complete() {
             if self.state == State::Data {
-                let there = bytes.len() - done.taken;
-                let count = usize::try_from(self.size).map_or(there, |size| size.min(there));
-                keep(bytes, &mut done, count);
+                let available = bytes.len() - progress.taken;
+                let count = usize::try_from(self.size).map_or(available, |size| size.min(available));
+                forward(bytes, &mut progress, count);
                 self.size -= count as u64;
                 if self.size == 0 {
                     self.state = State::DataReturn;
                 }
                 continue;
             }
-            let is_kept = self.step(bytes[done.taken])?;
-            if is_kept && !self.unwrap {
-                keep(bytes, &mut done, 1);
+            let is_forwarded = self.step(bytes[progress.taken])?;
+            if is_forwarded && !self.unwrap {
+                forward(bytes, &mut progress, 1);
             } else {
-                done.taken += 1;
+                progress.taken += 1;
             }
         }
-        Ok(done)
+        Ok(progress)
     }
 
     /// Takes one byte of a frame; says whether it goes on.
@@ -163,25 +163,25 @@ impl Chunks {
 }
 
 /// Keeps the next `count` bytes: moves them to the front if something before them was cut out.
-fn keep(bytes: &mut [u8], done: &mut Consumed, count: usize) {
-    if done.kept < done.taken {
-        bytes.copy_within(done.taken..done.taken + count, done.kept);
+fn forward(bytes: &mut [u8], progress: &mut Consumed, count: usize) {
+    if progress.kept < progress.taken {
+        bytes.copy_within(progress.taken..progress.taken + count, progress.kept);
     }
-    done.taken += count;
-    done.kept += count;
+    progress.taken += count;
+    progress.kept += count;
 }
 
 /// Looks through trailers, which then go on as they came: written anew they may be longer, and too long for
 /// the next reader with our bound.
 fn check_trailers(trailer: &[u8]) -> Result<(), BodyError> {
-    let mut room = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    let lines = parse_lines(trailer, &mut room).map_err(|error| match error {
+    let mut storage = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let lines = parse_lines(trailer, &mut storage).map_err(|error| match error {
         HeadError::TooManyHeaders => BodyError::TrailerTooLong,
         _ => BodyError::TrailerMalformed,
     })?;
     let is_forbidden = |line: &httparse::Header<'_>| {
         let is_listed = NOT_IN_TRAILERS.iter().any(|name| line.name.eq_ignore_ascii_case(name));
-        is_listed || Known::of(line.name) != Known::Other
+        is_listed || KnownHeader::from_name(line.name) != KnownHeader::Other
     };
     if lines.iter().any(is_forbidden) { Err(BodyError::TrailerForbidden) } else { Ok(()) }
 }

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::num::NonZeroU16;
 
 use crate::denial::ALLOWED_METHODS;
-use crate::http_head::{Fields, Framing, Known, RequestError, RequestHead, UriForm, Version, is_token};
+use crate::http_head::{Fields, Framing, KnownHeader, RequestError, RequestHead, UriForm, Version, is_token};
 use crate::target::Target;
 
 /// The port of an `http://` or `ws://` URL that names none.
@@ -126,7 +126,8 @@ impl<'a> Forward<'a> {
         if !self.head.fields.has_via {
             return false;
         }
-        let entries = self.head.fields.values(Known::Via).flat_map(|value| value.split(|&byte| byte == b','));
+        let entries =
+            self.head.fields.values(KnownHeader::Via).flat_map(|value| value.split(|&byte| byte == b','));
         entries.into_iter().any(|entry| {
             let mut words = entry.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
             words.nth(1) == Some(via.as_bytes())
@@ -141,7 +142,7 @@ impl<'a> Forward<'a> {
         let slash = if self.path.starts_with(['/', '*']) { "" } else { "/" };
         let host = HostHeader(&self.target);
         write(out, format_args!("{} {slash}{} HTTP/1.1\r\nHost: {host}\r\n", head.method, self.path));
-        write_passed_on(out, fields);
+        write_forwarded_lines(out, fields);
         write_framing(out, self.body);
         if head.version == Version::Http11 && fields.expect.is_some() {
             write(out, format_args!("Expect: 100-continue\r\n"));
@@ -291,8 +292,8 @@ fn upgrade<'a>(head: &RequestHead<'a>, body: Framing) -> Option<&'a [u8]> {
 }
 
 /// Appends the lines that go on.
-pub(super) fn write_passed_on(out: &mut Vec<u8>, fields: &Fields<'_>) {
-    for line in fields.passed_on() {
+pub(super) fn write_forwarded_lines(out: &mut Vec<u8>, fields: &Fields<'_>) {
+    for line in fields.forwarded_lines() {
         write_line(out, line.name, line.value);
     }
 }

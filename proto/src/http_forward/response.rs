@@ -3,7 +3,7 @@
 //! none; what is written closes the connection where the client could not find the end otherwise. Leaves to
 //! others: the body (`body`).
 
-use super::request::{RequestTraits, write, write_framing, write_line, write_passed_on, write_via};
+use super::request::{RequestTraits, write, write_forwarded_lines, write_framing, write_line, write_via};
 use crate::http_head::{Framing, ResponseError, ResponseHead, Version};
 
 /// What an answer is.
@@ -27,11 +27,13 @@ impl ResponseKind {
     ///
     /// # Errors
     /// Why it cannot be passed on.
-    pub fn read(head: &ResponseHead<'_>, asked: &RequestTraits) -> Result<Self, ResponseError> {
+    pub fn read(head: &ResponseHead<'_>, request: &RequestTraits) -> Result<Self, ResponseError> {
         let fields = &head.fields;
         match head.status {
-            101 => match (&asked.upgrade, fields.upgrade) {
-                (Some(wanted), Some(offered)) if fields.upgrades && offered.eq_ignore_ascii_case(wanted) => {
+            101 => match (&request.upgrade, fields.upgrade) {
+                (Some(requested), Some(offered))
+                    if fields.upgrades && offered.eq_ignore_ascii_case(requested) =>
+                {
                     return Ok(Self::Upgraded);
                 }
                 _ => return Err(ResponseError::UpgradeUnasked),
@@ -45,7 +47,7 @@ impl ResponseKind {
             Version::Http11 => !fields.closes,
             Version::Http10 => fields.keeps_alive && !fields.closes,
         };
-        Ok(match (asked.is_head() || matches!(head.status, 204 | 304), framing) {
+        Ok(match (request.is_head() || matches!(head.status, 204 | 304), framing) {
             // A length behind 204 contradicts it, and a destination that writes one may send a body too: the
             // next answer is not looked for behind it.
             (true, framing) => {
@@ -58,10 +60,10 @@ impl ResponseKind {
     }
 
     /// Whether the client finds the body's end by the end of the connection alone.
-    pub fn ends_with_connection(self, asked: &RequestTraits) -> bool {
+    pub fn ends_with_connection(self, request: &RequestTraits) -> bool {
         match self {
             Self::Final { body: Framing::UntilClose, .. } => true,
-            Self::Final { body: Framing::Chunked, .. } => asked.version == Version::Http10,
+            Self::Final { body: Framing::Chunked, .. } => request.version == Version::Http10,
             Self::Final { .. } | Self::Interim | Self::Upgraded => false,
         }
     }
@@ -73,37 +75,37 @@ impl ResponseKind {
 pub fn write_answer(
     out: &mut Vec<u8>,
     head: &ResponseHead<'_>,
-    answer: ResponseKind,
-    asked: &RequestTraits,
+    kind: ResponseKind,
+    request: &RequestTraits,
     ResponseHeaders { via, date, closes }: ResponseHeaders<'_>,
 ) {
-    if answer == ResponseKind::Interim && asked.version == Version::Http10 {
+    if kind == ResponseKind::Interim && request.version == Version::Http10 {
         return;
     }
     let fields = &head.fields;
-    let closes = closes || answer.ends_with_connection(asked);
+    let closes = closes || kind.ends_with_connection(request);
     write(out, format_args!("HTTP/1.1 {} {}\r\n", head.status, head.reason));
-    write_passed_on(out, fields);
-    match answer {
+    write_forwarded_lines(out, fields);
+    match kind {
         ResponseKind::Upgraded => write_line(out, "Upgrade", fields.upgrade.unwrap_or_default()),
         ResponseKind::Final { body: Framing::None, .. } => {
             // What the body would have been long: to HEAD, and for what is in a cache already. Of 204 nothing
             // is told (RFC 9110, section 8.6).
-            let is_told = head.status == 304 || asked.is_head() && head.status != 204;
-            if let Some(length) = fields.content_length.filter(|_| is_told) {
+            let has_length = head.status == 304 || request.is_head() && head.status != 204;
+            if let Some(length) = fields.content_length.filter(|_| has_length) {
                 write_line(out, "Content-Length", length);
             }
         }
-        ResponseKind::Final { body: Framing::Chunked, .. } if asked.version == Version::Http10 => {}
+        ResponseKind::Final { body: Framing::Chunked, .. } if request.version == Version::Http10 => {}
         ResponseKind::Final { body, .. } => write_framing(out, body),
         ResponseKind::Interim => {}
     }
-    match answer {
+    match kind {
         ResponseKind::Upgraded => out.extend_from_slice(b"Connection: Upgrade\r\n"),
         ResponseKind::Final { .. } if closes => out.extend_from_slice(b"Connection: close\r\n"),
         ResponseKind::Final { .. } | ResponseKind::Interim => {}
     }
-    if let (ResponseKind::Final { .. }, Some(date)) = (answer, date) {
+    if let (ResponseKind::Final { .. }, Some(date)) = (kind, date) {
         write_line(out, "Date", date.as_bytes());
     }
     write_via(out, head.version, via);

@@ -28,7 +28,7 @@ pub(crate) struct Fields<'a> {
     /// `Connection` lists `upgrade`.
     pub(crate) upgrades: bool,
     /// `Connection` lists something else, so that each line's name has to be looked for there.
-    names_others: bool,
+    names_other_headers: bool,
     /// Items of `Connection` so far. <= CONNECTION_OPTIONS_MAX
     connection_options: usize,
 }
@@ -50,42 +50,42 @@ impl<'a> Fields<'a> {
             closes: false,
             keeps_alive: false,
             upgrades: false,
-            names_others: false,
+            names_other_headers: false,
             connection_options: 0,
         };
         for line in lines {
-            fields.note(line)?;
+            fields.record(line)?;
         }
         Ok(fields)
     }
 
-    fn note(&mut self, line: &httparse::Header<'a>) -> Result<(), HeadError> {
-        let (slot, name) = match Known::of(line.name) {
-            Known::Host => (&mut self.host, "Host"),
-            Known::ProxyAuthorization => (&mut self.proxy_authorization, "Proxy-Authorization"),
-            Known::ContentLength => (&mut self.content_length, "Content-Length"),
-            Known::TransferEncoding => (&mut self.transfer_encoding, "Transfer-Encoding"),
-            Known::Expect => (&mut self.expect, "Expect"),
-            Known::MaxForwards => (&mut self.max_forwards, "Max-Forwards"),
-            Known::Accept => {
+    fn record(&mut self, line: &httparse::Header<'a>) -> Result<(), HeadError> {
+        let (slot, name) = match KnownHeader::from_name(line.name) {
+            KnownHeader::Host => (&mut self.host, "Host"),
+            KnownHeader::ProxyAuthorization => (&mut self.proxy_authorization, "Proxy-Authorization"),
+            KnownHeader::ContentLength => (&mut self.content_length, "Content-Length"),
+            KnownHeader::TransferEncoding => (&mut self.transfer_encoding, "Transfer-Encoding"),
+            KnownHeader::Expect => (&mut self.expect, "Expect"),
+            KnownHeader::MaxForwards => (&mut self.max_forwards, "Max-Forwards"),
+            KnownHeader::Accept => {
                 self.accepts_json |= names_json(line.value);
                 return Ok(());
             }
-            Known::Te => {
+            KnownHeader::Te => {
                 self.takes_trailers |= list(line.value).any(|item| item.eq_ignore_ascii_case(b"trailers"));
                 return Ok(());
             }
-            Known::Upgrade => {
+            KnownHeader::Upgrade => {
                 // Several lines are one list, and a list is no protocol that could be changed to.
                 self.upgrade = Some(if self.upgrade.is_none() { line.value } else { b"" });
                 return Ok(());
             }
-            Known::Connection => return self.note_connection(line.value),
-            Known::Via => {
+            KnownHeader::Connection => return self.record_connection(line.value),
+            KnownHeader::Via => {
                 self.has_via = true;
                 return Ok(());
             }
-            Known::ProxyConnection => {
+            KnownHeader::ProxyConnection => {
                 self.closes |= list(line.value).any(|item| item.eq_ignore_ascii_case(b"close"));
                 return Ok(());
             }
@@ -94,7 +94,7 @@ impl<'a> Fields<'a> {
         if slot.replace(line.value).is_some() { Err(HeadError::HeaderRepeated(name)) } else { Ok(()) }
     }
 
-    fn note_connection(&mut self, value: &[u8]) -> Result<(), HeadError> {
+    fn record_connection(&mut self, value: &[u8]) -> Result<(), HeadError> {
         self.connection_options += value.split(|&byte| byte == b',').count();
         if self.connection_options > CONNECTION_OPTIONS_MAX {
             return Err(HeadError::ConnectionTooLong);
@@ -104,43 +104,43 @@ impl<'a> Fields<'a> {
             if !is_token(option) {
                 return Err(HeadError::ConnectionMalformed);
             }
-            match Known::of(name) {
+            match KnownHeader::from_name(name) {
                 // Removed, they would change where the message goes, where it ends and what it waits for.
-                Known::Host
-                | Known::ContentLength
-                | Known::TransferEncoding
-                | Known::Expect
-                | Known::MaxForwards => return Err(HeadError::ConnectionMalformed),
-                Known::KeepAlive => self.keeps_alive = true,
-                Known::Upgrade => self.upgrades = true,
-                Known::Close => self.closes = true,
-                known => self.names_others |= !known.ends_here(),
+                KnownHeader::Host
+                | KnownHeader::ContentLength
+                | KnownHeader::TransferEncoding
+                | KnownHeader::Expect
+                | KnownHeader::MaxForwards => return Err(HeadError::ConnectionMalformed),
+                KnownHeader::KeepAlive => self.keeps_alive = true,
+                KnownHeader::Upgrade => self.upgrades = true,
+                KnownHeader::Close => self.closes = true,
+                known => self.names_other_headers |= known.is_forwarded(),
             }
         }
         Ok(())
     }
 
     /// The lines that go on to the next hop.
-    pub(crate) fn passed_on(&self) -> impl Iterator<Item = &httparse::Header<'a>> {
+    pub(crate) fn forwarded_lines(&self) -> impl Iterator<Item = &httparse::Header<'a>> {
         self.lines.iter().filter(|line| {
-            let is_named = self.names_others && self.is_named_by_connection(line.name);
-            !is_named && !Known::of(line.name).ends_here()
+            let is_named = self.names_other_headers && self.is_named_by_connection(line.name);
+            !is_named && KnownHeader::from_name(line.name).is_forwarded()
         })
     }
 
     /// Whether trailers may go on: where `Connection` names fields that only their sender knows, one of those
     /// could be a trailer (RFC 9110, section 7.6.1).
     pub(crate) fn keeps_trailers(&self) -> bool {
-        !self.names_others
+        !self.names_other_headers
     }
 
     /// The values of all lines of this name.
-    pub(crate) fn values(&self, name: Known) -> impl Iterator<Item = &'a [u8]> {
-        self.lines.iter().filter(move |line| Known::of(line.name) == name).map(|line| line.value)
+    pub(crate) fn values(&self, name: KnownHeader) -> impl Iterator<Item = &'a [u8]> {
+        self.lines.iter().filter(move |line| KnownHeader::from_name(line.name) == name).map(|line| line.value)
     }
 
     fn is_named_by_connection(&self, name: &str) -> bool {
-        self.values(Known::Connection)
+        self.values(KnownHeader::Connection)
             .flat_map(list)
             .any(|option| option.eq_ignore_ascii_case(name.as_bytes()))
     }
@@ -163,7 +163,7 @@ impl<'a> Fields<'a> {
 
 /// The headers that mean something to a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
+pub(crate) enum KnownHeader {
     Accept,
     /// No header has this name, so that it can stand in `Connection` for something else.
     Close,
@@ -186,9 +186,9 @@ pub(crate) enum Known {
     Other,
 }
 
-impl Known {
+impl KnownHeader {
     /// The header of this name, whatever its case.
-    pub(crate) fn of(name: &str) -> Self {
+    pub(crate) fn from_name(name: &str) -> Self {
         // By length first: the usual header costs one comparison of integers.
         let candidates: &[(&str, Self)] = match name.len() {
             2 => &[("TE", Self::Te)],
@@ -212,8 +212,8 @@ impl Known {
     }
 
     /// Whether it is for this hop alone, or written anew for the next one.
-    fn ends_here(self) -> bool {
-        !matches!(self, Self::Accept | Self::Date | Self::Via | Self::Other)
+    fn is_forwarded(self) -> bool {
+        matches!(self, Self::Accept | Self::Date | Self::Via | Self::Other)
     }
 }
 

@@ -7,10 +7,10 @@ use super::error::HeadError;
 /// Reads header lines that no first line stands before, such as trailers, their closing empty line included.
 pub(crate) fn parse_lines<'a, 'b>(
     lines: &'a [u8],
-    room: &'b mut [httparse::Header<'a>],
+    storage: &'b mut [httparse::Header<'a>],
 ) -> Result<&'b [httparse::Header<'a>], HeadError> {
     check(lines)?;
-    match httparse::parse_headers(lines, room) {
+    match httparse::parse_headers(lines, storage) {
         Ok(httparse::Status::Complete((length, headers))) if length == lines.len() => Ok(headers),
         Ok(_) => Err(HeadError::NotOneHead),
         Err(error) => Err(explain(error, lines).unwrap_or(HeadError::HeaderNameMalformed)),

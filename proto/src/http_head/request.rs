@@ -25,21 +25,21 @@ impl<'a> RequestHead<'a> {
     ///
     /// # Errors
     /// What is wrong with its lines; what it asks for is not looked at yet.
-    pub fn parse(head: &'a [u8], room: &'a mut HeaderStorage<'a>) -> Result<Self, RequestError> {
+    pub fn parse(head: &'a [u8], storage: &'a mut HeaderStorage<'a>) -> Result<Self, RequestError> {
         lines::check(head)?;
         let mut tokens = httparse::Request::new(&mut []);
-        match tokens.parse_with_uninit_headers(head, &mut room.0) {
+        match tokens.parse_with_uninit_headers(head, &mut storage.0) {
             Ok(httparse::Status::Complete(length)) if length == head.len() => {}
             Ok(_) => return Err(HeadError::NotOneHead.into()),
             Err(error) => {
-                let fault = lines::explain(error, head).map(RequestError::Head);
-                return Err(fault.unwrap_or_else(|| explain_request_line(head)));
+                let error = lines::explain(error, head).map(RequestError::Head);
+                return Err(error.unwrap_or_else(|| explain_request_line(head)));
             }
         }
         let (Some(method), Some(uri)) = (tokens.method, tokens.path) else {
             return Err(HeadError::NotOneHead.into());
         };
-        let version = Version::of(tokens.version).ok_or(RequestError::VersionUnsupported)?;
+        let version = Version::from_minor(tokens.version).ok_or(RequestError::VersionUnsupported)?;
         Ok(Self { method, uri, version, fields: Fields::collect(tokens.headers)? })
     }
 

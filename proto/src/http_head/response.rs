@@ -2,7 +2,7 @@
 //! Promises: the same strictness as for requests. Leaves to others: where the body ends (`http_forward`).
 
 use super::error::{HeadError, ResponseError};
-use super::fields::{Fields, Known};
+use super::fields::{Fields, KnownHeader};
 use super::{HeaderStorage, Version, lines};
 
 /// The head of a response, tokenized.
@@ -21,7 +21,7 @@ impl<'a> ResponseHead<'a> {
     ///
     /// # Errors
     /// What is wrong with its lines.
-    pub fn parse(head: &'a [u8], room: &'a mut HeaderStorage<'a>) -> Result<Self, ResponseError> {
+    pub fn parse(head: &'a [u8], storage: &'a mut HeaderStorage<'a>) -> Result<Self, ResponseError> {
         // Asked first: the banner of another protocol has no lines worth a word.
         if !head.starts_with(b"HTTP/1.") {
             return Err(ResponseError::StatusLineMalformed);
@@ -29,15 +29,15 @@ impl<'a> ResponseHead<'a> {
         lines::check(head)?;
         let mut tokens = httparse::Response::new(&mut []);
         let config = httparse::ParserConfig::default();
-        match config.parse_response_with_uninit_headers(&mut tokens, head, &mut room.0) {
+        match config.parse_response_with_uninit_headers(&mut tokens, head, &mut storage.0) {
             Ok(httparse::Status::Complete(length)) if length == head.len() => {}
             Ok(_) => return Err(HeadError::NotOneHead.into()),
             Err(error) => {
-                let fault = lines::explain(error, head).map(ResponseError::Head);
-                return Err(fault.unwrap_or(ResponseError::StatusLineMalformed));
+                let error = lines::explain(error, head).map(ResponseError::Head);
+                return Err(error.unwrap_or(ResponseError::StatusLineMalformed));
             }
         }
-        let (Some(status @ 100..), Some(version)) = (tokens.code, Version::of(tokens.version)) else {
+        let (Some(status @ 100..), Some(version)) = (tokens.code, Version::from_minor(tokens.version)) else {
             return Err(ResponseError::StatusLineMalformed);
         };
         let reason = tokens.reason.unwrap_or_default();
@@ -51,6 +51,6 @@ impl<'a> ResponseHead<'a> {
 
     /// Whether it says when it was made. A proxy adds that where it is missing (RFC 9110, section 6.6.1).
     pub fn is_dated(&self) -> bool {
-        self.fields.passed_on().any(|line| Known::of(line.name) == Known::Date)
+        self.fields.forwarded_lines().any(|line| KnownHeader::from_name(line.name) == KnownHeader::Date)
     }
 }

@@ -40,7 +40,7 @@ fn credentials_are_decoded() {
 }
 
 #[test]
-fn other_schemes_and_broken_encodings_are_refused() {
+fn other_schemes_and_broken_base64_are_refused() {
     for value in
         ["", "Basic", "Bearer abc", "BasicY2k6c2VjcmV0", "Basic\tY2k6c2VjcmV0", " Basic Y2k6c2VjcmV0"]
     {
@@ -90,7 +90,7 @@ proptest! {
     #![proptest_config(seeded(1024))]
 
     #[test]
-    fn what_is_encoded_comes_back(
+    fn encoded_credentials_round_trip(
         user in "[^:\\p{Cc}]{1,60}",
         secret in prop::collection::vec(any::<u8>(), 1..=255),
     ) {

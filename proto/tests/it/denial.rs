@@ -29,14 +29,14 @@ fn written(denial: &DenialResponse<'_>) -> String {
 }
 
 #[test]
-fn an_open_tunnel_is_announced_without_framing() {
+fn established_response_has_no_framing() {
     let mut out = Vec::new();
     write_established(&mut out);
     assert_eq!(out, b"HTTP/1.1 200 Connection established\r\n\r\n");
 }
 
 #[test]
-fn a_denial_in_text() {
+fn denial_as_text() {
     let expected = "HTTP/1.1 403 Forbidden\r\n\
          Content-Type: text/plain; charset=utf-8\r\n\
          Content-Length: 115\r\n\
@@ -53,7 +53,7 @@ fn a_denial_in_text() {
 }
 
 #[test]
-fn a_denial_on_a_connection_that_lives_on() {
+fn denial_on_a_kept_alive_connection() {
     let date = Some("Sun, 06 Nov 1994 08:49:37 GMT");
     let expected = "HTTP/1.1 403 Forbidden\r\n\
          Content-Type: text/plain; charset=utf-8\r\n\
@@ -67,7 +67,7 @@ fn a_denial_on_a_connection_that_lives_on() {
 }
 
 #[test]
-fn a_denial_in_json() {
+fn denial_as_json() {
     let expected = "HTTP/1.1 429 Too Many Requests\r\n\
          Content-Type: application/json\r\n\
          Content-Length: 163\r\n\
@@ -93,7 +93,7 @@ fn a_denial_in_json() {
 }
 
 #[test]
-fn a_challenge_and_a_405_carry_what_their_status_demands() {
+fn status_407_and_405_carry_required_headers() {
     let challenge = written(&DenialResponse {
         status: 407,
         title: reason_phrase(407),
@@ -106,18 +106,18 @@ fn a_challenge_and_a_405_carry_what_their_status_demands() {
     assert!(challenge.contains("\r\nProxy-Authenticate: Basic realm=\"tollgate\", charset=\"UTF-8\"\r\n"));
     assert!(challenge.contains("\r\nProxy-Status: tollgate\r\n"));
     assert!(!written(&FORBIDDEN).contains("Proxy-Authenticate"));
-    let not_allowed = written(&DenialResponse { status: 405, title: reason_phrase(405), ..FORBIDDEN });
-    assert!(not_allowed.contains("\r\nAllow: CONNECT, GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n"));
+    let status_405 = written(&DenialResponse { status: 405, title: reason_phrase(405), ..FORBIDDEN });
+    assert!(status_405.contains("\r\nAllow: CONNECT, GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n"));
 }
 
 #[test]
-fn quoted_texts_stay_in_their_place() {
-    let hostile = "a\"; x=\\\"\r\nSet-Cookie: y\0\u{fc}\t";
+fn hostile_texts_cannot_break_out_of_quotes() {
+    let hostile_rule = "a\"; x=\\\"\r\nSet-Cookie: y\0\u{fc}\t";
     let text = written(&DenialResponse {
         title: "Bad\r\nX: y",
         reason: "line\r\nrule: forged",
         proxy_status_error: Some("dns_error; x\r\n"),
-        rule: Some(hostile),
+        rule: Some(hostile_rule),
         request_id: "id\r\n\r\nbody",
         ..FORBIDDEN
     });
@@ -139,7 +139,7 @@ fn quoted_texts_stay_in_their_place() {
 }
 
 #[test]
-fn every_ascii_character_survives_json() {
+fn every_ascii_character_round_trips_in_json() {
     for byte in 0..0x80u8 {
         let reason = format!("<{}>", char::from(byte));
         let text = written(&DenialResponse { reason: &reason, json: true, ..FORBIDDEN });
@@ -150,7 +150,7 @@ fn every_ascii_character_survives_json() {
 }
 
 #[test]
-fn reason_phrases_cover_what_the_gateway_answers() {
+fn reason_phrases_cover_the_gateways_statuses() {
     for status in [400, 403, 405, 407, 408, 414, 417, 429, 431, 500, 501, 502, 503, 504, 505, 508] {
         assert!(!reason_phrase(status).is_empty(), "{status}");
     }
@@ -160,7 +160,7 @@ fn reason_phrases_cover_what_the_gateway_answers() {
 
 #[test]
 #[should_panic(expected = "a denial is an error")]
-fn a_denial_is_never_a_success() {
+fn success_status_is_refused_as_denial() {
     write_denial(&mut Vec::new(), &DenialResponse { status: 200, ..FORBIDDEN });
 }
 
@@ -182,7 +182,7 @@ proptest! {
     #![proptest_config(seeded(1024))]
 
     #[test]
-    fn any_text_makes_one_well_formed_response(
+    fn any_text_gives_one_well_formed_response(
         title in any::<String>(), reason in any::<String>(), rule in any::<String>(), id in any::<String>(),
         error in "[ -~\r\n]{0,12}", challenge in proptest::option::of("[ -~\r\n]{0,12}"),
         json in any::<bool>(),

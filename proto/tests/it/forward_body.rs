@@ -9,11 +9,11 @@ use proto::limits::{CHUNK_EXTENSION_BYTES_MAX, HEADERS_MAX, TRAILER_BYTES_MAX};
 use crate::seeded;
 
 /// What goes on, its tail included, and how many bytes belonged to the body.
-pub(crate) type Passed = Result<(Vec<u8>, usize), BodyError>;
+pub(crate) type Outcome = Result<(Vec<u8>, usize), BodyError>;
 
 /// The one place that calls the reader: pieces that end at `cuts`, then the rest, then the end of the
 /// connection, of which only a body that is complete does not hear.
-pub(crate) fn pass(mut body: Body, bytes: &[u8], cuts: impl IntoIterator<Item = usize>) -> Passed {
+pub(crate) fn run_body(mut body: Body, bytes: &[u8], cuts: impl IntoIterator<Item = usize>) -> Outcome {
     let (mut out, mut taken, mut start) = (Vec::new(), 0, 0);
     for end in cuts.into_iter().chain([bytes.len()]) {
         let mut piece = bytes[start..end].to_vec();
@@ -35,8 +35,8 @@ pub(crate) fn pass(mut body: Body, bytes: &[u8], cuts: impl IntoIterator<Item = 
     Ok((out, taken))
 }
 
-fn render(passed: &Passed) -> String {
-    match passed {
+fn render(outcome: &Outcome) -> String {
+    match outcome {
         Ok((out, taken)) => format!("{taken}: {}", out.escape_ascii()),
         Err(error) => format!("{error:?}"),
     }
@@ -46,13 +46,13 @@ fn render(passed: &Passed) -> String {
 #[track_caller]
 fn check_with(new: impl Fn() -> Body, bytes: &[u8], expected: &str) {
     let shown = bytes[..bytes.len().min(80)].escape_ascii();
-    assert_eq!(render(&pass(new(), bytes, [])), expected, "whole: {shown}");
+    assert_eq!(render(&run_body(new(), bytes, [])), expected, "whole: {shown}");
     if bytes.len() < 1000 {
         for cut in 0..=bytes.len() {
-            assert_eq!(render(&pass(new(), bytes, [cut])), expected, "cut at {cut}: {shown}");
+            assert_eq!(render(&run_body(new(), bytes, [cut])), expected, "cut at {cut}: {shown}");
         }
     }
-    assert_eq!(render(&pass(new(), bytes, 1..bytes.len())), expected, "byte by byte: {shown}");
+    assert_eq!(render(&run_body(new(), bytes, 1..bytes.len())), expected, "byte by byte: {shown}");
 }
 
 #[track_caller]
@@ -67,7 +67,7 @@ fn check_chunks(bytes: &str, kept: &str, data: &str) {
     check(Framing::Chunked, bytes, &result(kept));
     check_with(|| Body::unwrapped(Framing::Chunked), bytes.as_bytes(), &result(data));
     for length in 0..bytes.len() {
-        let early = pass(Body::new(Framing::Chunked), &bytes.as_bytes()[..length], []);
+        let early = run_body(Body::new(Framing::Chunked), &bytes.as_bytes()[..length], []);
         assert_eq!(early, Err(BodyError::Truncated), "{:?}", &bytes[..length]);
     }
     let followed = format!("{bytes}0\r\n\r\nGET / HTTP/1.1\r\n\r\n");
@@ -82,7 +82,7 @@ fn check_refused(bytes: &str, expected: BodyError) {
 }
 
 #[test]
-fn a_length_is_counted() {
+fn length_framing_counts_bytes() {
     for unwrapped in [false, true] {
         let new = |framing| move || if unwrapped { Body::unwrapped(framing) } else { Body::new(framing) };
         check_with(new(Framing::None), b"GET /", "0: ");
@@ -101,7 +101,7 @@ fn a_length_is_counted() {
 
 /// What is read for a body of known length is not the next message's.
 #[test]
-fn room_is_made_for_no_more_than_comes() {
+fn read_limit_stays_within_the_body() {
     for (framing, room) in [
         (Framing::Length(5), 5),
         (Framing::Length(i64::MAX as u64), 100),
@@ -117,7 +117,7 @@ fn room_is_made_for_no_more_than_comes() {
 }
 
 #[test]
-fn chunks_go_on_as_they_came() {
+fn chunks_are_forwarded_unchanged() {
     for (bytes, data) in [
         ("0\r\n\r\n", ""),
         ("5\r\nhello\r\n0\r\n\r\n", "hello"),
@@ -133,7 +133,7 @@ fn chunks_go_on_as_they_came() {
 }
 
 #[test]
-fn extensions_are_cut_out() {
+fn chunk_extensions_are_removed() {
     for extension in [
         ";",
         ";a",
@@ -162,7 +162,7 @@ fn extensions_are_cut_out() {
 
 /// All extensions of one body together: a byte of data each could carry a kilobyte of them.
 #[test]
-fn extensions_are_bounded() {
+fn chunk_extensions_are_bounded() {
     let of = |bytes: usize| format!("1;{}\r\nx\r\n", "e".repeat(bytes - 1));
     let most = [of(CHUNK_EXTENSION_BYTES_MAX), "0\r\n\r\n".to_owned()].concat();
     check(Framing::Chunked, &most, &format!("{}: 1\\r\\nx\\r\\n0\\r\\n\\r\\n", most.len()));
@@ -177,7 +177,7 @@ fn extensions_are_bounded() {
 }
 
 #[test]
-fn a_chunks_size_is_strict() {
+fn chunk_sizes_are_strict() {
     for size in [
         "", " ", "+5", "-5", "-0", " 5", "5 ", "\t5", "5\t", "0x5", "0X5", "x5", "5g", "5h", "5.0", "5,5",
         "5_0", "5:", "5\0", "\u{665}", "5\x0b", "5 ;a", "\r\n5", "\"5\"", "five",
@@ -205,7 +205,7 @@ fn a_chunks_size_is_strict() {
 }
 
 #[test]
-fn a_chunk_ends_where_its_size_says() {
+fn chunk_must_end_where_its_size_says() {
     for (bytes, expected) in [
         ("5\r\nhello0\r\n\r\n", BodyError::ChunkEndMissing),
         ("5\r\nhello\n0\r\n\r\n", BodyError::ChunkEndMissing),
@@ -223,7 +223,7 @@ fn a_chunk_ends_where_its_size_says() {
 /// They were written anew, with a space behind each colon. What had been as long as it may be grew, and a
 /// second gateway refused it; found by the fuzzer. They go on as they came.
 #[test]
-fn trailers_go_on_as_they_came() {
+fn trailers_are_forwarded_unchanged() {
     let data = "5\r\nhello\r\n0\r\n";
     for trailers in [
         "X-Sum: 1\r\n",
@@ -238,14 +238,14 @@ fn trailers_go_on_as_they_came() {
         let unwrapped = format!("{}: hello", bytes.len());
         check_with(|| Body::unwrapped(Framing::Chunked), bytes.as_bytes(), &unwrapped);
         for length in 0..bytes.len() {
-            let early = pass(Body::new(Framing::Chunked), &bytes.as_bytes()[..length], []);
+            let early = run_body(Body::new(Framing::Chunked), &bytes.as_bytes()[..length], []);
             assert_eq!(early, Err(BodyError::Truncated));
         }
     }
 }
 
 #[test]
-fn trailers_may_be_left_out() {
+fn without_trailers_drops_them() {
     for (bytes, kept) in [
         ("5\r\nhello\r\n0\r\nX-Sum: 1\r\nY: 2\r\n\r\n", "5\r\nhello\r\n0\r\n\r\n"),
         ("5\r\nhello\r\n0\r\n\r\n", "5\r\nhello\r\n0\r\n\r\n"),
@@ -261,7 +261,7 @@ fn trailers_may_be_left_out() {
 }
 
 #[test]
-fn trailers_that_change_the_head_are_refused() {
+fn trailers_that_alter_the_head_are_refused() {
     for name in [
         "Content-Length",
         "transfer-encoding",
@@ -297,7 +297,7 @@ fn trailers_that_change_the_head_are_refused() {
 /// feed were cleaned and passed on, though another reader finds other lines there, or another end of the
 /// body. They are read as the lines of a head are.
 #[test]
-fn trailer_lines_are_as_strict_as_those_of_heads() {
+fn trailer_lines_are_as_strict_as_header_lines() {
     for lines in [
         "A: 1\nB: 2\r\n",
         "A: 1\n\r\n",
@@ -379,8 +379,8 @@ proptest! {
     #[test]
     fn chunks_agree_with_a_naive_reader(bytes in chunks()) {
         let expected = model(&bytes);
-        let wrapped = pass(Body::new(Framing::Chunked), &bytes, []).ok();
-        let data = pass(Body::unwrapped(Framing::Chunked), &bytes, []).ok();
+        let wrapped = run_body(Body::new(Framing::Chunked), &bytes, []).ok();
+        let data = run_body(Body::unwrapped(Framing::Chunked), &bytes, []).ok();
         // What we pass on ends for the next hop where it ended for us.
         if let Some((kept, taken)) = &wrapped {
             prop_assert_eq!(&kept[..], &bytes[..*taken]);
@@ -390,7 +390,7 @@ proptest! {
     }
 
     #[test]
-    fn any_split_keeps_the_same_bytes(
+    fn any_split_forwards_the_same_bytes(
         bytes in chunks(), extension in "(;[a-z=]{0,3})?", trailer in "(X-[a-z]: [a-z]\r\n){0,2}",
         mut cuts in prop::collection::vec(0usize..60, 0..6), unwraps in any::<bool>(),
     ) {
@@ -399,19 +399,19 @@ proptest! {
         cuts.retain(|&cut| cut <= bytes.len());
         cuts.sort_unstable();
         let new = || if unwraps { Body::unwrapped(Framing::Chunked) } else { Body::new(Framing::Chunked) };
-        prop_assert_eq!(pass(new(), &bytes, cuts), pass(new(), &bytes, []));
+        prop_assert_eq!(run_body(new(), &bytes, cuts), run_body(new(), &bytes, []));
     }
 
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-        let _ = pass(Body::new(Framing::Chunked), &bytes, []);
-        let _ = pass(Body::new(Framing::Chunked), &[&b"0\r\n"[..], &bytes, b"\r\n\r\n"].concat(), []);
+        let _ = run_body(Body::new(Framing::Chunked), &bytes, []);
+        let _ = run_body(Body::new(Framing::Chunked), &[&b"0\r\n"[..], &bytes, b"\r\n\r\n"].concat(), []);
     }
 }
 
 /// The properties above would hold for a reader that refuses everything.
 #[test]
-fn the_generator_reaches_both_answers() {
+fn generator_yields_valid_and_refused_bodies() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::new(seeded(1));

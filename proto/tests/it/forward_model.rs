@@ -9,15 +9,15 @@ use proptest::sample::select;
 use proto::http_forward::{Body, Framing};
 use proto::target::Target;
 
-use crate::forward_body::pass;
+use crate::forward_body::run_body;
 use crate::forward_request::{VIA, forward};
 use crate::mutation::mutated;
 use crate::seeded;
-use crate::server::{Seen, hyper_reads};
+use crate::server::{ReceivedRequest, parse_with_hyper};
 
 /// What a server must see of a head that we forward, by the letter of the RFCs: told from the client's bytes
 /// alone. Valid for heads that are accepted, which need no second look at their syntax.
-fn model(head: &str, body: &[u8]) -> Seen {
+fn model(head: &str, body: &[u8]) -> ReceivedRequest {
     let mut lines = head.trim_end_matches("\r\n").split("\r\n");
     let words: Vec<&str> = lines.next().expect("a first line").split(' ').collect();
     let (_, after_scheme) = words[1].split_once("://").expect("absolute form");
@@ -32,14 +32,15 @@ fn model(head: &str, body: &[u8]) -> Seen {
         .filter_map(|line| line.split_once(':'))
         .map(|(name, value)| (name.to_ascii_lowercase(), value.trim_matches([' ', '\t'])))
         .collect();
-    let values = |wanted: &str| -> Vec<&str> {
-        lines.iter().filter(|line| line.0 == wanted).map(|line| line.1).collect()
-    };
+    let values =
+        |name: &str| -> Vec<&str> { lines.iter().filter(|line| line.0 == name).map(|line| line.1).collect() };
     let options = values("connection").join(",").to_ascii_lowercase();
     let is_named = |name: &str| options.split(',').any(|option| option.trim_matches([' ', '\t']) == name);
     let mut headers: Vec<(String, Vec<u8>)> = lines
         .iter()
-        .filter(|(name, _)| !OURS.contains(&&**name) && !HOP_BY_HOP.contains(&&**name) && !is_named(name))
+        .filter(|(name, _)| {
+            !REWRITTEN_HEADERS.contains(&&**name) && !HOP_BY_HOP_HEADERS.contains(&&**name) && !is_named(name)
+        })
         .map(|(name, value)| (name.clone(), value.as_bytes().to_vec()))
         .collect();
     let mut add = |name: &str, value: &str| headers.push((name.to_owned(), value.as_bytes().to_vec()));
@@ -50,14 +51,14 @@ fn model(head: &str, body: &[u8]) -> Seen {
     values("content-length").into_iter().for_each(|length| add("content-length", length));
     values("transfer-encoding").into_iter().for_each(|_| add("transfer-encoding", "chunked"));
     // Checked by table (`forward_request`); here only that there is one at most.
-    headers.retain(|header| !OF_OUR_MAKING.contains(&&*header.0));
+    headers.retain(|header| !GENERATED_HEADERS.contains(&&*header.0));
     headers.sort_by(|one, other| one.0.cmp(&other.0));
-    Seen { method: words[0].to_owned(), path, headers, body: body.to_vec() }
+    ReceivedRequest { method: words[0].to_owned(), path, headers, body: body.to_vec() }
 }
 
 /// Headers that we write ourselves, whatever the client's say.
-const OURS: [&str; 3] = ["host", "content-length", "transfer-encoding"];
-const HOP_BY_HOP: [&str; 7] = [
+const REWRITTEN_HEADERS: [&str; 3] = ["host", "content-length", "transfer-encoding"];
+const HOP_BY_HOP_HEADERS: [&str; 7] = [
     "connection",
     "keep-alive",
     "proxy-connection",
@@ -66,10 +67,10 @@ const HOP_BY_HOP: [&str; 7] = [
     "proxy-authentication-info",
     "http2-settings",
 ];
-const OF_OUR_MAKING: [&str; 5] = ["connection", "te", "upgrade", "expect", "max-forwards"];
+const GENERATED_HEADERS: [&str; 5] = ["connection", "te", "upgrade", "expect", "max-forwards"];
 
 #[track_caller]
-fn assert_seen_as_meant(head: &str, data: &[u8]) -> bool {
+fn assert_hyper_agrees(head: &str, data: &[u8]) -> bool {
     let Ok(forwarded) = forward(head.as_bytes(), false) else { return false };
     let sent = match forwarded.body {
         Framing::None => Vec::new(),
@@ -83,19 +84,19 @@ fn assert_seen_as_meant(head: &str, data: &[u8]) -> bool {
         }
         Framing::UntilClose => panic!("a request ends before its connection"),
     };
-    let meant = if forwarded.body == Framing::Chunked { data } else { &sent };
-    let (kept, taken) = pass(Body::new(forwarded.body), &sent, []).expect("the body is sound");
+    let expected_body = if forwarded.body == Framing::Chunked { data } else { &sent };
+    let (kept, taken) = run_body(Body::new(forwarded.body), &sent, []).expect("the body is sound");
     assert_eq!(taken, sent.len());
     let written = [&forwarded.head[..], &kept].concat();
-    let mut seen = hyper_reads(&written)
+    let mut received = parse_with_hyper(&written)
         .unwrap_or_else(|error| panic!("{error}: {:?} as {:?}", head, written.escape_ascii().to_string()));
-    assert_eq!(seen.len(), 1, "{head:?} as {:?}", written.escape_ascii().to_string());
-    let mut seen = seen.remove(0);
-    for name in OF_OUR_MAKING {
-        assert!(seen.headers.iter().filter(|header| header.0 == name).count() <= 1);
-        seen.headers.retain(|header| header.0 != name);
+    assert_eq!(received.len(), 1, "{head:?} as {:?}", written.escape_ascii().to_string());
+    let mut received = received.remove(0);
+    for name in GENERATED_HEADERS {
+        assert!(received.headers.iter().filter(|header| header.0 == name).count() <= 1);
+        received.headers.retain(|header| header.0 != name);
     }
-    assert_eq!(seen, model(head, meant), "{head:?}");
+    assert_eq!(received, model(head, expected_body), "{head:?}");
     true
 }
 
@@ -168,7 +169,7 @@ fn head() -> impl Strategy<Value = String> {
 }
 
 /// What an attacker would insert, and what a broken client would.
-const SEASONING: [&str; 20] = [
+const INSERTIONS: [&str; 20] = [
     "\r",
     "\n",
     "\r\n",
@@ -192,46 +193,46 @@ const SEASONING: [&str; 20] = [
 ];
 
 fn mutated_head() -> impl Strategy<Value = String> {
-    mutated(head(), &SEASONING)
+    mutated(head(), &INSERTIONS)
 }
 
 proptest! {
     #![proptest_config(seeded(16_384))]
 
     #[test]
-    fn hyper_sees_what_was_meant(
+    fn hyper_reads_the_request_we_understood(
         head in mutated_head(),
         data in prop::collection::vec(select(b"ab\r\n05".as_slice()), 1..12),
     ) {
-        assert_seen_as_meant(&head, &data);
+        assert_hyper_agrees(&head, &data);
     }
 
     #[test]
-    fn hyper_agrees_on_every_byte_of_a_url(
+    fn hyper_agrees_on_every_url_byte(
         before in "[ -~]{0,3}", byte in 0x21u8..0x7f, after in "[!-~]{0,3}",
     ) {
         let url = format!("http://a.example/{}{}{after}", before.replace(' ', "?"), char::from(byte));
-        assert_seen_as_meant(&format!("GET {url} HTTP/1.1\r\nHost: a.example\r\n\r\n"), b"x");
+        assert_hyper_agrees(&format!("GET {url} HTTP/1.1\r\nHost: a.example\r\n\r\n"), b"x");
     }
 }
 
 /// The properties above would hold for a parser that refuses everything.
 #[test]
-fn the_generator_reaches_both_answers() {
+fn generator_yields_forwarded_and_refused_heads() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::new(seeded(1));
     let strategy = mutated_head();
     let heads = (0..2000).map(|_| strategy.new_tree(&mut runner).expect("no filter rejects").current());
-    let (forwarded, refused): (Vec<_>, Vec<_>) = heads.partition(|head| assert_seen_as_meant(head, b"hello"));
+    let (forwarded, refused): (Vec<_>, Vec<_>) = heads.partition(|head| assert_hyper_agrees(head, b"hello"));
     assert!(forwarded.len() > 300 && refused.len() > 300, "{} and {}", forwarded.len(), refused.len());
 }
 
 /// The judge can tell: two requests are two, and a body that is cut is none.
 #[test]
-fn hyper_sees_what_is_hidden() {
-    let two = hyper_reads(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert_eq!(two.map(|seen| seen.len()), Ok(2));
-    assert!(hyper_reads(b"GET /a HTTP/1.1\r\nContent-Length: 5\r\n\r\nhell").is_err());
-    assert!(hyper_reads(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\nGET").is_err());
+fn hyper_detects_smuggling_and_truncation() {
+    let two = parse_with_hyper(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(two.map(|received| received.len()), Ok(2));
+    assert!(parse_with_hyper(b"GET /a HTTP/1.1\r\nContent-Length: 5\r\n\r\nhell").is_err());
+    assert!(parse_with_hyper(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\nGET").is_err());
 }

@@ -16,7 +16,7 @@ pub(crate) struct Forwarded {
     /// What the destination reads.
     pub(crate) head: Vec<u8>,
     pub(crate) body: Framing,
-    pub(crate) asked: RequestTraits,
+    pub(crate) traits: RequestTraits,
     pub(crate) is_for_us: bool,
     pub(crate) keeps_trailers: bool,
     pub(crate) authorization: Option<Vec<u8>>,
@@ -24,8 +24,8 @@ pub(crate) struct Forwarded {
 
 /// The one place that calls the reader and the writer.
 pub(crate) fn forward(head: &[u8], closes: bool) -> Result<Forwarded, RequestError> {
-    let mut room = HeaderStorage::new();
-    let head = RequestHead::parse(head, &mut room)?;
+    let mut storage = HeaderStorage::new();
+    let head = RequestHead::parse(head, &mut storage)?;
     let forward = Forward::read(&head)?;
     if forward.has_passed(VIA) {
         return Err(RequestError::Looped);
@@ -36,7 +36,7 @@ pub(crate) fn forward(head: &[u8], closes: bool) -> Result<Forwarded, RequestErr
         target: forward.target.to_string(),
         head: written.split_off("before".len()),
         body: forward.body,
-        asked: forward.traits(),
+        traits: forward.traits(),
         is_for_us: forward.is_for_us(),
         keeps_trailers: forward.keeps_trailers(),
         authorization: forward.authorization.map(<[u8]>::to_vec),
@@ -92,7 +92,7 @@ fn or_refusal(line: &str, expected: &str, version: &str) -> String {
 const NOTHING: &str = "";
 
 #[test]
-fn what_real_clients_send_is_forwarded() {
+fn requests_of_real_clients_are_forwarded() {
     check(
         "GET http://packages.example/debian/dists/stable/InRelease HTTP/1.1\r\nHost: packages.example\r\n\
          User-Agent: curl/8.14.1\r\nAccept: */*\r\nProxy-Connection: Keep-Alive\r\n\
@@ -115,7 +115,7 @@ fn what_real_clients_send_is_forwarded() {
 }
 
 #[test]
-fn every_header_line_is_written_as_it_came() {
+fn end_to_end_lines_are_forwarded_unchanged() {
     let lines = "X-First: 1\r\naccept-ENCODING: gzip\r\nX-First: 2\r\nVia: 1.0 other\r\nEmpty:\u{20}\r\n\
                  Cookie: a=1\r\nX-First: 1\r\nCookie: b=2\r\nObs: \u{fc}\t x\r\n\
                  Accept: a/b\r\nAccept: c/d\r\n\
@@ -127,7 +127,7 @@ fn every_header_line_is_written_as_it_came() {
 }
 
 #[test]
-fn a_length_has_one_spelling() {
+fn content_length_has_one_spelling() {
     for (value, body) in [
         ("0", Framing::Length(0)),
         ("1", Framing::Length(1)),
@@ -182,7 +182,7 @@ fn a_length_has_one_spelling() {
 }
 
 #[test]
-fn chunked_alone_is_a_transfer_coding() {
+fn only_chunked_alone_is_accepted_as_coding() {
     for value in ["chunked", "Chunked", "CHUNKED", " chunked ", "\tchunked\t"] {
         check_headers(&format!("transfer-encoding:{value}\r\n"), "Transfer-Encoding: chunked\r\n");
         check_headers_10(&format!("Transfer-Encoding:{value}\r\n"), "400 CodingInHttp10");
@@ -231,7 +231,7 @@ fn chunked_alone_is_a_transfer_coding() {
 }
 
 #[test]
-fn a_length_beside_a_coding_is_refused() {
+fn content_length_beside_coding_is_refused() {
     for (length, coding) in [("5", "chunked"), ("0", "chunked"), ("", "identity"), ("5, 5", "x"), ("5", "")] {
         let lines = [format!("Content-Length: {length}\r\n"), format!("Transfer-Encoding: {coding}\r\n")];
         check_headers(&lines.concat(), "400 FramingConflict");
@@ -240,7 +240,7 @@ fn a_length_beside_a_coding_is_refused() {
 }
 
 #[test]
-fn lines_are_what_every_parser_takes_for_lines() {
+fn ambiguous_line_ends_are_refused() {
     check("\r\nGET http://a.example/ HTTP/1.1\r\nHost: a.example\r\n\r\n", "400 FirstLineEmpty");
     check("\nGET http://a.example/ HTTP/1.1\r\nHost: a.example\r\n\r\n", "400 LineFeedBare");
     check("GET http://a.example/ HTTP/1.1\nHost: a.example\n\n", "400 LineFeedBare");
@@ -267,7 +267,7 @@ fn lines_are_what_every_parser_takes_for_lines() {
 }
 
 #[test]
-fn the_host_header_names_what_the_url_names() {
+fn host_header_must_match_the_url() {
     for (url, host) in [
         ("http://a.example/x", "a.example"),
         ("http://a.example/x", "A.Example"),
@@ -323,7 +323,7 @@ fn check_url(url: &str, target: &str, host: &str, path: &str) {
 }
 
 #[test]
-fn a_url_says_where_to_and_what() {
+fn url_gives_target_host_and_path() {
     for (url, target, host, path) in [
         ("http://a.example", "a.example:80", "a.example", "/"),
         ("http://a.example/", "a.example:80", "a.example", "/"),
@@ -359,7 +359,7 @@ fn a_url_says_where_to_and_what() {
 }
 
 #[test]
-fn a_url_that_readers_take_differently_is_refused() {
+fn ambiguous_urls_are_refused() {
     for (url, error) in [
         ("http://", "Target(HostEmpty)"),
         ("http:///", "Target(HostEmpty)"),
@@ -460,7 +460,7 @@ fn a_url_that_readers_take_differently_is_refused() {
 }
 
 #[test]
-fn methods_are_tokens_and_differ_by_case() {
+fn methods_are_case_sensitive_tokens() {
     for method in ["GET", "PATCH", "PROPFIND", "get", "M-SEARCH", "head", "PRI", "X!#$%&'*+-.^_`|~"] {
         check_line(&format!("{method} http://a.example/x"), "", &format!("{method} /x"), NOTHING);
     }
@@ -472,7 +472,7 @@ fn methods_are_tokens_and_differ_by_case() {
 }
 
 #[test]
-fn options_of_a_whole_server_and_its_forwards() {
+fn options_asterisk_and_max_forwards() {
     for (url, path) in [
         ("http://a.example", "*"),
         ("http://a.example:80", "*"),
@@ -515,7 +515,7 @@ fn options_of_a_whole_server_and_its_forwards() {
 }
 
 #[test]
-fn our_own_answer_to_options() {
+fn own_options_response() {
     for (closes, connection) in [(false, ""), (true, "Connection: close\r\n")] {
         let mut out = Vec::new();
         write_own_options(&mut out, "then", closes);
@@ -527,7 +527,7 @@ fn our_own_answer_to_options() {
 }
 
 #[test]
-fn what_is_for_this_hop_ends_here() {
+fn hop_by_hop_request_headers_are_removed() {
     for line in [
         "Connection: close",
         "Connection: keep-alive",
@@ -556,7 +556,7 @@ fn what_is_for_this_hop_ends_here() {
 }
 
 #[test]
-fn what_connection_names_ends_here_too() {
+fn headers_named_by_connection_are_removed() {
     for (lines, expected) in [
         ("Connection: x-foo\r\nX-Foo: 1\r\nX-Foobar: 2\r\nx-foo: 3\r\n", "X-Foobar: 2\r\n"),
         ("X-A: 1\r\nX-B: 2\r\nX-C: 3\r\nConnection: x-c , ,x-A\r\n", "X-B: 2\r\n"),
@@ -586,7 +586,7 @@ fn what_connection_names_ends_here_too() {
 }
 
 #[test]
-fn what_connection_names_could_be_a_trailer() {
+fn connection_options_may_forbid_trailers() {
     for (line, keeps_trailers) in [
         ("", true),
         ("Connection: close, keep-alive, TE, upgrade\r\n", true),
@@ -600,7 +600,7 @@ fn what_connection_names_could_be_a_trailer() {
 }
 
 #[test]
-fn one_protocol_may_be_changed_to() {
+fn upgrade_offers_one_protocol_only() {
     for protocol in ["websocket", "WebSocket", "x-ssh/2.0", "h3"] {
         let lines = format!("Connection: Upgrade\r\nUpgrade: {protocol}\r\nSec-WebSocket-Key: x\r\n");
         let written = format!("Sec-WebSocket-Key: x\r\nUpgrade: {protocol}\r\nConnection: Upgrade\r\n");
@@ -646,7 +646,7 @@ fn one_protocol_may_be_changed_to() {
 }
 
 #[test]
-fn a_websocket_url_is_for_requests_that_change_to_it() {
+fn ws_url_requires_a_websocket_upgrade() {
     for (url, protocol, path) in [
         ("ws://a.example", "websocket", "/"),
         ("ws://a.example/x?y", "websocket", "/x?y"),
@@ -673,7 +673,7 @@ fn a_websocket_url_is_for_requests_that_change_to_it() {
 }
 
 #[test]
-fn only_one_expectation_is_known() {
+fn only_100_continue_is_accepted_in_expect() {
     check_headers("Expect: 100-continue\r\n", "Expect: 100-continue\r\n");
     check_headers("expect:100-Continue\r\n", "Expect: 100-continue\r\n");
     // HTTP/1.0 has no interim answers (RFC 9110, section 10.1.1).
@@ -685,7 +685,7 @@ fn only_one_expectation_is_known() {
 }
 
 #[test]
-fn via_is_appended_and_read_for_circles() {
+fn via_is_appended_and_detects_loops() {
     for line in [
         "Via: 1.1 other",
         "Via: 1.1 gate2, 1.0 gat (gate)",
@@ -717,7 +717,7 @@ fn via_is_appended_and_read_for_circles() {
 }
 
 #[test]
-fn a_connection_that_shall_end_says_so() {
+fn closing_request_says_connection_close() {
     for (lines, expected) in [
         ("", "Connection: close\r\n"),
         ("Connection: keep-alive\r\n", "Connection: close\r\n"),
@@ -731,10 +731,10 @@ fn a_connection_that_shall_end_says_so() {
 }
 
 #[test]
-fn what_the_answer_will_depend_on() {
-    let asked = |line: &str, headers: &str| {
+fn request_traits_are_read() {
+    let traits = |line: &str, headers: &str| {
         let head = format!("{line}\r\nHost: a\r\n{headers}\r\n");
-        forward(head.as_bytes(), false).expect("it is forwarded").asked
+        forward(head.as_bytes(), false).expect("it is forwarded").traits
     };
     for (line, headers, keeps_alive) in [
         ("GET http://a/ HTTP/1.1", "", true),
@@ -747,7 +747,7 @@ fn what_the_answer_will_depend_on() {
         // A proxy keeps no connection of HTTP/1.0 open (RFC 9112, section 9.3).
         ("GET http://a/ HTTP/1.0", "Connection: keep-alive\r\nProxy-Connection: keep-alive\r\n", false),
     ] {
-        assert_eq!(asked(line, headers).keeps_alive, keeps_alive, "{line} {headers:?}");
+        assert_eq!(traits(line, headers).keeps_alive, keeps_alive, "{line} {headers:?}");
     }
     for (method, headers, is_repeatable) in [
         ("GET", "", true),
@@ -762,11 +762,11 @@ fn what_the_answer_will_depend_on() {
         ("PUT", "Transfer-Encoding: chunked\r\n", false),
         ("GET", "Connection: upgrade\r\nUpgrade: websocket\r\n", false),
     ] {
-        let asked = asked(&format!("{method} http://a/ HTTP/1.1"), headers);
-        assert_eq!(asked.is_repeatable, is_repeatable, "{method} {headers:?}");
-        assert_eq!(asked.is_head(), method == "HEAD");
-        assert_eq!(asked.upgrade.is_some(), headers.contains("websocket"));
-        assert_eq!(asked.version, Version::Http11);
+        let traits = traits(&format!("{method} http://a/ HTTP/1.1"), headers);
+        assert_eq!(traits.is_repeatable, is_repeatable, "{method} {headers:?}");
+        assert_eq!(traits.is_head(), method == "HEAD");
+        assert_eq!(traits.upgrade.is_some(), headers.contains("websocket"));
+        assert_eq!(traits.version, Version::Http11);
     }
     let expects = "Expect: 100-continue\r\n";
     for (line, headers, expects_continue) in [
@@ -774,12 +774,12 @@ fn what_the_answer_will_depend_on() {
         ("PUT http://a/ HTTP/1.1", expects, true),
         ("PUT http://a/ HTTP/1.0", expects, false),
     ] {
-        assert_eq!(asked(line, headers).expects_continue, expects_continue, "{line} {headers:?}");
+        assert_eq!(traits(line, headers).expects_continue, expects_continue, "{line} {headers:?}");
     }
 }
 
 #[test]
-fn credentials_stay_with_us_and_are_never_printed() {
+fn proxy_credentials_are_not_forwarded_or_printed() {
     let head = b"GET http://a/ HTTP/1.0\r\nProxy-Authorization: Basic c2VjcmV0\r\nAuthorization: x\r\n\r\n";
     let forwarded = forward(head, false).expect("valid");
     assert_eq!(forwarded.authorization.as_deref(), Some(&b"Basic c2VjcmV0"[..]));
@@ -788,15 +788,15 @@ fn credentials_stay_with_us_and_are_never_printed() {
         "Proxy-Authorization: Basic eA==\r\nproxy-authorization: Basic eQ==\r\n",
         "400 HeaderRepeated(\"Proxy-Authorization\")",
     );
-    let mut room = HeaderStorage::new();
-    let head = RequestHead::parse(head, &mut room).expect("valid");
+    let mut storage = HeaderStorage::new();
+    let head = RequestHead::parse(head, &mut storage).expect("valid");
     let debug = format!("{head:?} {:?}", Forward::read(&head));
     assert!(debug.contains("authorization: Some(..)") && !debug.contains("c2VjcmV0"), "{debug}");
     assert!(!debug.contains("66, 97, 115"), "byte slices print as lists of numbers: {debug}");
     for url in ["http://a/?token=c2VjcmV0", "http://me:c2VjcmV0@a/"] {
         let head = format!("GET {url} HTTP/1.0\r\n\r\n");
-        let mut room = HeaderStorage::new();
-        let head = RequestHead::parse(head.as_bytes(), &mut room).expect("valid");
+        let mut storage = HeaderStorage::new();
+        let head = RequestHead::parse(head.as_bytes(), &mut storage).expect("valid");
         let debug = format!("{head:?} {:?}", Forward::read(&head));
         assert!(debug.contains("GET") && !debug.contains("c2VjcmV0"), "{debug}");
     }

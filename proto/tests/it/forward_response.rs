@@ -9,43 +9,43 @@ use proto::limits::HEADERS_MAX;
 
 use crate::forward_request::{VIA, forward};
 
-static GET: LazyLock<RequestTraits> = LazyLock::new(|| asked("GET http://a/ HTTP/1.1", ""));
-static HEAD: LazyLock<RequestTraits> = LazyLock::new(|| asked("HEAD http://a/ HTTP/1.1", ""));
-static GET_10: LazyLock<RequestTraits> = LazyLock::new(|| asked("GET http://a/ HTTP/1.0", ""));
+static GET: LazyLock<RequestTraits> = LazyLock::new(|| traits("GET http://a/ HTTP/1.1", ""));
+static HEAD: LazyLock<RequestTraits> = LazyLock::new(|| traits("HEAD http://a/ HTTP/1.1", ""));
+static GET_10: LazyLock<RequestTraits> = LazyLock::new(|| traits("GET http://a/ HTTP/1.0", ""));
 static WEBSOCKET: LazyLock<RequestTraits> =
-    LazyLock::new(|| asked("GET http://a/ HTTP/1.1", "Connection: upgrade\r\nUpgrade: websocket\r\n"));
+    LazyLock::new(|| traits("GET http://a/ HTTP/1.1", "Connection: upgrade\r\nUpgrade: websocket\r\n"));
 
-fn asked(line: &str, headers: &str) -> RequestTraits {
+fn traits(line: &str, headers: &str) -> RequestTraits {
     let head = format!("{line}\r\nHost: a\r\n{headers}\r\n");
-    forward(head.as_bytes(), false).expect("it is forwarded").asked
+    forward(head.as_bytes(), false).expect("it is forwarded").traits
 }
 
 /// The one place that calls the reader and the writer.
-pub(crate) fn answer(
+pub(crate) fn read_and_write(
     head: &[u8],
-    asked: &RequestTraits,
+    traits: &RequestTraits,
     closes: bool,
 ) -> Result<(ResponseKind, Vec<u8>), ResponseError> {
-    let mut room = HeaderStorage::new();
-    let head = ResponseHead::parse(head, &mut room)?;
-    let answer = ResponseKind::read(&head, asked)?;
+    let mut storage = HeaderStorage::new();
+    let head = ResponseHead::parse(head, &mut storage)?;
+    let kind = ResponseKind::read(&head, traits)?;
     let mut written = b"before".to_vec();
-    write_answer(&mut written, &head, answer, asked, ResponseHeaders { via: VIA, date: None, closes });
-    Ok((answer, written.split_off("before".len())))
+    write_answer(&mut written, &head, kind, traits, ResponseHeaders { via: VIA, date: None, closes });
+    Ok((kind, written.split_off("before".len())))
 }
 
 /// What it is, in a few words, and what is written; or the error and nothing.
-fn render(asked: &RequestTraits, head: &[u8], closes: bool) -> (String, String) {
-    match answer(head, asked, closes) {
-        Ok((answer, written)) => {
-            let what = match answer {
+fn render(traits: &RequestTraits, head: &[u8], closes: bool) -> (String, String) {
+    match read_and_write(head, traits, closes) {
+        Ok((kind, written)) => {
+            let summary = match kind {
                 ResponseKind::Interim => "interim".to_owned(),
                 ResponseKind::Upgraded => "upgraded".to_owned(),
                 ResponseKind::Final { body, keeps_alive } => {
                     format!("{body:?}, {}", if keeps_alive { "kept" } else { "last" })
                 }
             };
-            (what, String::from_utf8(written).expect("the cases are UTF-8"))
+            (summary, String::from_utf8(written).expect("the cases are UTF-8"))
         }
         Err(ResponseError::Head(error)) => (format!("{error:?}"), String::new()),
         Err(error) => (format!("{error:?}"), String::new()),
@@ -53,23 +53,23 @@ fn render(asked: &RequestTraits, head: &[u8], closes: bool) -> (String, String) 
 }
 
 #[track_caller]
-fn check(asked: &RequestTraits, head: &str, what: &str, written: &str) {
-    assert_eq!(render(asked, head.as_bytes(), false), (what.to_owned(), written.to_owned()), "{head:?}");
+fn check(traits: &RequestTraits, head: &str, summary: &str, written: &str) {
+    assert_eq!(render(traits, head.as_bytes(), false), (summary.to_owned(), written.to_owned()), "{head:?}");
 }
 
 /// An answer with this status line and these lines. `written` is what stands between its own status line and
 /// `Via`; nothing is written of what cannot be passed on.
 #[track_caller]
-fn check_lines(asked: &RequestTraits, status: &str, lines: &str, what: &str, written: &str) {
+fn check_lines(traits: &RequestTraits, status: &str, lines: &str, summary: &str, written: &str) {
     let expected = format!("HTTP/1.1 {status}\r\n{written}Via: 1.1 {VIA}\r\n\r\n");
-    check(asked, &format!("HTTP/1.1 {status}\r\n{lines}\r\n"), what, &expected);
+    check(traits, &format!("HTTP/1.1 {status}\r\n{lines}\r\n"), summary, &expected);
 }
 
 /// A 200 that cannot be passed on.
 #[track_caller]
 fn check_refused(lines: &str, error: &str) {
-    for asked in [&GET, &HEAD, &GET_10, &WEBSOCKET] {
-        check(asked, &format!("HTTP/1.1 200 OK\r\n{lines}\r\n"), error, "");
+    for traits in [&GET, &HEAD, &GET_10, &WEBSOCKET] {
+        check(traits, &format!("HTTP/1.1 200 OK\r\n{lines}\r\n"), error, "");
     }
 }
 
@@ -77,7 +77,7 @@ const NOTHING: &str = "";
 const CLOSE: &str = "Connection: close\r\n";
 
 #[test]
-fn what_real_servers_answer_is_passed_on() {
+fn responses_of_real_servers_are_forwarded() {
     check_lines(
         &GET,
         "200 OK",
@@ -165,7 +165,7 @@ fn status_lines_are_strict() {
 }
 
 #[test]
-fn lines_are_as_strict_as_in_requests() {
+fn response_lines_are_as_strict_as_request_lines() {
     for (lines, error) in [
         (": x\r\n", "HeaderNameMalformed"),
         ("Content-Length : 1\r\n", "HeaderNameMalformed"),
@@ -188,7 +188,7 @@ fn lines_are_as_strict_as_in_requests() {
 
 /// Also to HEAD, where the length counts nothing: whoever stands behind us may think otherwise.
 #[test]
-fn a_body_has_one_end() {
+fn ambiguous_body_length_is_refused() {
     for value in ["", "+1", "-1", "0x1", "1, 1", "1,2", "01", "1 2", "9223372036854775808", "1e1", "a"] {
         check_refused(&format!("Content-Length: {value}\r\n"), "LengthMalformed");
     }
@@ -215,7 +215,7 @@ fn a_body_has_one_end() {
 }
 
 #[test]
-fn the_end_is_told_to_the_client() {
+fn client_learns_where_the_body_ends() {
     let (length, chunked) = ("Content-Length: 5\r\n", "Transfer-Encoding: chunked\r\n");
     check_lines(&GET, "200 OK", "content-length:5\r\n", "Length(5), kept", length);
     check_lines(&GET, "200 OK", "transfer-encoding: CHUNKED\r\n", "Chunked, kept", chunked);
@@ -225,7 +225,7 @@ fn the_end_is_told_to_the_client() {
     // The frames are taken off: the connection's end is the only one that HTTP/1.0 finds.
     check_lines(&GET_10, "200 OK", chunked, "Chunked, kept", CLOSE);
     check_lines(&GET_10, "200 OK", "", "UntilClose, last", CLOSE);
-    for (asked, head, expected) in [
+    for (traits, head, expected) in [
         (&GET, "HTTP/1.1 200 OK\r\n\r\n", true),
         (&GET, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", false),
         (&GET_10, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", true),
@@ -233,13 +233,13 @@ fn the_end_is_told_to_the_client() {
         (&GET_10, "HTTP/1.1 304 OK\r\nTransfer-Encoding: chunked\r\n\r\n", false),
         (&GET, "HTTP/1.1 100 Continue\r\n\r\n", false),
     ] {
-        let (answer, _) = answer(head.as_bytes(), asked, false).expect("valid");
-        assert_eq!(answer.ends_with_connection(asked), expected, "{head:?}");
+        let (kind, _) = read_and_write(head.as_bytes(), traits, false).expect("valid");
+        assert_eq!(kind.ends_with_connection(traits), expected, "{head:?}");
     }
 }
 
 #[test]
-fn a_connection_that_ends_says_so_once() {
+fn closing_response_says_connection_close_once() {
     for (lines, written) in [
         ("Content-Length: 5\r\n", "Content-Length: 5\r\nConnection: close\r\n"),
         ("Transfer-Encoding: chunked\r\n", "Transfer-Encoding: chunked\r\nConnection: close\r\n"),
@@ -255,9 +255,9 @@ fn a_connection_that_ends_says_so_once() {
 }
 
 #[test]
-fn some_answers_have_no_body_whatever_they_say() {
+fn head_204_and_304_have_no_body() {
     let (length, chunked) = ("Content-Length: 5\r\n", "Transfer-Encoding: chunked\r\n");
-    for (asked, status, lines, what, written) in [
+    for (traits, status, lines, summary, written) in [
         (&HEAD, "200 OK", length, "None, kept", length),
         (&HEAD, "200 OK", chunked, "None, kept", NOTHING),
         (&HEAD, "200 OK", "", "None, kept", NOTHING),
@@ -276,13 +276,13 @@ fn some_answers_have_no_body_whatever_they_say() {
         (&GET, "205 Reset Content", length, "Length(5), kept", length),
         (&GET, "200 OK", "Content-Length: 0\r\n", "Length(0), kept", "Content-Length: 0\r\n"),
     ] {
-        check_lines(asked, status, lines, what, written);
+        check_lines(traits, status, lines, summary, written);
     }
 }
 
 #[test]
-fn the_destination_keeps_its_connection_or_not() {
-    for (version, lines, what) in [
+fn destination_keep_alive_is_read() {
+    for (version, lines, summary) in [
         ("1.1", "", "kept"),
         ("1.1", "Connection: keep-alive\r\n", "kept"),
         ("1.1", "Connection: close\r\n", "last"),
@@ -297,27 +297,27 @@ fn the_destination_keeps_its_connection_or_not() {
     ] {
         let head = format!("HTTP/{version} 200 OK\r\n{lines}Content-Length: 5\r\n\r\n");
         let written = format!("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nVia: {version} gate\r\n\r\n");
-        check(&GET, &head, &format!("Length(5), {what}"), &written);
+        check(&GET, &head, &format!("Length(5), {summary}"), &written);
     }
 }
 
 #[test]
-fn interim_answers_have_no_body_and_reach_no_http_10() {
+fn interim_responses_skip_http_10_clients() {
     for (status, lines, written) in [
         ("100 Continue", "", NOTHING),
         ("102 Processing", "Content-Length: 5\r\n", NOTHING),
         ("103 Early Hints", "Link: </x>\r\nTransfer-Encoding: chunked\r\n", "Link: </x>\r\n"),
         ("199 x", "Connection: close\r\nKeep-Alive: 1\r\n", NOTHING),
     ] {
-        for asked in [&GET, &HEAD, &WEBSOCKET] {
-            check_lines(asked, status, lines, "interim", written);
+        for traits in [&GET, &HEAD, &WEBSOCKET] {
+            check_lines(traits, status, lines, "interim", written);
         }
         check(&GET_10, &format!("HTTP/1.1 {status}\r\n{lines}\r\n"), "interim", "");
     }
 }
 
 #[test]
-fn protocols_change_only_as_asked() {
+fn upgrade_happens_only_as_requested() {
     for lines in [
         "Upgrade: websocket\r\nConnection: Upgrade\r\n",
         "connection: keep-alive, upgrade\r\nupgrade: WebSocket\r\nContent-Length: 5\r\n",
@@ -328,8 +328,8 @@ fn protocols_change_only_as_asked() {
         let protocol = upgrade.split(' ').nth(1).expect("named");
         let written = format!("Upgrade: {protocol}\r\nConnection: Upgrade\r\n");
         check_lines(&WEBSOCKET, "101 Switching Protocols", lines, "upgraded", &written);
-        for unasked in [&GET, &HEAD, &GET_10] {
-            check(unasked, &format!("HTTP/1.1 101 x\r\n{lines}\r\n"), "UpgradeUnasked", "");
+        for traits in [&GET, &HEAD, &GET_10] {
+            check(traits, &format!("HTTP/1.1 101 x\r\n{lines}\r\n"), "UpgradeUnasked", "");
         }
     }
     for lines in [
@@ -352,10 +352,10 @@ fn protocols_change_only_as_asked() {
 }
 
 #[test]
-fn only_we_ask_for_a_proxys_credentials() {
-    for asked in [&GET, &HEAD, &GET_10] {
+fn status_407_of_a_destination_is_refused() {
+    for traits in [&GET, &HEAD, &GET_10] {
         let head = "HTTP/1.1 407 x\r\nProxy-Authenticate: Basic realm=\"x\"\r\nContent-Length: 0\r\n\r\n";
-        check(asked, head, "ProxyCredentialsAsked", "");
+        check(traits, head, "ProxyCredentialsAsked", "");
     }
     check_lines(
         &GET,
@@ -367,7 +367,7 @@ fn only_we_ask_for_a_proxys_credentials() {
 }
 
 #[test]
-fn what_is_for_this_hop_ends_here() {
+fn hop_by_hop_response_headers_are_removed() {
     let length = "Content-Length: 5\r\n";
     for line in [
         "Connection: keep-alive",
@@ -391,7 +391,7 @@ fn what_is_for_this_hop_ends_here() {
 }
 
 #[test]
-fn errors_have_their_type_for_proxy_status() {
+fn response_errors_map_to_proxy_status_types() {
     for (error, proxy_status, part) in [
         (ResponseError::StatusLineMalformed, "http_protocol_error", "does not answer in HTTP/1.x"),
         (ResponseError::ProxyCredentialsAsked, "http_protocol_error", "belong to a proxy"),
@@ -411,14 +411,14 @@ fn errors_have_their_type_for_proxy_status() {
 }
 
 #[test]
-fn the_time_is_told_with_a_final_answer_that_does_not_say_it() {
+fn date_is_added_to_undated_final_responses() {
     let written = |head: &str| {
-        let mut room = HeaderStorage::new();
-        let head = ResponseHead::parse(head.as_bytes(), &mut room).expect("it is well-formed");
-        let answer = ResponseKind::read(&head, &GET).expect("it is passed on");
+        let mut storage = HeaderStorage::new();
+        let head = ResponseHead::parse(head.as_bytes(), &mut storage).expect("it is well-formed");
+        let kind = ResponseKind::read(&head, &GET).expect("it is passed on");
         let date = (!head.is_dated()).then_some("Sun, 06 Nov 1994 08:49:37 GMT");
         let mut written = Vec::new();
-        write_answer(&mut written, &head, answer, &GET, ResponseHeaders { via: VIA, date, closes: false });
+        write_answer(&mut written, &head, kind, &GET, ResponseHeaders { via: VIA, date, closes: false });
         String::from_utf8(written).expect("it is ASCII")
     };
     let dates = |head: &str| {

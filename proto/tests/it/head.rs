@@ -14,7 +14,7 @@ fn find_in_pieces(buffer: &[u8], cuts: impl IntoIterator<Item = usize>) -> Found
     for end in cuts {
         match scanner.find(&buffer[..end]) {
             Ok(None) => {}
-            answer => return answer,
+            result => return result,
         }
     }
     scanner.find(buffer)
@@ -30,7 +30,7 @@ fn check(buffer: &[u8], expected: Found) {
 }
 
 #[test]
-fn a_head_ends_with_its_first_empty_line() {
+fn head_ends_at_its_first_empty_line() {
     check(b"", Ok(None));
     check(b"CONNECT a:1 HTTP/1.1\r\n", Ok(None));
     check(b"CONNECT a:1 HTTP/1.1\r\n\r", Ok(None));
@@ -41,7 +41,7 @@ fn a_head_ends_with_its_first_empty_line() {
 }
 
 #[test]
-fn bare_line_feeds_end_a_head_too_so_that_it_can_be_refused() {
+fn bare_line_feeds_end_a_head_too() {
     check(b"CONNECT a:1 HTTP/1.1\n\n", Ok(Some(22)));
     check(b"CONNECT a:1 HTTP/1.1\r\n\n", Ok(Some(23)));
     check(b"CONNECT a:1 HTTP/1.1\n\r\n", Ok(Some(23)));
@@ -50,7 +50,7 @@ fn bare_line_feeds_end_a_head_too_so_that_it_can_be_refused() {
 }
 
 #[test]
-fn the_bound_is_exact() {
+fn head_length_bound_is_exact() {
     let head_of = |length: usize| {
         let mut head = b"CONNECT a:1 HTTP/1.1\r\nX: ".to_vec();
         head.resize(length - 4, b'x');
@@ -69,7 +69,7 @@ fn the_bound_is_exact() {
 }
 
 #[test]
-fn what_is_too_long_in_a_request_is_named() {
+fn oversized_part_of_a_request_is_named() {
     let find = |buffer: &[u8]| HeadScanner::default().find_request(buffer);
     assert_eq!(find(b"GET http://a/ HTTP/1.1\r\n\r\n"), Ok(Some(26)));
     let url = "x".repeat(HEAD_BYTES_MAX);
@@ -93,7 +93,7 @@ proptest! {
     #![proptest_config(seeded(2048))]
 
     #[test]
-    fn any_split_agrees_with_a_naive_search(
+    fn any_split_agrees_with_naive_search(
         buffer in prop::collection::vec(prop::sample::select(b"ab\r\n".as_slice()), 0..40),
         mut cuts in prop::collection::vec(0usize..40, 0..6),
     ) {

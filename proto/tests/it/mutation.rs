@@ -6,14 +6,14 @@ use proptest::sample::{Index, select};
 /// What comes of `heads` with a few pieces removed, and others of `seasoning` put in their places.
 pub(crate) fn mutated(
     heads: impl Strategy<Value = String>,
-    seasoning: &'static [&'static str],
+    insertions: &'static [&'static str],
 ) -> impl Strategy<Value = String> {
-    let change = (any::<Index>(), 0usize..3, select(seasoning));
+    let change = (any::<Index>(), 0usize..3, select(insertions));
     (heads, prop::collection::vec(change, 0..3)).prop_map(|(mut head, changes)| {
-        for (place, removed, inserted) in changes {
+        for (position, removed, inserted) in changes {
             let mut borders: Vec<usize> = head.char_indices().map(|(index, _)| index).collect();
             borders.push(head.len());
-            let start = place.index(borders.len());
+            let start = position.index(borders.len());
             let end = (start + removed).min(borders.len() - 1);
             head.replace_range(borders[start]..borders[end], inserted);
         }

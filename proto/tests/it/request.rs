@@ -10,7 +10,7 @@ use proto::target::TargetError;
 
 /// One line that says all of a result that matters.
 fn render(head: &[u8]) -> String {
-    let mut room = HeaderStorage::new();
+    let mut storage = HeaderStorage::new();
     let error = |error: RequestError| {
         let inner = match error {
             RequestError::Head(inner) => format!("{inner:?}"),
@@ -18,9 +18,9 @@ fn render(head: &[u8]) -> String {
         };
         format!("{} {inner}", error.status())
     };
-    let head = match RequestHead::parse(head, &mut room) {
+    let head = match RequestHead::parse(head, &mut storage) {
         Ok(head) => head,
-        Err(why) => return error(why),
+        Err(reason) => return error(reason),
     };
     let json = if head.accepts_json() { " json" } else { "" };
     if !head.is_connect() {
@@ -32,7 +32,7 @@ fn render(head: &[u8]) -> String {
             let authorization = connect.authorization.map(|value| value.escape_ascii().to_string());
             format!("connect {} {}{json}", connect.target, authorization.unwrap_or("-".to_owned()))
         }
-        Err(why) => error(why),
+        Err(reason) => error(reason),
     }
 }
 
@@ -59,7 +59,7 @@ fn check_headers(headers: &str, expected: &str) {
 const ACCEPTED: &str = "connect a.example:443 -";
 
 #[test]
-fn what_real_clients_send_is_accepted() {
+fn connects_of_real_clients_are_accepted() {
     check(
         "CONNECT api.github.com:443 HTTP/1.1\r\nHost: api.github.com:443\r\n\
          Proxy-Authorization: Basic bWU6eA==\r\nUser-Agent: curl/8.5.0\r\n\
@@ -140,7 +140,7 @@ fn targets_are_strict() {
 }
 
 #[test]
-fn lines_end_in_crlf_and_are_never_folded() {
+fn lines_end_in_crlf_without_folding() {
     check("CONNECT a.example:443 HTTP/1.1\n\n", "400 LineFeedBare");
     check("CONNECT a.example:443 HTTP/1.1\r\n\n", "400 LineFeedBare");
     check("CONNECT a.example:443 HTTP/1.1\n\r\n", "400 LineFeedBare");
@@ -171,7 +171,7 @@ fn header_names_and_values_are_strict() {
 }
 
 #[test]
-fn a_connect_has_no_body() {
+fn connect_with_a_body_is_refused() {
     for header in [
         "Content-Length: 1",
         "Content-Length: +0",
@@ -199,7 +199,7 @@ fn a_connect_has_no_body() {
 }
 
 #[test]
-fn host_agrees_with_the_target() {
+fn host_header_must_match_the_target() {
     for host in ["a.example:443", "A.Example:443", "a.example", "A.EXAMPLE"] {
         check_headers(&format!("Host: {host}\r\n"), ACCEPTED);
     }
@@ -229,7 +229,7 @@ fn host_agrees_with_the_target() {
 }
 
 #[test]
-fn credentials_are_passed_on_once_and_never_printed() {
+fn credentials_are_read_once_and_never_printed() {
     check_headers("proxy-authorization: Basic eA==\r\n", "connect a.example:443 Basic eA==");
     check_headers("Authorization: Basic eA==\r\n", ACCEPTED);
     check_headers(
@@ -237,8 +237,8 @@ fn credentials_are_passed_on_once_and_never_printed() {
         "400 HeaderRepeated(\"Proxy-Authorization\")",
     );
     let head = b"CONNECT a.example:443 HTTP/1.1\r\nProxy-Authorization: Basic c2VjcmV0\r\n\r\n";
-    let mut room = HeaderStorage::new();
-    let head = RequestHead::parse(head, &mut room).unwrap();
+    let mut storage = HeaderStorage::new();
+    let head = RequestHead::parse(head, &mut storage).unwrap();
     let debug = format!("{head:?} {:?}", Connect::read(&head));
     assert!(debug.contains("authorization: Some(..)") && !debug.contains("c2VjcmV0"), "{debug}");
     // Byte slices print as lists of numbers.
@@ -246,13 +246,13 @@ fn credentials_are_passed_on_once_and_never_printed() {
 }
 
 #[test]
-fn headers_are_counted() {
+fn header_count_is_bounded() {
     check_headers(&"X: 1\r\n".repeat(HEADERS_MAX), ACCEPTED);
     check_headers(&"X: 1\r\n".repeat(HEADERS_MAX + 1), "431 TooManyHeaders");
 }
 
 #[test]
-fn json_is_given_to_those_who_ask_for_it() {
+fn accept_header_selects_json() {
     let json = "connect a.example:443 - json";
     for (accept, expected) in [
         ("application/json", json),
@@ -273,7 +273,7 @@ fn json_is_given_to_those_who_ask_for_it() {
 }
 
 #[test]
-fn other_forms_than_a_url_are_refused_with_their_reason() {
+fn request_target_forms_other_than_url_are_refused() {
     for (line, expected) in [
         ("GET http://a.example/", "Absolute forward"),
         ("PROPFIND http://a.example/", "Absolute forward"),
@@ -307,7 +307,7 @@ fn other_forms_than_a_url_are_refused_with_their_reason() {
 }
 
 #[test]
-fn only_exactly_one_head_is_parsed() {
+fn input_must_be_exactly_one_head() {
     for bytes in [
         "",
         "C",
@@ -320,7 +320,7 @@ fn only_exactly_one_head_is_parsed() {
 }
 
 #[test]
-fn errors_name_what_to_do_and_their_proxy_status() {
+fn request_errors_have_remedy_and_proxy_status() {
     let too_large = format!("longer than {HEAD_BYTES_MAX} bytes");
     for (error, status, proxy_status, part) in [
         (RequestError::SchemeNeedsTunnel, 501, "proxy_internal_response", "asked for by CONNECT"),

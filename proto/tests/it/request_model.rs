@@ -26,7 +26,7 @@ fn model(head: &str) -> Option<(Target, Option<String>)> {
     let values = |name: &str| -> Vec<&str> {
         headers.iter().filter(|header| header.0 == name).map(|header| header.1).collect()
     };
-    let host_is_fine = match values("host")[..] {
+    let host_is_valid = match values("host")[..] {
         [] => true,
         [host] => {
             let with_port = Target::parse_authority(host.as_bytes());
@@ -43,20 +43,20 @@ fn model(head: &str) -> Option<(Target, Option<String>)> {
         [value] => Some(value.to_owned()),
         _ => return None,
     };
-    (host_is_fine && body_is_absent).then_some((target, authorization))
+    (host_is_valid && body_is_absent).then_some((target, authorization))
 }
 
 fn header(line: &str) -> Option<(String, &str)> {
     let (name, value) = line.split_once(':')?;
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let is_text = |byte: u8| byte == b'\t' || byte >= b' ' && byte != 0x7f;
-    let is_fine = !name.is_empty() && name.bytes().all(is_token) && value.bytes().all(is_text);
-    is_fine.then(|| (name.to_ascii_lowercase(), value.trim_matches([' ', '\t'])))
+    let is_valid = !name.is_empty() && name.bytes().all(is_token) && value.bytes().all(is_text);
+    is_valid.then(|| (name.to_ascii_lowercase(), value.trim_matches([' ', '\t'])))
 }
 
-fn ours(head: &str) -> Option<(Target, Option<String>)> {
-    let mut room = HeaderStorage::new();
-    let head = RequestHead::parse(head.as_bytes(), &mut room).ok().filter(RequestHead::is_connect)?;
+fn parse_with_proto(head: &str) -> Option<(Target, Option<String>)> {
+    let mut storage = HeaderStorage::new();
+    let head = RequestHead::parse(head.as_bytes(), &mut storage).ok().filter(RequestHead::is_connect)?;
     let connect = Connect::read(&head).ok()?;
     let authorization = connect.authorization.map(|value| String::from_utf8_lossy(value).into_owned());
     Some((connect.target, authorization))
@@ -104,32 +104,32 @@ fn head() -> impl Strategy<Value = String> {
 }
 
 /// What an attacker would insert, and what a broken client would.
-const SEASONING: [&str; 16] = [
+const INSERTIONS: [&str; 16] = [
     "\r", "\n", "\r\n", "\r\n\r\n", "\n ", "\0", " ", "\t", ":", ",", "x", "0", "\x7f", "\u{fc}", "HTTP/1.1",
     "Host: z",
 ];
 
 fn mutated_head() -> impl Strategy<Value = String> {
-    mutated(head(), &SEASONING)
+    mutated(head(), &INSERTIONS)
 }
 
 proptest! {
     #![proptest_config(seeded(16_384))]
 
     #[test]
-    fn accepts_exactly_what_the_model_accepts(head in mutated_head()) {
-        prop_assert_eq!(ours(&head), model(&head));
+    fn parser_accepts_exactly_what_the_model_accepts(head in mutated_head()) {
+        prop_assert_eq!(parse_with_proto(&head), model(&head));
     }
 
     #[test]
-    fn accepts_nothing_that_httparse_reads_otherwise(head in mutated_head()) {
-        let mut room = HeaderStorage::new();
-        let Ok(ours) = RequestHead::parse(head.as_bytes(), &mut room) else { return Ok(()) };
+    fn parser_never_contradicts_httparse(head in mutated_head()) {
+        let mut storage = HeaderStorage::new();
+        let Ok(parsed) = RequestHead::parse(head.as_bytes(), &mut storage) else { return Ok(()) };
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut oracle = httparse::Request::new(&mut headers);
         prop_assert_eq!(oracle.parse(head.as_bytes()), Ok(httparse::Status::Complete(head.len())));
-        prop_assert_eq!(oracle.method, Some(ours.method));
-        if let (true, Ok(connect)) = (ours.is_connect(), Connect::read(&ours)) {
+        prop_assert_eq!(oracle.method, Some(parsed.method));
+        if let (true, Ok(connect)) = (parsed.is_connect(), Connect::read(&parsed)) {
             let authority = oracle.path.expect("a complete request has a target");
             prop_assert_eq!(Target::parse_authority(authority.as_bytes()), Ok(connect.target));
         }
@@ -145,12 +145,12 @@ proptest! {
 
 /// The property above would hold for a parser that refuses everything.
 #[test]
-fn the_generator_reaches_both_answers() {
+fn generator_yields_accepted_and_refused_heads() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::new(seeded(1));
     let strategy = mutated_head();
     let heads = (0..2000).map(|_| strategy.new_tree(&mut runner).expect("no filter rejects").current());
-    let (accepted, refused): (Vec<_>, Vec<_>) = heads.partition(|head| ours(head).is_some());
+    let (accepted, refused): (Vec<_>, Vec<_>) = heads.partition(|head| parse_with_proto(head).is_some());
     assert!(accepted.len() > 100 && refused.len() > 100, "{} and {}", accepted.len(), refused.len());
 }

@@ -18,7 +18,7 @@ use proto::limits::HEADERS_MAX;
 
 /// A request as a server sees it. Headers are sorted by name; those of one name keep their order.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedRequest {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) headers: Vec<(String, Vec<u8>)>,
@@ -26,13 +26,13 @@ pub(crate) struct Seen {
 }
 
 /// Every request that hyper finds in what a client sends over one connection, or its complaint.
-pub(crate) fn hyper_reads(bytes: &[u8]) -> Result<Vec<Seen>, String> {
-    let seen = Rc::new(RefCell::new(Vec::new()));
+pub(crate) fn parse_with_hyper(bytes: &[u8]) -> Result<Vec<ReceivedRequest>, String> {
+    let received = Rc::new(RefCell::new(Vec::new()));
     let service = service_fn(|request: Request<Incoming>| {
-        let seen = Rc::clone(&seen);
+        let received = Rc::clone(&received);
         async move {
-            let request = see(request).await?;
-            seen.borrow_mut().push(request);
+            let request = receive(request).await?;
+            received.borrow_mut().push(request);
             Ok::<_, hyper::Error>(Response::new(String::new()))
         }
     });
@@ -42,7 +42,7 @@ pub(crate) fn hyper_reads(bytes: &[u8]) -> Result<Vec<Seen>, String> {
     // Nothing here waits for anything: hyper is polled again where it woke itself.
     for _ in 0..1000 {
         if let Poll::Ready(result) = connection.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            return result.map(|()| seen.take()).map_err(|error| error.to_string());
+            return result.map(|()| received.take()).map_err(|error| error.to_string());
         }
     }
     Err("it waits for more".to_owned())
@@ -55,10 +55,10 @@ impl Read for Memory<'_> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
-        mut room: ReadBufCursor<'_>,
+        mut buffer: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        let (now, later) = self.0.split_at(self.0.len().min(room.remaining()));
-        room.put_slice(now);
+        let (now, later) = self.0.split_at(self.0.len().min(buffer.remaining()));
+        buffer.put_slice(now);
         self.0 = later;
         Poll::Ready(Ok(()))
     }
@@ -78,7 +78,7 @@ impl Write for Memory<'_> {
     }
 }
 
-async fn see(request: Request<Incoming>) -> Result<Seen, hyper::Error> {
+async fn receive(request: Request<Incoming>) -> Result<ReceivedRequest, hyper::Error> {
     let (parts, mut incoming) = request.into_parts();
     let mut body = Vec::new();
     while let Some(frame) = poll_fn(|context| Pin::new(&mut incoming).poll_frame(context)).await {
@@ -88,5 +88,5 @@ async fn see(request: Request<Incoming>) -> Result<Seen, hyper::Error> {
     let mut headers: Vec<_> =
         headers.map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect();
     headers.sort_by(|one, other| one.0.cmp(&other.0));
-    Ok(Seen { method: parts.method.to_string(), path: parts.uri.to_string(), headers, body })
+    Ok(ReceivedRequest { method: parts.method.to_string(), path: parts.uri.to_string(), headers, body })
 }

@@ -67,11 +67,11 @@ fn read_request(buffer: &[u8]) -> String {
 fn check(read: fn(&[u8]) -> String, message: &str, expected: &str) {
     let message = bytes(message);
     assert_eq!(read(&message), expected, "{}", hexadecimal(&message));
-    let mut answered = false;
+    let mut has_result = false;
     for length in 0..=message.len() {
         let found = read(&message[..length]);
-        answered |= found != "more";
-        assert!(found == if answered { expected } else { "more" }, "{found} after {length} bytes");
+        has_result |= found != "more";
+        assert!(found == if has_result { expected } else { "more" }, "{found} after {length} bytes");
     }
     if expected != "more" {
         let followed = [&message[..], b"\x05\x01\x00\x16\x03"].concat();
@@ -99,7 +99,7 @@ fn greetings_list_methods() {
 }
 
 #[test]
-fn users_and_passwords_are_read() {
+fn user_password_messages_are_read() {
     let check = |message: &str, expected: &str| check(read_user_password, message, expected);
     check("", "more");
     check("01", "more");
@@ -140,8 +140,8 @@ fn requests_carry_a_target() {
 }
 
 #[test]
-fn bad_requests_are_told_why() {
-    let refused = |reply: &str| format!("05 {reply} 00 01 00 00 00 00 00 00");
+fn bad_requests_get_their_reply_code() {
+    let refusal_bytes = |reply: &str| format!("05 {reply} 00 01 00 00 00 00 00 00");
     for (message, error, reply) in [
         ("04 01", "RequestVersion(4)", "01"),
         ("01 02 'ci'", "RequestVersion(1)", "01"),
@@ -168,16 +168,16 @@ fn bad_requests_are_told_why() {
         ("05 01 00 03 0a 'evil.com' 0d 0a 01 bb", "Target(ByteForbidden(13))", "08"),
         ("05 01 00 03 04 c3 bc '.x' 01 bb", "Target(NotAscii)", "08"),
     ] {
-        check(read_request, message, &format!("{error} -> {}", refused(reply)));
+        check(read_request, message, &format!("{error} -> {}", refusal_bytes(reply)));
     }
     let long = format!("05 01 00 03 ff '{}' 01 bb", "a".repeat(255));
-    check(read_request, &long, &format!("Target(NameTooLong) -> {}", refused("08")));
+    check(read_request, &long, &format!("Target(NameTooLong) -> {}", refusal_bytes("08")));
     let label = format!("05 01 00 03 40 '{}' 01 bb", "a".repeat(64));
-    check(read_request, &label, &format!("Target(LabelTooLong) -> {}", refused("08")));
+    check(read_request, &label, &format!("Target(LabelTooLong) -> {}", refusal_bytes("08")));
 }
 
 #[test]
-fn pipelined_messages_are_taken_one_by_one() {
+fn pipelined_messages_are_read_one_by_one() {
     let stream = bytes("05 01 02 01 02 'ci' 01 'x' 05 01 00 03 01 'a' 00 50 'early data'");
     let (_, first) = greeting(&stream).expect("valid").expect("whole");
     let (_, second) = user_password(&stream[first..]).expect("valid").expect("whole");
@@ -194,7 +194,7 @@ fn check_written(write: impl Fn(&mut Vec<u8>), expected: &str) {
 }
 
 #[test]
-fn answers_are_written_byte_for_byte() {
+fn replies_are_written_byte_for_byte() {
     check_written(|out| write_method(out, Method::Nothing), "05 00");
     check_written(|out| write_method(out, Method::UserPassword), "05 02");
     check_written(|out| write_method(out, Method::Unacceptable), "05 ff");
@@ -218,7 +218,7 @@ fn answers_are_written_byte_for_byte() {
 }
 
 #[test]
-fn replies_have_the_numbers_of_the_rfc() {
+fn reply_codes_match_rfc_1928() {
     let replies = [
         Reply::Succeeded,
         Reply::GeneralFailure,
@@ -309,7 +309,7 @@ proptest! {
     }
 
     #[test]
-    fn a_prefix_never_contradicts_the_whole(message in any_message()) {
+    fn prefix_never_contradicts_the_whole_message(message in any_message()) {
         for read in [read_greeting, read_user_password, read_request] {
             let whole = read(&message);
             for length in 0..message.len() {

@@ -36,7 +36,7 @@ fn check_host(cases: &[(&str, &str)]) {
 }
 
 #[test]
-fn plain_authorities_are_read() {
+fn authorities_are_parsed() {
     check(&[
         ("api.github.com:443", "name api.github.com:443"),
         ("API.GitHub.COM:443", "name api.github.com:443"),
@@ -93,7 +93,7 @@ fn names_have_one_strict_spelling() {
 }
 
 #[test]
-fn names_are_bounded() {
+fn name_lengths_are_bounded() {
     let label = |length: usize| "a".repeat(length);
     let name_253 = format!("{0}.{0}.{0}.{1}", label(63), label(61));
     let name_254 = format!("{0}.{0}.{0}.{1}", label(63), label(62));
@@ -109,7 +109,7 @@ fn names_are_bounded() {
 }
 
 #[test]
-fn addresses_in_disguise_are_refused() {
+fn disguised_addresses_are_refused() {
     let ambiguous = [
         "0177.0.0.1",
         "127.0.0.01",
@@ -200,7 +200,7 @@ fn ports_are_decimal_and_in_range() {
 }
 
 #[test]
-fn hosts_alone_are_read() {
+fn hosts_without_port_are_parsed() {
     check_host(&[
         ("Example.COM", "name example.com"),
         ("10.0.0.1", "address 10.0.0.1"),
@@ -221,7 +221,7 @@ fn hosts_alone_are_read() {
 }
 
 #[test]
-fn every_forbidden_byte_is_refused_anywhere_in_a_name() {
+fn forbidden_bytes_are_refused_in_names() {
     for byte in 0..=u8::MAX {
         let allowed = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         let name = [b'a', byte, b'a'];
@@ -230,7 +230,7 @@ fn every_forbidden_byte_is_refused_anywhere_in_a_name() {
 }
 
 #[test]
-fn errors_say_what_to_change_and_quote_no_raw_control() {
+fn error_texts_name_remedy_without_raw_controls() {
     assert_eq!(
         TargetError::ByteForbidden(b'\n').to_string(),
         "the host name holds the byte '\\n': only letters, digits, '-', '_' and '.' may stand there"
@@ -273,7 +273,7 @@ fn inet_aton(text: &str) -> Option<Ipv4Addr> {
     Some(Ipv4Addr::from(u32::try_from(high + last).ok()?))
 }
 
-fn numberish() -> impl Strategy<Value = String> {
+fn number_like_host() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         "[0-9]{1,3}",
         "0[0-7]{0,4}",
@@ -285,12 +285,12 @@ fn numberish() -> impl Strategy<Value = String> {
     prop::collection::vec(part, 1..=5).prop_map(|parts| parts.join("."))
 }
 
-fn hostish() -> impl Strategy<Value = String> {
+fn host_like_text() -> impl Strategy<Value = String> {
     prop_oneof![
         "[a-zA-Z0-9._:@%/\\[\\]x\u{0}-]{0,40}",
         "\\[[0-9a-fA-F:.%]{0,40}\\]?(:[0-9+x-]{0,6})?",
         "([a-z0-9_-]{0,70}\\.){0,6}[a-z0-9-]{0,70}\\.?(:[0-9]{0,6})?",
-        numberish().prop_map(|host| format!("{host}:443")),
+        number_like_host().prop_map(|host| format!("{host}:443")),
     ]
 }
 
@@ -298,11 +298,11 @@ proptest! {
     #![proptest_config(seeded(4096))]
 
     #[test]
-    fn no_spelling_of_an_ipv4_address_is_ever_a_name(text in numberish()) {
+    fn no_ipv4_spelling_is_ever_a_name(text in number_like_host()) {
         let parsed = Host::parse(text.as_bytes());
-        if let Some(meant) = inet_aton(&text) {
+        if let Some(ipv4) = inet_aton(&text) {
             match parsed {
-                Ok(Host::Address(address)) => prop_assert_eq!(address, IpAddr::V4(meant)),
+                Ok(Host::Address(address)) => prop_assert_eq!(address, IpAddr::V4(ipv4)),
                 Ok(Host::Name(name)) => prop_assert!(false, "{} is taken for a name", name),
                 Err(_) => {}
             }
@@ -312,7 +312,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_accepted_keeps_every_promise(text in hostish()) {
+    fn accepted_targets_keep_every_guarantee(text in host_like_text()) {
         let Ok(target) = Target::parse_authority(text.as_bytes()) else { return Ok(()) };
         let display = target.to_string();
         prop_assert_eq!(Target::parse_authority(display.as_bytes()), Ok(target));
@@ -344,7 +344,7 @@ proptest! {
     }
 
     #[test]
-    fn addresses_survive_their_own_text(bits in any::<u128>(), v4 in any::<u32>(), port in 1u16..) {
+    fn addresses_round_trip_as_text(bits in any::<u128>(), v4 in any::<u32>(), port in 1u16..) {
         let v6 = Ipv6Addr::from(bits);
         let parsed = Target::parse_authority(format!("[{v6}]:{port}").as_bytes()).map(|target| target.host);
         prop_assert_eq!(parsed, Ok(Host::Address(IpAddr::V6(v6).to_canonical())));
