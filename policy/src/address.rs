@@ -79,13 +79,13 @@ pub fn classify(address: IpAddr) -> AddressClass {
 pub(crate) fn embedded(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
     let bits = address.to_bits();
     let low = v4_at(bits, 96);
-    let readings = match Ipv4Embedding::of(address) {
+    let readings = match Ipv4Embedding::from_address(address) {
         Ipv4Embedding::None => [None; 4],
         Ipv4Embedding::Nat64 | Ipv4Embedding::Obsolete => [Some(low), None, None, None],
         Ipv4Embedding::SixToFour => [Some(v4_at(bits, 16)), None, None, None],
         Ipv4Embedding::Teredo => [Some(v4_at(bits, 32)), Some(teredo_client(bits)), None, None],
         Ipv4Embedding::LocalNat64 => {
-            let [by_48, by_56, by_64] = local_nat64_readings(bits).map(|v4| is_inside(v4).then_some(v4));
+            let [by_48, by_56, by_64] = local_nat64_readings(bits).map(|v4| is_internal(v4).then_some(v4));
             [Some(low), by_48, by_56, by_64]
         }
     };
@@ -96,10 +96,10 @@ pub(crate) fn embedded(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
 ///
 /// Exact, but for networks inside the local NAT64 space, where a network that is not a piece of one
 /// /96 counts as partly public: it then opens less, never more.
-pub(crate) fn lies_in_non_public(network: IpNet) -> bool {
+pub(crate) fn is_wholly_non_public(network: IpNet) -> bool {
     match network {
-        IpNet::V4(network) => lies_in_non_public_v4(network),
-        IpNet::V6(network) => lies_in_non_public_v6(network),
+        IpNet::V4(network) => is_wholly_non_public_v4(network),
+        IpNet::V6(network) => is_wholly_non_public_v6(network),
     }
 }
 
@@ -122,7 +122,7 @@ enum Ipv4Embedding {
 }
 
 impl Ipv4Embedding {
-    fn of(address: Ipv6Addr) -> Self {
+    fn from_address(address: Ipv6Addr) -> Self {
         match address.segments() {
             [0, 0, 0, 0, 0, 0, 0, 0 | 1] => Self::None,
             [0, 0, 0, 0, 0, 0, _, _] | [0, 0, 0, 0, 0xffff, 0, _, _] => Self::Obsolete,
@@ -136,7 +136,7 @@ impl Ipv4Embedding {
 }
 
 /// The carriers in which some addresses are public.
-const MIXED_CARRIERS: [Ipv6Net; 4] = [
+const PARTLY_PUBLIC_EMBEDDINGS: [Ipv6Net; 4] = [
     Ipv6Net::new_assert(Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96),
     Ipv6Net::new_assert(Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48),
     Ipv6Net::new_assert(Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 32),
@@ -228,17 +228,17 @@ fn classify_v4(address: Ipv4Addr) -> AddressClass {
 }
 
 fn classify_v6(address: Ipv6Addr) -> AddressClass {
-    let carried = || embedded(address).map(classify_v4).max();
-    match Ipv4Embedding::of(address) {
+    let embedded_class = || embedded(address).map(classify_v4).max();
+    match Ipv4Embedding::from_address(address) {
         Ipv4Embedding::None if is_metadata_v6(address) => AddressClass::Metadata,
         Ipv4Embedding::None => class_in(&BLOCKS_V6, address.to_bits()),
         Ipv4Embedding::Obsolete => {
-            carried().filter(|class| *class != AddressClass::Public).unwrap_or(AddressClass::Reserved)
+            embedded_class().filter(|class| *class != AddressClass::Public).unwrap_or(AddressClass::Reserved)
         }
         Ipv4Embedding::Nat64
         | Ipv4Embedding::LocalNat64
         | Ipv4Embedding::SixToFour
-        | Ipv4Embedding::Teredo => carried().expect("each of these carriers has at least one reading"),
+        | Ipv4Embedding::Teredo => embedded_class().expect("each of these carriers has at least one reading"),
     }
 }
 
@@ -276,50 +276,50 @@ fn local_nat64_readings(bits: u128) -> [Ipv4Addr; 3] {
 
 /// Whether something may answer here that the Internet cannot reach. The other non-public classes are what
 /// the unused bits of an honest local NAT64 address look like, so they do not count as a reading.
-fn is_inside(address: Ipv4Addr) -> bool {
+fn is_internal(address: Ipv4Addr) -> bool {
     use AddressClass::{Cgnat, LinkLocal, Loopback, Metadata, Private};
     matches!(classify_v4(address), Private | Cgnat | Loopback | LinkLocal | Metadata)
 }
 
-fn lies_in_non_public_v4(network: Ipv4Net) -> bool {
+fn is_wholly_non_public_v4(network: Ipv4Net) -> bool {
     if network.prefix_len() == 32 {
         return classify_v4(network.addr()) != AddressClass::Public;
     }
     is_covered(&BLOCKS_V4, network.network().to_bits(), network.broadcast().to_bits(), |last| last + 1)
 }
 
-fn lies_in_non_public_v6(network: Ipv6Net) -> bool {
+fn is_wholly_non_public_v6(network: Ipv6Net) -> bool {
     let address = network.network();
     let length = network.prefix_len();
     if length == 128 {
         return classify_v6(address) != AddressClass::Public;
     }
-    if MIXED_CARRIERS.iter().any(|carrier| carrier.contains(&network)) {
-        return lies_in_non_public_carried(address, length);
+    if PARTLY_PUBLIC_EMBEDDINGS.iter().any(|prefix| prefix.contains(&network)) {
+        return is_embedded_network_non_public(address, length);
     }
-    let holds_a_carrier = MIXED_CARRIERS.iter().any(|carrier| network.contains(carrier));
-    !holds_a_carrier
+    let contains_embedding_prefix = PARTLY_PUBLIC_EMBEDDINGS.iter().any(|prefix| network.contains(prefix));
+    !contains_embedding_prefix
         && is_covered(&BLOCKS_V6, address.to_bits(), network.broadcast().to_bits(), |last| last + 1)
 }
 
 /// The same question for a network inside one of the mixed carriers, asked of what it carries.
-fn lies_in_non_public_carried(address: Ipv6Addr, length: u8) -> bool {
+fn is_embedded_network_non_public(address: Ipv6Addr, length: u8) -> bool {
     let bits = address.to_bits();
-    let carried = |first_bit: u8| {
-        let carried_length = length.saturating_sub(first_bit).min(32);
-        Ipv4Net::new(v4_at(bits, first_bit), carried_length)
-            .is_ok_and(|net| lies_in_non_public_v4(net.trunc()))
+    let is_embedded_non_public = |first_bit: u8| {
+        let embedded_length = length.saturating_sub(first_bit).min(32);
+        Ipv4Net::new(v4_at(bits, first_bit), embedded_length)
+            .is_ok_and(|net| is_wholly_non_public_v4(net.trunc()))
     };
-    match Ipv4Embedding::of(address) {
-        Ipv4Embedding::Nat64 => carried(96),
-        Ipv4Embedding::SixToFour => carried(16),
+    match Ipv4Embedding::from_address(address) {
+        Ipv4Embedding::Nat64 => is_embedded_non_public(96),
+        Ipv4Embedding::SixToFour => is_embedded_non_public(16),
         Ipv4Embedding::Teredo => {
             let client = Ipv4Net::new(teredo_client(bits), length.saturating_sub(96));
-            carried(32) || client.is_ok_and(|net| lies_in_non_public_v4(net.trunc()))
+            is_embedded_non_public(32) || client.is_ok_and(|net| is_wholly_non_public_v4(net.trunc()))
         }
         Ipv4Embedding::LocalNat64 => {
             let [by_48, by_56, _] = local_nat64_readings(bits);
-            length >= 96 && (carried(96) || is_inside(by_48) || is_inside(by_56))
+            length >= 96 && (is_embedded_non_public(96) || is_internal(by_48) || is_internal(by_56))
         }
         Ipv4Embedding::Obsolete | Ipv4Embedding::None => false,
     }

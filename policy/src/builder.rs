@@ -78,13 +78,13 @@ impl Builder {
 
     /// Compiles the policy, or says all that is wrong.
     pub fn build(self) -> Result<Policy, Vec<BuildError>> {
-        let errors = self.mistakes();
+        let errors = self.find_mistakes();
         if !errors.is_empty() {
             return Err(errors);
         }
         let by_set: BTreeMap<&str, u32> = self.sets.iter().map(|set| set.name.as_str()).zip(0..).collect();
         let mut lists: Vec<List> = Vec::with_capacity(self.sets.len() + self.users.len());
-        lists.extend(self.sets.iter().map(|given| List::compile(&format!("@{}", given.name), &given.set)));
+        lists.extend(self.sets.iter().map(|raw| List::compile(&format!("@{}", raw.name), &raw.set)));
         let mut users = Vec::with_capacity(self.users.len());
         for RawUser { name, rules } in &self.users {
             let allow = add_lists(&mut lists, &by_set, name, ListKind::Allow, &rules.allow);
@@ -95,7 +95,7 @@ impl Builder {
         Ok(Policy::new(lists.into(), users.into(), OwnAddresses::default()))
     }
 
-    fn mistakes(&self) -> Vec<BuildError> {
+    fn find_mistakes(&self) -> Vec<BuildError> {
         let mut errors = Vec::new();
         let mut sets: BTreeMap<&str, ()> = BTreeMap::new();
         for RawSet { name, set } in &self.sets {
@@ -115,8 +115,10 @@ impl Builder {
             for (kind, rules) in [(ListKind::Allow, &user.rules.allow), (ListKind::Deny, &user.rules.deny)] {
                 check_length(rules.len(), place(None), &mut errors);
                 for (index, reference) in references(rules).filter(|(_, name)| !sets.contains_key(name)) {
-                    let mistake =
-                        Mistake::UnknownSet { reference: reference.into(), known: known_sets(&sets) };
+                    let mistake = Mistake::UnknownSet {
+                        reference: reference.into(),
+                        known: describe_known_sets(&sets),
+                    };
                     errors.push(BuildError { place: place(Some((kind, index))), mistake });
                 }
             }
@@ -216,30 +218,30 @@ fn add_lists(
     kind: ListKind,
     rules: &[Rule],
 ) -> Box<[u32]> {
-    let mut used = Vec::new();
+    let mut indexes = Vec::new();
     if rules.iter().any(|rule| rule.set_reference().is_none()) {
         let list = if kind == ListKind::Deny { "deny" } else { "allow" };
-        used.push(u32::try_from(lists.len()).expect("fewer lists than memory has bytes / 64"));
+        indexes.push(u32::try_from(lists.len()).expect("fewer lists than memory has bytes / 64"));
         let own = SetRules { rules: rules.to_vec(), ..SetRules::default() };
         lists.push(List::compile(&format!("user:{user}/{list}"), &own));
     }
     for (_, reference) in references(rules) {
         let set = by_set[reference];
-        if !used.contains(&set) {
-            used.push(set);
+        if !indexes.contains(&set) {
+            indexes.push(set);
         }
     }
-    used.into()
+    indexes.into()
 }
 
 fn references(rules: &[Rule]) -> impl Iterator<Item = (usize, &str)> {
     rules.iter().enumerate().filter_map(|(index, rule)| Some((index, rule.set_reference()?)))
 }
 
-fn check_name(name: &str, is_new: bool, place: Place, errors: &mut Vec<BuildError>) {
+fn check_name(name: &str, is_unique: bool, place: Place, errors: &mut Vec<BuildError>) {
     if !rules::is_label_name(name) {
         errors.push(BuildError { place, mistake: Mistake::Name });
-    } else if !is_new {
+    } else if !is_unique {
         errors.push(BuildError { place, mistake: Mistake::Duplicate });
     }
 }
@@ -256,7 +258,7 @@ fn check_addresses(
     errors: &mut Vec<BuildError>,
 ) {
     for (index, network) in set.addresses.iter().map(|network| rules::unmapped(*network)).enumerate() {
-        if !address::lies_in_non_public(network) {
+        if !address::is_wholly_non_public(network) {
             let mistake = Mistake::PublicAddresses { network };
             errors.push(BuildError { place: place(Some((ListKind::Addresses, index))), mistake });
         }
@@ -267,7 +269,7 @@ fn check_addresses(
 }
 
 /// The sets that there are, for a text; a long list is cut.
-fn known_sets(sets: &BTreeMap<&str, ()>) -> String {
+fn describe_known_sets(sets: &BTreeMap<&str, ()>) -> String {
     const SHOWN_MAX: usize = 8;
     if sets.is_empty() {
         return "no set is defined".to_owned();
@@ -288,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_compiled_once_for_all_users() {
+    fn set_is_compiled_once_for_all_users() {
         let mut builder = Builder::new();
         let (class, rules_of_set) = (Some(SetClass::Internal), rules(&["*.corp", "10.0.0.0/8"]));
         builder.set("corp", SetRules { class, rules: rules_of_set, ..SetRules::default() });
@@ -306,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn users_keep_the_order_in_which_they_were_given() {
+    fn user_index_is_the_order_of_addition() {
         let mut builder = Builder::new();
         let names = ["zoe", "adam", "mia", "Adam", "ad"];
         for name in names {
@@ -323,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_nobody() {
+    fn empty_policy_has_no_users() {
         let policy = Builder::new().build().expect("no mistakes");
         assert_eq!(policy.user("me"), None);
     }

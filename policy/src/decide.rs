@@ -60,7 +60,7 @@ pub struct NameMatch<'n> {
     /// The name; none if the user wrote an address.
     name: Option<&'n str>,
     /// Then the verdict on it, which allowed it.
-    literal: Option<Literal>,
+    literal: Option<LiteralVerdict>,
     /// The rule that admits public addresses.
     rule: Option<RuleId>,
     /// A rule that would match on another port.
@@ -69,8 +69,8 @@ pub struct NameMatch<'n> {
 
 /// A verdict, and what it is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Literal {
-    asked: (UserIndex, IpAddr, u16),
+struct LiteralVerdict {
+    request: (UserIndex, IpAddr, u16),
     verdict: Verdict,
 }
 
@@ -132,7 +132,7 @@ impl Policy {
     /// The class of an address, with the gateway's own listeners known.
     pub fn address_class(&self, address: IpAddr, port: u16) -> AddressClass {
         let address = address.to_canonical();
-        if self.own.hold(address, port) { AddressClass::Ours } else { address::classify(address) }
+        if self.own.contains(address, port) { AddressClass::Ours } else { address::classify(address) }
     }
 
     /// The addresses at which a connection to this one reaches a listener on a wildcard address, if this
@@ -157,7 +157,7 @@ impl Policy {
                 if !verdict.is_allowed() {
                     return NameVerdict::Denied(verdict);
                 }
-                names.literal = Some(Literal { asked: (user, address, port), verdict });
+                names.literal = Some(LiteralVerdict { request: (user, address, port), verdict });
                 NameVerdict::Judged(names)
             }
         }
@@ -178,7 +178,7 @@ impl Policy {
         match name {
             NameVerdict::Denied(verdict) => *verdict,
             NameVerdict::Judged(NameMatch { literal: Some(literal), .. })
-                if literal.asked == (user, address, port) =>
+                if literal.request == (user, address, port) =>
             {
                 literal.verdict
             }
@@ -209,13 +209,13 @@ impl Policy {
         }
         // A query carries the name out, so that a name which nothing allows must not become one.
         let has_network = user.allow.iter().any(|list| self.list(*list).has_network_rule_for(port));
-        let wanted = match (allowed.wanted(), has_network, user.resolve_for_networks) {
+        let missing_rule = match (allowed.missing_rule(), has_network, user.resolve_for_networks) {
             (_, true, true) => return NameVerdict::Judged(allowed),
             (MissingRule::NameOrNetwork, true, false) => MissingRule::NameOrResolving,
             (MissingRule::NameOrNetwork, false, false) => MissingRule::Name,
-            (wanted, ..) => wanted,
+            (missing_rule, ..) => missing_rule,
         };
-        deny(Reason::NoRule(wanted), allowed.other_port)
+        deny(Reason::NoRule(missing_rule), allowed.other_port)
     }
 
     /// The narrowest rule for this name on this port, and on another one, of the lists that `counts`. A
@@ -225,26 +225,26 @@ impl Policy {
         lists: &[u32],
         name: &str,
         port: u16,
-        counts: impl Fn(&List) -> bool,
+        includes: impl Fn(&List) -> bool,
     ) -> (Option<RuleId>, Option<RuleId>) {
         let mut found = (None, None);
-        for suffix in Suffixes::of(name) {
-            let mut here = (None, None);
-            for &list in lists.iter().filter(|list| counts(self.list(**list))) {
+        for suffix in Suffixes::new(name) {
+            let mut at_suffix = (None, None);
+            for &list in lists.iter().filter(|list| includes(self.list(**list))) {
                 let rules = self.list(list).names.rules_at(&suffix);
                 for rule in rules.filter(|rule| rule.is_below != suffix.is_whole) {
-                    let first = if rule.ports.contains(port) { &mut here.0 } else { &mut here.1 };
-                    first.get_or_insert(RuleId { list, index: rule.index });
+                    let slot = if rule.ports.contains(port) { &mut at_suffix.0 } else { &mut at_suffix.1 };
+                    slot.get_or_insert(RuleId { list, index: rule.index });
                 }
             }
-            found = (here.0.or(found.0), here.1.or(found.1));
+            found = (at_suffix.0.or(found.0), at_suffix.1.or(found.1));
         }
         found
     }
 
     /// The rule by name that admits this address of this class. Which list opens such an address depends on
     /// more than the name, so that for all but public ones the name is matched again.
-    fn admitting(
+    fn find_admitting_rule(
         &self,
         user: &User,
         names: &NameMatch<'_>,
@@ -275,10 +275,10 @@ impl Policy {
             }
             _ => {}
         }
-        if let Some(rule) = self.denied_network(user, address, port) {
+        if let Some(rule) = self.find_denying_network(user, address, port) {
             return deny(Reason::DeniedByRule, Some(rule));
         }
-        if let Some(rule) = self.admitting(user, names, class, address, port) {
+        if let Some(rule) = self.find_admitting_rule(user, names, class, address, port) {
             return self.allow(rule, class);
         }
         let networks = self.match_networks(&user.allow, address, port, |rule| rule.opens(class, address));
@@ -291,7 +291,7 @@ impl Policy {
         }
         match names.other_port.or(without_length(networks.other_port)) {
             Some(rule) => deny(Reason::NoRule(MissingRule::Port), Some(rule)),
-            None => deny(Reason::NoRule(names.wanted()), None),
+            None => deny(Reason::NoRule(names.missing_rule()), None),
         }
     }
 
@@ -302,14 +302,14 @@ impl Policy {
     }
 
     /// The deny rule for this address, or for an IPv4 address that it carries.
-    fn denied_network(&self, user: &User, address: IpAddr, port: u16) -> Option<RuleId> {
+    fn find_denying_network(&self, user: &User, address: IpAddr, port: u16) -> Option<RuleId> {
         let denied = |address| Some(self.match_networks(&user.deny, address, port, |_| true).rule?.0);
         if user.deny.is_empty() {
             return None;
         }
         denied(address).or_else(|| match address {
             IpAddr::V4(_) => None,
-            IpAddr::V6(carrier) => address::embedded(carrier).find_map(|carried| denied(carried.into())),
+            IpAddr::V6(v6) => address::embedded(v6).find_map(|embedded| denied(embedded.into())),
         })
     }
 
@@ -362,7 +362,7 @@ struct NetworkMatch {
 
 impl NameMatch<'_> {
     /// The rule that is missing where nothing matched.
-    fn wanted(&self) -> MissingRule {
+    fn missing_rule(&self) -> MissingRule {
         match self {
             Self { other_port: Some(_), .. } => MissingRule::Port,
             Self { name: None, .. } => MissingRule::Network,

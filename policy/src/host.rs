@@ -122,7 +122,7 @@ pub(crate) struct Suffixes<'a> {
 }
 
 impl<'a> Suffixes<'a> {
-    pub(crate) fn of(name: &'a str) -> Self {
+    pub(crate) fn new(name: &'a str) -> Self {
         Self { name: name.as_bytes(), unread: Some(name.len()), hash: HASH_START }
     }
 }
@@ -178,7 +178,7 @@ struct Slot {
     record: u32,
 }
 
-const FREE: Slot = Slot { tag: 0, record: u32::MAX };
+const EMPTY_SLOT: Slot = Slot { tag: 0, record: u32::MAX };
 
 /// Bytes of a record besides its name and rules.
 const RECORD_FRAME_BYTES: usize = 5;
@@ -190,26 +190,26 @@ const _: () = assert!(NAME_BYTES_MAX <= u8::MAX as usize);
 
 impl NameTable {
     /// Builds the table. Rules for one name keep their order.
-    pub(crate) fn build(mut given: Vec<(Box<str>, NameRule)>) -> Self {
-        given.sort_by(|left, right| left.0.cmp(&right.0));
-        let by_name = || given.chunk_by(|left, right| left.0 == right.0);
-        if given.is_empty() {
+    pub(crate) fn build(mut rules: Vec<(Box<str>, NameRule)>) -> Self {
+        rules.sort_by(|left, right| left.0.cmp(&right.0));
+        let by_name = || rules.chunk_by(|left, right| left.0 == right.0);
+        if rules.is_empty() {
             return Self::default();
         }
-        let mut slots = vec![FREE; (by_name().count() * 2).next_power_of_two()];
+        let mut slots = vec![EMPTY_SLOT; (by_name().count() * 2).next_power_of_two()];
         let mut records = Vec::new();
         for same_name in by_name() {
             let name = same_name[0].0.as_bytes();
             let hash = name.iter().rev().fold(HASH_START, |hash, byte| mix(hash, *byte));
-            let (mut at, tag) = place(hash, slots.len());
-            while slots[at].record != FREE.record {
+            let (mut at, tag) = home_slot(hash, slots.len());
+            while slots[at].record != EMPTY_SLOT.record {
                 at = (at + 1) & (slots.len() - 1);
             }
-            slots[at] = Slot { tag, record: number_of_32_bits(records.len()) };
+            slots[at] = Slot { tag, record: to_u32(records.len()) };
             records
                 .push(u8::try_from(name.len()).expect("a canonical name has at most NAME_BYTES_MAX bytes"));
             records.extend_from_slice(name);
-            records.extend_from_slice(&number_of_32_bits(same_name.len()).to_le_bytes());
+            records.extend_from_slice(&to_u32(same_name.len()).to_le_bytes());
             records.extend(same_name.iter().flat_map(|(_, rule)| rule.to_bytes()));
         }
         Self { slots: slots.into(), records: records.into() }
@@ -231,10 +231,10 @@ impl NameTable {
         if self.slots.is_empty() {
             return None;
         }
-        let (mut at, tag) = place(suffix.hash, self.slots.len());
+        let (mut at, tag) = home_slot(suffix.hash, self.slots.len());
         loop {
             let slot = self.slots[at];
-            if slot.record == FREE.record {
+            if slot.record == EMPTY_SLOT.record {
                 return None;
             }
             if slot.tag == tag {
@@ -276,12 +276,12 @@ impl NameRule {
 
 /// Where a hash looks first among this many slots (a power of two, at least two), and its tag. FNV's high
 /// bits are weak for short names, so the hash is spread first.
-const fn place(hash: u64, slots: usize) -> (usize, u32) {
+const fn home_slot(hash: u64, slots: usize) -> (usize, u32) {
     let spread = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((spread >> (64 - slots.trailing_zeros())) as usize, spread as u32)
 }
 
-fn number_of_32_bits(length: usize) -> u32 {
+fn to_u32(length: usize) -> u32 {
     u32::try_from(length).expect("RULES_MAX keeps a list's tables within 4 GiB")
 }
 

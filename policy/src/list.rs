@@ -84,7 +84,7 @@ impl List {
                 RuleTarget::Set(_) => {}
             }
         }
-        let (texts, text_ends) = write_texts(label, rules);
+        let (texts, text_ends) = build_texts(label, rules);
         let addresses = addresses.iter().map(|network| rules::unmapped(*network));
         let name_addresses = (0..).zip(addresses).map(|(index, network)| (network, PortRange::ANY, index));
         Self {
@@ -174,7 +174,7 @@ impl Networks {
         let mut v4 = Vec::new();
         let mut v6 = Vec::new();
         for (network, ports, index) in rules {
-            let opens_non_public = address::lies_in_non_public(network);
+            let opens_non_public = address::is_wholly_non_public(network);
             let rule = NetworkRule { ports, index, length: network.prefix_len(), opens_non_public };
             match network {
                 IpNet::V4(net) => v4.push((net.network().to_bits(), net.broadcast().to_bits(), rule)),
@@ -203,14 +203,14 @@ struct FamilyNetworks<K> {
 }
 
 impl<K: Key> FamilyNetworks<K> {
-    fn build(mut given: Vec<(K, K, NetworkRule)>) -> Self {
-        given.sort_by_key(|(first, last, rule)| (*first, std::cmp::Reverse(*last), rule.index));
+    fn build(mut entries: Vec<(K, K, NetworkRule)>) -> Self {
+        entries.sort_by_key(|(first, last, rule)| (*first, std::cmp::Reverse(*last), rule.index));
         let same_network =
             |left: &(K, K, NetworkRule), right: &(K, K, NetworkRule)| (left.0, left.1) == (right.0, right.1);
         let mut networks = Vec::new();
         let mut rule_ends = Vec::new();
-        let mut rules = Vec::with_capacity(given.len());
-        for network in given.chunk_by(same_network) {
+        let mut rules = Vec::with_capacity(entries.len());
+        for network in entries.chunk_by(same_network) {
             networks.push((network[0].0, network[0].1));
             rules.extend(network.iter().map(|(_, _, rule)| *rule));
             rule_ends.push(u32::try_from(rules.len()).expect("RULES_MAX fits 32 bits"));
@@ -226,7 +226,7 @@ impl<K: Key> FamilyNetworks<K> {
     }
 }
 
-fn write_texts(label: &str, rules: &[Rule]) -> (Box<str>, Box<[u32]>) {
+fn build_texts(label: &str, rules: &[Rule]) -> (Box<str>, Box<[u32]>) {
     let mut texts = String::new();
     let mut ends = Vec::with_capacity(rules.len());
     for (index, rule) in rules.iter().enumerate() {
@@ -239,10 +239,10 @@ fn write_texts(label: &str, rules: &[Rule]) -> (Box<str>, Box<[u32]>) {
 /// Sorts port ranges and joins those that overlap.
 fn merge(mut ranges: Vec<PortRange>) -> Box<[PortRange]> {
     ranges.sort_unstable_by_key(|range| range.first);
-    ranges.dedup_by(|next, kept| {
-        let overlaps = next.first <= kept.last;
+    ranges.dedup_by(|next, previous| {
+        let overlaps = next.first <= previous.last;
         if overlaps {
-            kept.last = kept.last.max(next.last);
+            previous.last = previous.last.max(next.last);
         }
         overlaps
     });

@@ -31,14 +31,14 @@ impl OwnAddresses {
     }
 
     /// Whether a connection to this address would end at ourselves.
-    pub(crate) fn hold(&self, address: IpAddr, port: u16) -> bool {
-        if self.holds_plainly(address, port) {
+    pub(crate) fn contains(&self, address: IpAddr, port: u16) -> bool {
+        if self.contains_directly(address, port) {
             return true;
         }
         match address {
             IpAddr::V4(_) => false,
-            IpAddr::V6(carrier) => {
-                address::embedded(carrier).any(|carried| self.holds_plainly(carried.into(), port))
+            IpAddr::V6(v6) => {
+                address::embedded(v6).any(|embedded| self.contains_directly(embedded.into(), port))
             }
         }
     }
@@ -46,26 +46,26 @@ impl OwnAddresses {
     /// Of an address and those that it carries, each at which a wildcard listener hears a connection to this
     /// port, if the machine has the address.
     pub(crate) fn heard_if_local(&self, address: IpAddr, port: u16) -> impl Iterator<Item = IpAddr> {
-        let carried = match address {
+        let embedded = match address {
             IpAddr::V4(_) => None,
-            IpAddr::V6(carrier) => Some(address::embedded(carrier).map(IpAddr::V4)),
+            IpAddr::V6(v6) => Some(address::embedded(v6).map(IpAddr::V4)),
         };
-        let all = std::iter::once(address).chain(carried.into_iter().flatten());
-        all.filter(move |address| self.hears_everywhere(*address, port))
+        let all = std::iter::once(address).chain(embedded.into_iter().flatten());
+        all.filter(move |address| self.has_wildcard_listener(*address, port))
     }
 
     /// Whether a wildcard listener takes this port of all addresses of the family. The IPv6 wildcard hears
     /// IPv4, too: at the admin side's socket it does.
-    fn hears_everywhere(&self, address: IpAddr, port: u16) -> bool {
+    fn has_wildcard_listener(&self, address: IpAddr, port: u16) -> bool {
         let by_wildcard = |is_ipv6| self.wildcards.binary_search(&(port, is_ipv6)).is_ok();
         by_wildcard(true) || (address.is_ipv4() && by_wildcard(false))
     }
 
-    fn holds_plainly(&self, address: IpAddr, port: u16) -> bool {
+    fn contains_directly(&self, address: IpAddr, port: u16) -> bool {
         let is_this_machine =
             matches!(address::classify(address), AddressClass::Loopback | AddressClass::Unspecified);
         self.exact.binary_search(&(address, port)).is_ok()
-            || (is_this_machine && self.hears_everywhere(address, port))
+            || (is_this_machine && self.has_wildcard_listener(address, port))
     }
 }
 
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wildcard_listeners_hear_what_the_machine_has() {
+    fn wildcard_listeners_cover_local_addresses() {
         let listeners = ["0.0.0.0:3128", "[::]:9128", "192.0.2.1:1080"].map(|text| text.parse().unwrap());
         let own = OwnAddresses::new(&listeners);
         let check = |address: &str, port, expected: &[&str]| {

@@ -63,8 +63,8 @@ impl<K: Key> RangeTable<K> {
 
     /// The ids of the networks that hold this address, narrowest first.
     pub(crate) fn holding(&self, address: K) -> impl Iterator<Item = usize> {
-        let passed = self.borders.partition_point(|border| *border <= address);
-        let innermost = passed.checked_sub(1).map_or(NONE, |at| self.innermost[at]);
+        let borders_before = self.borders.partition_point(|border| *border <= address);
+        let innermost = borders_before.checked_sub(1).map_or(NONE, |at| self.innermost[at]);
         let id = |network: u32| (network != NONE).then_some(network as usize);
         std::iter::successors(id(innermost), move |network| id(self.parents[*network]))
     }

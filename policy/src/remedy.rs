@@ -27,19 +27,19 @@ impl Remedy {
         if !matches!(reason, Reason::NoRule(_) | Reason::AddressForbidden(_)) || port == 0 {
             return None;
         }
-        let (target, led_to) = match host {
+        let (target, resolved) = match host {
             Host::Name(name) => {
                 (RuleTarget::Name(name.into()), address.map(|address| address.to_canonical()))
             }
             Host::Address(address) => (RuleTarget::Network(unmapped(address.into())), None),
         };
-        let reached = if let Host::Address(address) = host { Some(address) } else { led_to };
-        let class = reached.map_or(AddressClass::Public, address::classify);
+        let dialled = if let Host::Address(address) = host { Some(address) } else { resolved };
+        let class = dialled.map_or(AddressClass::Public, address::classify);
         if matches!(class, AddressClass::Multicast | AddressClass::Unspecified | AddressClass::Ours) {
             return None;
         }
         let rule = Rule { target, ports: PortRange { first: port, last: port } };
-        Some(Self { rule, address: led_to.filter(|_| class != AddressClass::Public) })
+        Some(Self { rule, address: resolved.filter(|_| class != AddressClass::Public) })
     }
 }
 

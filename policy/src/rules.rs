@@ -69,7 +69,7 @@ impl Rule {
         }
         if let Some((scheme, rest)) = text.split_once("://") {
             let host = rest.split('/').next().unwrap_or(rest);
-            return Err(RuleError::Scheme { scheme: clean(scheme), host: clean(host) });
+            return Err(RuleError::Scheme { scheme: printable(scheme), host: printable(host) });
         }
         if text.contains('@') {
             return Err(RuleError::At);
@@ -168,10 +168,10 @@ type Parsed<'a> = Result<(RuleTarget, Option<&'a str>), RuleError>;
 
 fn parse_set(name: &str) -> Result<Rule, RuleError> {
     if let Some((name, _)) = name.split_once(':') {
-        return Err(RuleError::SetPort { name: clean(name) });
+        return Err(RuleError::SetPort { name: printable(name) });
     }
     if !is_label_name(name) {
-        return Err(RuleError::SetName { name: clean(name) });
+        return Err(RuleError::SetName { name: printable(name) });
     }
     Ok(Rule { target: RuleTarget::Set(name.into()), ports: PortRange::ANY })
 }
@@ -195,11 +195,14 @@ fn parse_network<'a>(address_text: &str, rest: &'a str) -> Parsed<'a> {
     let length = parse_digits(length)
         .and_then(|length| u8::try_from(length).ok())
         .filter(|length| *length <= bits_max)
-        .ok_or_else(|| RuleError::PrefixLength { text: clean(length), bits_max })?;
+        .ok_or_else(|| RuleError::PrefixLength { text: printable(length), bits_max })?;
     let network = IpNet::new(address, length).expect("the length was compared with the address's bits");
     if network != network.trunc() {
-        let alone = Rule { target: RuleTarget::Network(address.into()), ports: PortRange::ANY };
-        return Err(RuleError::HostBits { network: network.trunc(), address: alone.to_string().into() });
+        let address_rule = Rule { target: RuleTarget::Network(address.into()), ports: PortRange::ANY };
+        return Err(RuleError::HostBits {
+            network: network.trunc(),
+            address: address_rule.to_string().into(),
+        });
     }
     Ok((RuleTarget::Network(unmapped(network)), ports))
 }
@@ -249,7 +252,7 @@ fn parse_address(text: &str) -> Result<Option<IpAddr>, RuleError> {
     }
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     if text.split('.').all(is_number) {
-        return Err(RuleError::AmbiguousAddress { text: clean(text) });
+        return Err(RuleError::AmbiguousAddress { text: printable(text) });
     }
     Ok(None)
 }
@@ -293,17 +296,18 @@ fn parse_port(text: &str, whole: &str) -> Result<u16, RuleError> {
     parse_digits(text)
         .and_then(|port| u16::try_from(port).ok())
         .filter(|port| *port != 0)
-        .ok_or_else(|| RuleError::Port { text: clean(whole) })
+        .ok_or_else(|| RuleError::Port { text: printable(whole) })
 }
 
 /// A decimal number in its only spelling: digits, no sign, no leading zero.
 fn parse_digits(text: &str) -> Option<u32> {
-    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
-    if is_plain { text.parse().ok() } else { None }
+    let is_canonical =
+        text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    if is_canonical { text.parse().ok() } else { None }
 }
 
 /// A piece of the input for an error text: printable, and not too long to read.
-fn clean(text: &str) -> Box<str> {
+fn printable(text: &str) -> Box<str> {
     const CHARS_MAX: usize = 60;
     let mut shown = String::new();
     for character in text.chars().take(CHARS_MAX) {

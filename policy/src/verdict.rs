@@ -170,7 +170,7 @@ fn write_forbidden(class: AddressClass, formatter: &mut fmt::Formatter<'_>) -> f
     use AddressClass::{
         Cgnat, LinkLocal, Loopback, Metadata, Multicast, Ours, Private, Public, Reserved, Unspecified,
     };
-    let place = match class {
+    let kind = match class {
         Public => "a public address",
         Private => "a private address",
         Cgnat => "a carrier-grade NAT address",
@@ -197,5 +197,5 @@ fn write_forbidden(class: AddressClass, formatter: &mut fmt::Formatter<'_>) -> f
         }
         Multicast | Unspecified | Ours => "no rule opens it",
     };
-    write!(formatter, "The destination is {place}; {remedy}.")
+    write!(formatter, "The destination is {kind}; {remedy}.")
 }

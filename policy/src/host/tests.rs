@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 
-use super::{FREE, NAME_BYTES_MAX, NameRule, NameTable, Suffixes, is_canonical};
+use super::{EMPTY_SLOT, NAME_BYTES_MAX, NameRule, NameTable, Suffixes, is_canonical};
 use crate::rules::PortRange;
 
 fn config() -> Config {
@@ -17,24 +17,24 @@ fn table(names: &[String]) -> NameTable {
 }
 
 /// The indexes that the table gives for each suffix of a name, shortest suffix first.
-fn looked_up(table: &NameTable, name: &str) -> Vec<Vec<u32>> {
+fn look_up(table: &NameTable, name: &str) -> Vec<Vec<u32>> {
     let indexes = |suffix| table.rules_at(&suffix).map(|rule| rule.index).collect();
-    Suffixes::of(name).map(indexes).collect()
+    Suffixes::new(name).map(indexes).collect()
 }
 
 /// The same by comparing strings.
-fn modelled(names: &[String], name: &str) -> Vec<Vec<u32>> {
+fn look_up_naively(names: &[String], name: &str) -> Vec<Vec<u32>> {
     let labels: Vec<&str> = name.split('.').collect();
     let suffixes = (0..labels.len()).rev().map(|from| labels[from..].join("."));
     let indexes = |suffix: String| {
-        (0..).zip(names).filter(|(_, given)| **given == suffix).map(|(index, _)| index).collect()
+        (0..).zip(names).filter(|(_, rule_name)| **rule_name == suffix).map(|(index, _)| index).collect()
     };
     suffixes.map(indexes).collect()
 }
 
 #[test]
-fn suffixes_begin_at_label_borders_and_the_whole_name_comes_last() {
-    let seen: Vec<_> = Suffixes::of("api.eu.example.com")
+fn suffixes_grow_by_label_up_to_the_whole_name() {
+    let seen: Vec<_> = Suffixes::new("api.eu.example.com")
         .map(|suffix| (String::from_utf8_lossy(suffix.bytes).into_owned(), suffix.is_whole))
         .collect();
     let expected =
@@ -43,33 +43,33 @@ fn suffixes_begin_at_label_borders_and_the_whole_name_comes_last() {
 }
 
 #[test]
-fn one_label_is_whole_at_once() {
-    let seen: Vec<_> = Suffixes::of("localhost").map(|suffix| suffix.is_whole).collect();
+fn single_label_is_the_whole_name() {
+    let seen: Vec<_> = Suffixes::new("localhost").map(|suffix| suffix.is_whole).collect();
     assert_eq!(seen, [true]);
 }
 
 #[test]
-fn an_empty_table_knows_no_name() {
-    assert_eq!(looked_up(&table(&[]), "a.b"), vec![Vec::<u32>::new(); 2]);
+fn empty_table_finds_no_rule() {
+    assert_eq!(look_up(&table(&[]), "a.b"), vec![Vec::<u32>::new(); 2]);
 }
 
 /// Names that fall into the same slot with the same tag must still be told apart by their bytes.
 #[test]
-fn equal_hashes_do_not_make_equal_names() {
+fn equal_hashes_are_told_apart_by_bytes() {
     let names: Vec<String> = ["aa.test", "bb.test"].map(String::from).into();
     let table = table(&names);
-    let mut suffix = Suffixes::of("bb.test").last().expect("a name has suffixes");
+    let mut suffix = Suffixes::new("bb.test").last().expect("a name has suffixes");
     assert_eq!(table.rules_at(&suffix).map(|rule| rule.index).collect::<Vec<_>>(), [1]);
     suffix.bytes = b"cc.test";
     assert!(table.rules_at(&suffix).next().is_none(), "the hash of bb.test with other bytes must not match");
 }
 
 #[test]
-fn the_table_is_at_most_half_full() {
+fn table_is_at_most_half_full() {
     for count in [1, 2, 3, 4, 5, 1000, 1024, 1025] {
         let names: Vec<_> = (0..count).map(|number| format!("host{number}.example.com")).collect();
         let table = table(&names);
-        let used = table.slots.iter().filter(|slot| slot.record != FREE.record).count();
+        let used = table.slots.iter().filter(|slot| slot.record != EMPTY_SLOT.record).count();
         assert_eq!(used, count);
         assert!(used * 2 <= table.slots.len(), "{used} of {}", table.slots.len());
     }
@@ -77,16 +77,16 @@ fn the_table_is_at_most_half_full() {
 
 /// A poor hash would make lookups of common names slow without making them wrong.
 #[test]
-fn chains_stay_short_for_a_hundred_thousand_names() {
+fn chains_stay_short_for_100_000_names() {
     let names: Vec<_> =
         (0..100_000).map(|number| format!("host-{number}.region{}.example.com", number % 40)).collect();
     let table = table(&names);
-    let longest = table.slots.split(|slot| slot.record == FREE.record).map(<[_]>::len).max();
+    let longest = table.slots.split(|slot| slot.record == EMPTY_SLOT.record).map(<[_]>::len).max();
     assert!(longest < Some(64), "the longest run of used slots is {longest:?}");
 }
 
 #[test]
-fn canonical_names_are_told_from_others() {
+fn is_canonical_refuses_other_spellings() {
     let long = format!("{}.a", "a".repeat(NAME_BYTES_MAX - 2));
     for name in ["a", "a.b", "_dmarc.example.com", "xn--bcher-kva.de", "a-.b", "1.2.3.4.in-addr.arpa", &long]
     {
@@ -124,17 +124,17 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn agrees_with_comparing_strings(names in vec(name(), 0..40), asked in vec(name(), 1..20)) {
+    fn table_agrees_with_string_comparison(names in vec(name(), 0..40), queries in vec(name(), 1..20)) {
         let table = table(&names);
-        for name in asked.iter().chain(&names) {
-            prop_assert_eq!(looked_up(&table, name), modelled(&names, name), "{}", name);
+        for name in queries.iter().chain(&names) {
+            prop_assert_eq!(look_up(&table, name), look_up_naively(&names, name), "{}", name);
         }
     }
 
     #[test]
-    fn the_walk_gives_every_suffix_of_any_name(name in "[a-z0-9_-]{1,8}(\\.[a-z0-9_-]{1,8}){0,12}") {
+    fn walk_yields_every_suffix_of_any_name(name in "[a-z0-9_-]{1,8}(\\.[a-z0-9_-]{1,8}){0,12}") {
         prop_assert!(is_canonical(&name));
-        let seen: Vec<_> = Suffixes::of(&name).map(|suffix| suffix.bytes.to_vec()).collect();
+        let seen: Vec<_> = Suffixes::new(&name).map(|suffix| suffix.bytes.to_vec()).collect();
         let labels: Vec<&str> = name.split('.').collect();
         let suffixes = (0..labels.len()).rev().map(|from| labels[from..].join(".").into_bytes());
         prop_assert_eq!(seen, suffixes.collect::<Vec<_>>());

@@ -46,7 +46,7 @@ fn check(networks: &[&str], address: &str, expected: &str) {
 }
 
 #[test]
-fn an_empty_table_holds_nothing() {
+fn empty_table_holds_nothing() {
     check(&[], "0.0.0.0", "");
     check(&[], "255.255.255.255", "");
 }
@@ -66,7 +66,7 @@ fn nested_networks_are_found_narrowest_first() {
 }
 
 #[test]
-fn networks_that_begin_or_end_together_keep_their_borders() {
+fn networks_sharing_an_end_keep_their_borders() {
     let networks = ["0.0.0.0/0", "0.0.0.0/8", "0.0.0.0/32", "255.0.0.0/8", "255.255.255.255/32"];
     check(&networks, "0.0.0.0", "0.0.0.0/32 0.0.0.0/8 0.0.0.0/0");
     check(&networks, "0.0.0.1", "0.0.0.0/8 0.0.0.0/0");
@@ -77,7 +77,7 @@ fn networks_that_begin_or_end_together_keep_their_borders() {
 }
 
 #[test]
-fn neighbours_do_not_run_together() {
+fn adjacent_networks_stay_separate() {
     let networks = ["10.0.0.0/25", "10.0.0.128/25", "10.0.1.0/24"];
     check(&networks, "10.0.0.127", "10.0.0.0/25");
     check(&networks, "10.0.0.128", "10.0.0.128/25");
@@ -116,10 +116,10 @@ macro_rules! check_agreement {
         for bits in edges.chain($others).collect::<BTreeSet<_>>() {
             let address = <$address>::from_bits(bits);
             let found: Vec<usize> = table.holding(bits).collect();
-            let mut walked: Vec<usize> =
+            let mut expected: Vec<usize> =
                 (0..networks.len()).filter(|id| networks[*id].contains(&address)).collect();
-            walked.sort_by_key(|id| std::cmp::Reverse(networks[*id].prefix_len()));
-            prop_assert_eq!(&found, &walked, "{}", address);
+            expected.sort_by_key(|id| std::cmp::Reverse(networks[*id].prefix_len()));
+            prop_assert_eq!(&found, &expected, "{}", address);
             let mut covering: Vec<usize> = trie.cover(&address.into()).map(|(_, id)| *id).collect();
             covering.reverse();
             prop_assert_eq!(&found, &covering, "{}", address);
@@ -131,26 +131,26 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn agrees_with_the_trie_and_with_a_walk_on_ipv4(
-        given in vec((dense_v4(), 0_u8..=32), 0..60),
+    fn ipv4_table_agrees_with_trie_and_linear_scan(
+        raw in vec((dense_v4(), 0_u8..=32), 0..60),
         others in vec(dense_v4(), 0..20),
     ) {
-        let given: Vec<_> = given.into_iter()
+        let raw: Vec<_> = raw.into_iter()
             .map(|(bits, length)| Ipv4Net::new(bits.into(), length).expect("a length up to 32"))
             .collect();
-        let (networks, table) = table_v4(&given);
+        let (networks, table) = table_v4(&raw);
         check_agreement!(networks, table, others, Ipv4Net, Ipv4Addr);
     }
 
     #[test]
-    fn agrees_with_the_trie_and_with_a_walk_on_ipv6(
-        given in vec((dense_v6(), 0_u8..=128), 0..60),
+    fn ipv6_table_agrees_with_trie_and_linear_scan(
+        raw in vec((dense_v6(), 0_u8..=128), 0..60),
         others in vec(dense_v6(), 0..20),
     ) {
-        let given: Vec<_> = given.into_iter()
+        let raw: Vec<_> = raw.into_iter()
             .map(|(bits, length)| Ipv6Net::new(bits.into(), length).expect("a length up to 128"))
             .collect();
-        let (networks, table) = table_v6(&given);
+        let (networks, table) = table_v6(&raw);
         check_agreement!(networks, table, others, Ipv6Net, Ipv6Addr);
     }
 }

@@ -8,7 +8,7 @@ use policy::{AddressClass, classify};
 use crate::table;
 
 #[test]
-fn every_address_has_its_class() {
+fn classes_match_the_table() {
     table::check("classes.txt", |address, _| {
         classify(address.parse().expect("an address")).as_str().to_owned()
     });
@@ -27,7 +27,7 @@ fn classes_are_ordered_from_open_to_closed() {
 
 /// Each network that `docs/policy.md` gives a class has it, at least where the network begins.
 #[test]
-fn the_page_tells_the_classes() {
+fn policy_page_lists_the_classes() {
     let page = include_str!("../../../docs/policy.md");
     let (_, rows) = page.split_once("| class | addresses |").expect("the table of classes");
     let rows = rows.lines().skip(2).take_while(|line| line.starts_with('|'));

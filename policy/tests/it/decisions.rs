@@ -36,7 +36,7 @@ fn names_match_on_label_borders() {
 }
 
 #[test]
-fn both_the_name_and_the_address_must_be_allowed() {
+fn name_and_address_must_both_be_allowed() {
     check("decisions-both-must-allow.txt");
 }
 
@@ -51,17 +51,17 @@ fn addresses_are_judged_by_networks() {
 }
 
 #[test]
-fn nobody_is_tunnelled_into_the_gateway() {
+fn own_listeners_are_never_reachable() {
     check("decisions-own.txt");
 }
 
 #[test]
-fn the_bill_follows_the_rule() {
+fn billing_class_follows_the_rule() {
     check("decisions-billing.txt");
 }
 
 #[test]
-fn mistakes_in_sets_and_users_are_all_told() {
+fn all_mistakes_are_reported_at_once() {
     table::check("build-errors.txt", |case, context| {
         let mut lines = context.to_vec();
         lines.extend(case.split("; ").map(str::to_owned));
@@ -101,11 +101,11 @@ fn build(lines: &[String]) -> Result<Policy, String> {
                     users.push((name, UserRules::default()));
                     users.len() - 1
                 });
-                let given = &mut users[at].1;
+                let user_rules = &mut users[at].1;
                 match list {
-                    "allow" => given.allow.extend(parse(rules)),
-                    "deny" => given.deny.extend(parse(rules)),
-                    "resolves" => given.resolve_for_networks = true,
+                    "allow" => user_rules.allow.extend(parse(rules)),
+                    "deny" => user_rules.deny.extend(parse(rules)),
+                    "resolves" => user_rules.resolve_for_networks = true,
                     "again" => {}
                     other => panic!("{other} is no list"),
                 }

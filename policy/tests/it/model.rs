@@ -37,7 +37,7 @@ struct ModelSet {
 }
 
 #[derive(Clone, Debug)]
-struct World {
+struct Configuration {
     sets: Vec<ModelSet>,
     allow: Vec<ModelRule>,
     deny: Vec<ModelRule>,
@@ -119,7 +119,7 @@ fn opens(network: &IpNet, class: &str) -> bool {
     }
 }
 
-impl World {
+impl Configuration {
     /// The user's own rules, then his sets in the order in which they are first referred to.
     fn candidates<'a>(&'a self, list: &'a [ModelRule], label: &str) -> Vec<Candidate<'a>> {
         let candidates = |rules: &'a [ModelRule], class, addresses: &'a [IpNet], label: &str| {
@@ -174,7 +174,7 @@ impl World {
 
     fn is_own(&self, address: IpAddr, port: u16) -> bool {
         let spellings: Vec<IpAddr> =
-            [address].into_iter().chain(carried(address).into_iter().map(IpAddr::V4)).collect();
+            [address].into_iter().chain(embedded(address).into_iter().map(IpAddr::V4)).collect();
         self.own.iter().any(|own| {
             own.port() == port
                 && spellings.iter().any(|spelling| {
@@ -193,10 +193,10 @@ impl World {
             return Some(format!("deny denied_by_rule {}", rule.text));
         }
         let allow = self.candidates(&self.allow, "user:ci/allow");
-        let is_named = allow.iter().any(|it| it.rule.holds_name(name).is_some() && it.rule.holds_port(port));
+        let has_name = allow.iter().any(|it| it.rule.holds_name(name).is_some() && it.rule.holds_port(port));
         let is_network = |it: &Candidate<'_>| matches!(it.rule.holds, Holds::Network(_));
         let has_network = allow.iter().any(|it| is_network(it) && it.rule.holds_port(port));
-        if is_named || (has_network && self.resolve_for_networks) {
+        if has_name || (has_network && self.resolve_for_networks) {
             return None;
         }
         Some(match narrowest(&allow, |rule| rule.holds_name(name)) {
@@ -216,7 +216,7 @@ impl World {
             return format!("deny {class}_address -");
         }
         let deny = self.candidates(&self.deny, "user:ci/deny");
-        for spelling in [address].into_iter().chain(carried(address).into_iter().map(IpAddr::V4)) {
+        for spelling in [address].into_iter().chain(embedded(address).into_iter().map(IpAddr::V4)) {
             let denied = |rule: &ModelRule| rule.holds_address(spelling).filter(|_| rule.holds_port(port));
             if let Some(rule) = narrowest(&deny, denied) {
                 return format!("deny denied_by_rule {}", rule.text);
@@ -330,12 +330,12 @@ fn model_class(address: IpAddr) -> &'static str {
         let holding = BLOCK_NETS.iter().filter(|(net, _)| net.contains(&address));
         holding.max_by_key(|(net, _)| net.prefix_len()).expect("a default for each family").1
     };
-    let carried_class =
-        || carried(address).into_iter().map(|it| model_class(it.into())).max_by_key(|class| severity(class));
+    let embedded_class =
+        || embedded(address).into_iter().map(|it| model_class(it.into())).max_by_key(|class| severity(class));
     let IpAddr::V6(v6) = address.to_canonical() else {
         return if address.is_ipv4() { by_block() } else { model_class(address.to_canonical()) };
     };
-    match carried_class() {
+    match embedded_class() {
         Some("public") if v6.octets()[..8] == [0; 8] => "reserved",
         Some(class) => class,
         None => by_block(),
@@ -347,10 +347,10 @@ fn severity(class: &str) -> usize {
 }
 
 /// The IPv4 addresses that an IPv6 address carries, read octet by octet as the RFCs draw them.
-fn carried(address: IpAddr) -> Vec<Ipv4Addr> {
+fn embedded(address: IpAddr) -> Vec<Ipv4Addr> {
     let IpAddr::V6(v6) = address.to_canonical() else { return Vec::new() };
     let octets = v6.octets();
-    let at = |places: [usize; 4]| Ipv4Addr::from(places.map(|place| octets[place]));
+    let at = |positions: [usize; 4]| Ipv4Addr::from(positions.map(|position| octets[position]));
     let last = at([12, 13, 14, 15]);
     if v6.is_unspecified() || v6.is_loopback() {
         return Vec::new();
@@ -414,11 +414,11 @@ fn as_v4(address: IpAddr) -> Option<Ipv4Addr> {
 fn is_non_public(network: &IpNet) -> bool {
     let ends = [network.network(), network.broadcast()];
     let inside = BORDERS.iter().copied().filter(|border| network.contains(border));
-    inside.chain(ends).chain(teredo_corners(network)).all(|address| model_class(address) != "public")
+    inside.chain(ends).chain(teredo_corner(network)).all(|address| model_class(address) != "public")
 }
 
 /// For a piece of Teredo space: a public server with a public client, as far as the piece has them.
-fn teredo_corners(network: &IpNet) -> Option<IpAddr> {
+fn teredo_corner(network: &IpNet) -> Option<IpAddr> {
     let IpNet::V6(net) = network else { return None };
     let mask = net.netmask().to_bits();
     let public = 0x2001_0000_u128 << 96 | 0x0808_0808 << 64 | !0x0808_0808_u32 as u128;
@@ -492,14 +492,14 @@ fn rule(sets: usize) -> impl Strategy<Value = ModelRule> {
         .prop_filter("no set to refer to", move |rule| sets > 0 || !matches!(rule.holds, Holds::Set(_)))
 }
 
-fn world() -> impl Strategy<Value = World> {
+fn configuration() -> impl Strategy<Value = Configuration> {
     let class = select(&[None, Some(SetClass::Internal), Some(SetClass::External)][..]);
     let listener = (select(&["127.0.0.1", "0.0.0.0", "::", "::1", "10.0.0.1"][..]), port())
         .prop_map(|(address, port)| SocketAddr::new(address.parse().expect("an address"), port));
     let set = (class, vec(rule(0), 0..6), vec(network(), 0..4)).prop_map(|(class, rules, mut addresses)| {
         // The builder refuses what opens nothing.
-        let is_named = |rule: &ModelRule| !matches!(rule.holds, Holds::Network(_));
-        addresses.retain(|network| rules.iter().any(is_named) && is_non_public(network));
+        let has_name = |rule: &ModelRule| !matches!(rule.holds, Holds::Network(_));
+        addresses.retain(|network| rules.iter().any(has_name) && is_non_public(network));
         ModelSet { class, rules, addresses }
     });
     let sets = vec(set, 1..4);
@@ -513,17 +513,27 @@ fn world() -> impl Strategy<Value = World> {
                     *set = (number + shift.index(sets.len())) % sets.len();
                 }
             }
-            World { sets, allow, deny, resolve_for_networks, own }
+            Configuration { sets, allow, deny, resolve_for_networks, own }
         },
     )
 }
 
 /// What is asked: names of the alphabet, and addresses inside the networks of the world or anywhere.
-fn asked(world: &World, index: prop::sample::Index, other: IpAddr, bits: u128) -> IpAddr {
-    let rules = world.sets.iter().flat_map(|set| &set.rules).chain(&world.allow).chain(&world.deny);
+fn choose_address(
+    configuration: &Configuration,
+    index: prop::sample::Index,
+    other: IpAddr,
+    bits: u128,
+) -> IpAddr {
+    let rules = configuration
+        .sets
+        .iter()
+        .flat_map(|set| &set.rules)
+        .chain(&configuration.allow)
+        .chain(&configuration.deny);
     let networks: Vec<&IpNet> = rules
         .filter_map(|rule| if let Holds::Network(network) = &rule.holds { Some(network) } else { None })
-        .chain(world.sets.iter().flat_map(|set| &set.addresses))
+        .chain(configuration.sets.iter().flat_map(|set| &set.addresses))
         .collect();
     if networks.is_empty() || bits.is_multiple_of(4) {
         return other;
@@ -554,23 +564,23 @@ proptest! {
 
     #[test]
     fn decisions_agree_with_the_model(
-        world in world(),
+        configuration in configuration(),
         questions in vec((name(), port(), any::<prop::sample::Index>(), address(), any::<u128>()), 1..12),
     ) {
-        let policy = world.build();
+        let policy = configuration.build();
         let user = policy.user("ci").expect("the user");
         for (name, port, index, other, bits) in questions {
-            let address = asked(&world, index, other, bits);
+            let address = choose_address(&configuration, index, other, bits);
             let judged = policy.judge_name(user, Host::Name(&name), port);
             let got = show(&policy, &policy.judge_address(user, &judged, address, port));
-            let early = world.judge_name(&name, port);
+            let early = configuration.judge_name(&name, port);
             prop_assert_eq!(matches!(judged, NameVerdict::Denied(_)), early.is_some(), "{}:{}", name, port);
-            let expected = early.unwrap_or_else(|| world.judge_address(Some(&name), address, port));
+            let expected = early.unwrap_or_else(|| configuration.judge_address(Some(&name), address, port));
             prop_assert_eq!(got, expected, "{}:{} [{}]", name, port, address);
 
             let judged = policy.judge_name(user, Host::Address(address), port);
             let got = show(&policy, &policy.judge_address(user, &judged, address, port));
-            let expected = world.judge_address(None, address, port);
+            let expected = configuration.judge_address(None, address, port);
             prop_assert_eq!(matches!(judged, NameVerdict::Denied(_)), expected.starts_with("deny"));
             prop_assert_eq!(got, expected, "{} port {}", address, port);
 
@@ -578,7 +588,7 @@ proptest! {
             if !matches!(judged, NameVerdict::Denied(_)) {
                 for (address, port) in [(other, port), (address, port ^ 1)] {
                     let got = show(&policy, &policy.judge_address(user, &judged, address, port));
-                    let expected = world.judge_address(None, address, port);
+                    let expected = configuration.judge_address(None, address, port);
                     prop_assert_eq!(got, expected, "{} port {}", address, port);
                 }
             }
@@ -591,16 +601,16 @@ proptest! {
 
     /// What a denial says would help does help, and opens nothing else.
     #[test]
-    fn a_remedy_allows_what_was_denied_and_nothing_else(
-        world in world(),
+    fn remedy_allows_only_what_was_denied(
+        configuration in configuration(),
         (name, other_name) in (name(), name()),
         port in port(),
         is_literal in any::<bool>(),
         (index, other, bits) in (any::<prop::sample::Index>(), address(), any::<u128>()),
     ) {
-        let address = asked(&world, index, other, bits);
+        let address = choose_address(&configuration, index, other, bits);
         let host = if is_literal { Host::Address(address) } else { Host::Name(&name) };
-        let policy = world.build();
+        let policy = configuration.build();
         let verdict = |policy: &Policy, host, address, port| {
             let user = policy.user("ci").expect("the user");
             policy.judge_address(user, &policy.judge_name(user, host, port), address, port)
@@ -614,18 +624,18 @@ proptest! {
             prop_assert!(is_closed || is_decided, "{:?} has no remedy", denied);
             return Ok(());
         };
-        let mended = world.build_with(Some(&remedy));
-        let verdict_now = verdict(&mended, host, address, port);
+        let policy_with_remedy = configuration.build_with(Some(&remedy));
+        let verdict_now = verdict(&policy_with_remedy, host, address, port);
         // A name that was not resolved may yet lead to an address that is denied.
         let is_closed = ["denied_by_rule", "own_address"].contains(&verdict_now.reason.code());
         prop_assert!(verdict_now.is_allowed() || is_closed, "{} gives {:?}", remedy, verdict_now);
         if other_name != name && !is_literal {
             let [before, after] =
-                [&policy, &mended].map(|policy| verdict(policy, Host::Name(&other_name), address, port));
+                [&policy, &policy_with_remedy].map(|policy| verdict(policy, Host::Name(&other_name), address, port));
             prop_assert_eq!(before.is_allowed(), after.is_allowed(), "{} opens {}", remedy, other_name);
         }
         let other_port = port ^ 2;
-        let [before, after] = [&policy, &mended].map(|policy| verdict(policy, host, address, other_port));
+        let [before, after] = [&policy, &policy_with_remedy].map(|policy| verdict(policy, host, address, other_port));
         prop_assert_eq!(before.is_allowed(), after.is_allowed(), "{} opens port {}", remedy, other_port);
     }
 }
@@ -640,27 +650,27 @@ proptest! {
 
     /// One network, one address in it: the sharpest question about what a network opens.
     #[test]
-    fn what_a_network_opens_agrees_with_the_model(
+    fn network_openings_agree_with_the_model(
         network in network(),
         bits in any::<u128>(),
         index in any::<prop::sample::Index>(),
     ) {
         let rule = ModelRule { holds: Holds::Network(network), first_port: 1, last_port: 65535 };
-        let world = World {
+        let configuration = Configuration {
             sets: Vec::new(),
             allow: vec![rule],
             deny: Vec::new(),
             resolve_for_networks: false,
             own: Vec::new(),
         };
-        let policy = world.build();
+        let policy = configuration.build();
         let user = policy.user("ci").expect("the user");
-        let inside = asked(&world, index, network.network(), bits);
+        let inside = choose_address(&configuration, index, network.network(), bits);
         let borders = BORDERS.iter().copied().filter(|border| network.contains(border)).take(40);
         for address in borders.chain([inside, network.network(), network.broadcast()]) {
             let judged = policy.judge_name(user, Host::Address(address), 443);
             let got = show(&policy, &policy.judge_address(user, &judged, address, 443));
-            prop_assert_eq!(got, world.judge_address(None, address, 443), "{} in {}", address, network);
+            prop_assert_eq!(got, configuration.judge_address(None, address, 443), "{} in {}", address, network);
         }
     }
 }

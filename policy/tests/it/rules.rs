@@ -19,28 +19,28 @@ fn check(file: &str) {
 }
 
 #[test]
-fn good_rules_have_one_canonical_form() {
+fn valid_rules_have_one_canonical_form() {
     check("rules-good.txt");
 }
 
 #[test]
-fn bad_names_say_what_to_write() {
+fn bad_name_errors_name_the_remedy() {
     check("rules-bad-names.txt");
 }
 
 #[test]
-fn bad_addresses_say_what_to_write() {
+fn bad_address_errors_name_the_remedy() {
     check("rules-bad-addresses.txt");
 }
 
 #[test]
-fn bad_ports_say_what_to_write() {
+fn bad_port_errors_name_the_remedy() {
     check("rules-bad-ports.txt");
 }
 
 /// The bounds themselves are too long for a table.
 #[test]
-fn lengths_are_bounded() {
+fn rule_lengths_are_bounded() {
     let label = "a".repeat(63);
     assert_eq!(read(&format!("{label}.com")), format!("{label}.com"));
     assert!(read(&format!("{label}a.com")).starts_with("error: a part of a name has 64 bytes; at most 63"));
@@ -55,7 +55,7 @@ fn lengths_are_bounded() {
 }
 
 #[test]
-fn a_reference_tells_its_set() {
+fn set_reference_returns_the_set() {
     assert_eq!(Rule::parse("@corp").expect("a reference").set_reference(), Some("corp"));
     assert_eq!(Rule::parse("corp").expect("a name").set_reference(), None);
 }
@@ -68,13 +68,13 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn any_text_is_a_rule_or_an_error(text in any::<String>()) {
+    fn any_text_parses_or_errors(text in any::<String>()) {
         let _ = Rule::parse(&text);
     }
 
     /// Texts made of the grammar's own pieces come much nearer to the parser's corners.
     #[test]
-    fn almost_rules_are_read_without_panic_and_rules_are_stable(
+    fn near_rules_never_panic_and_rules_round_trip(
         pieces in prop::collection::vec(prop::sample::select(PIECES), 0..8),
     ) {
         let text = pieces.concat();

@@ -38,27 +38,27 @@ pub(crate) fn check(file: &str, run: impl Fn(&str, &[String]) -> String) {
 /// Turns `\0`, `\t`, `\n`, `\s` (a space), `\\` and `\u{..}` into their characters; `\e` is nothing at all.
 pub(crate) fn unescape(text: &str) -> String {
     let mut characters = text.chars();
-    let mut plain = String::new();
+    let mut unescaped = String::new();
     while let Some(character) = characters.next() {
         if character != '\\' {
-            plain.push(character);
+            unescaped.push(character);
             continue;
         }
         match characters.next().expect("a character after the backslash") {
-            '0' => plain.push('\0'),
-            't' => plain.push('\t'),
-            'n' => plain.push('\n'),
-            'r' => plain.push('\r'),
-            's' => plain.push(' '),
-            '\\' => plain.push('\\'),
+            '0' => unescaped.push('\0'),
+            't' => unescaped.push('\t'),
+            'n' => unescaped.push('\n'),
+            'r' => unescaped.push('\r'),
+            's' => unescaped.push(' '),
+            '\\' => unescaped.push('\\'),
             'e' => {}
             'u' => {
                 let digits: String = characters.by_ref().skip(1).take_while(|digit| *digit != '}').collect();
                 let code = u32::from_str_radix(&digits, 16).expect("hexadecimal digits");
-                plain.push(char::from_u32(code).expect("a character"));
+                unescaped.push(char::from_u32(code).expect("a character"));
             }
             other => panic!("\\{other} is no escape"),
         }
     }
-    plain
+    unescaped
 }
