@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::address;
 use crate::decide::{Policy, User};
-use crate::list::{List, RULES_MAX, SetClass};
+use crate::list::{List, RULES_MAX, SetRules};
 use crate::own::OwnAddresses;
 use crate::rules::{self, Rule};
 
@@ -21,17 +21,6 @@ use crate::rules::{self, Rule};
 pub struct Builder {
     sets: Vec<RawSet>,
     users: Vec<RawUser>,
-}
-
-/// What a set is made of.
-#[derive(Clone, Debug, Default)]
-pub struct SetRules {
-    /// What the operator declares the set to be. Without a class each flow counts by its address.
-    pub class: Option<SetClass>,
-    /// Its destinations, without references to other sets.
-    pub rules: Vec<Rule>,
-    /// Networks without public addresses to which the set's names, and for their sake no others, may lead.
-    pub addresses: Vec<IpNet>,
 }
 
 #[derive(Debug)]

@@ -16,9 +16,7 @@
 
 use std::net::IpAddr;
 
-use idna::uts46::{AsciiDenyList, DnsLength, Hyphens, Uts46};
-
-use crate::rules::{PortRange, RuleError};
+use crate::ports::PortRange;
 
 /// Longest name in bytes, without the trailing dot (RFC 1035 section 2.3.4: 255 on the wire).
 pub const NAME_BYTES_MAX: usize = 253;
@@ -36,39 +34,6 @@ pub enum Host<'a> {
     Address(IpAddr),
 }
 
-/// Brings a name from a rule into its canonical form.
-pub(crate) fn canonical_name(text: &str) -> Result<Box<str>, RuleError> {
-    let ascii = to_ascii(text)?;
-    if let Some(found) = ascii.chars().find(|found| !is_name_byte(*found as u8) && *found != '.') {
-        return Err(RuleError::unexpected(found));
-    }
-    if ascii.bytes().all(|byte| byte == b'.') {
-        return Err(RuleError::HostMissing);
-    }
-    if ascii.starts_with('.') {
-        return Err(RuleError::LeadingDot { name: ascii.trim_start_matches('.').into() });
-    }
-    if ascii.ends_with('.') {
-        return Err(RuleError::TrailingDot { name: ascii.trim_end_matches('.').into() });
-    }
-    if ascii.split('.').any(str::is_empty) {
-        return Err(RuleError::EmptyLabel);
-    }
-    if let Some(label) = ascii.split('.').find(|label| label.len() > LABEL_BYTES_MAX) {
-        return Err(RuleError::LabelTooLong { bytes: label.len() });
-    }
-    if ascii.split('.').any(|label| label.starts_with('-') || label.ends_with('-')) {
-        return Err(RuleError::Hyphen);
-    }
-    if ascii.len() > NAME_BYTES_MAX {
-        return Err(RuleError::NameTooLong { bytes: ascii.len() });
-    }
-    if ends_in_a_number(&ascii) {
-        return Err(RuleError::AmbiguousAddress { text: ascii.into() });
-    }
-    Ok(ascii.into())
-}
-
 /// Whether a name has the only spelling that the tables know. A deny rule would miss other spellings, so
 /// they are refused before any rule is asked.
 pub(crate) fn is_canonical(name: &str) -> bool {
@@ -79,29 +44,8 @@ pub(crate) fn is_canonical(name: &str) -> bool {
             .all(|label| !label.is_empty() && label.iter().all(|byte| is_name_byte(*byte)))
 }
 
-/// Non-ASCII labels become A-labels; labels that claim to be A-labels are checked to be such.
-fn to_ascii(text: &str) -> Result<String, RuleError> {
-    let lower = text.to_ascii_lowercase();
-    if text.is_ascii() && !lower.split('.').any(|label| label.starts_with("xn--")) {
-        return Ok(lower);
-    }
-    // Characters and lengths are checked afterwards, with texts of our own.
-    Uts46::new()
-        .to_ascii(text.as_bytes(), AsciiDenyList::EMPTY, Hyphens::Allow, DnsLength::Ignore)
-        .map(String::from)
-        .map_err(|_| RuleError::NotInternational)
-}
-
-const fn is_name_byte(byte: u8) -> bool {
+pub(crate) const fn is_name_byte(byte: u8) -> bool {
     matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_')
-}
-
-/// Whether some program could read this name as an IPv4 address (`127.1`, `0x7f.1`, `2130706433`): the test
-/// is that of the WHATWG URL Standard, "ends in a number".
-fn ends_in_a_number(name: &str) -> bool {
-    let label = name.rsplit('.').next().unwrap_or(name);
-    let is_hex = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    label.bytes().all(|byte| byte.is_ascii_digit()) || label.strip_prefix("0x").is_some_and(is_hex)
 }
 
 /// One suffix of a name that begins at a label border, with the hash of its bytes.

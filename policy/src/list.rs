@@ -10,10 +10,10 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::address::{self, AddressClass};
-use crate::builder::SetRules;
 use crate::host::{NAME_BYTES_MAX, NameRule, NameTable, RECORD_BYTES_MAX};
+use crate::ports::PortRange;
 use crate::ranges::{Key, RangeTable};
-use crate::rules::{self, LABEL_NAME_BYTES_MAX, PortRange, Rule, RuleTarget};
+use crate::rules::{self, LABEL_NAME_BYTES_MAX, Rule, RuleTarget};
 use crate::verdict::BillingClass;
 
 /// Rules in one list. Texts and names are addressed by 32 bits within a list.
@@ -42,6 +42,17 @@ impl From<SetClass> for BillingClass {
             SetClass::External => Self::External,
         }
     }
+}
+
+/// What a set is made of.
+#[derive(Clone, Debug, Default)]
+pub struct SetRules {
+    /// What the operator declares the set to be. Without a class each flow counts by its address.
+    pub class: Option<SetClass>,
+    /// Its destinations, without references to other sets.
+    pub rules: Vec<Rule>,
+    /// Networks without public addresses to which the set's names, and for their sake no others, may lead.
+    pub addresses: Vec<IpNet>,
 }
 
 /// One list, ready for lookups.

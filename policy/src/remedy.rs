@@ -9,7 +9,8 @@ use std::net::IpAddr;
 
 use crate::address::{self, AddressClass};
 use crate::host::Host;
-use crate::rules::{PortRange, Rule, RuleTarget, unmapped};
+use crate::ports::PortRange;
+use crate::rules::{Rule, RuleTarget, unmapped};
 use crate::verdict::Reason;
 
 /// See the file's header. `Display` writes lines of TOML.

@@ -21,9 +21,11 @@ use std::str::FromStr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::host::{self, LABEL_BYTES_MAX, NAME_BYTES_MAX};
+use crate::host::{LABEL_BYTES_MAX, NAME_BYTES_MAX};
+use crate::ports::PortRange;
 
 mod error;
+mod name;
 
 pub use error::RuleError;
 
@@ -82,7 +84,7 @@ impl Rule {
             None if text.starts_with('[') => parse_bracketed(text)?,
             None => parse_host(text)?,
         };
-        let ports = ports.map_or(Ok(PortRange::ANY), PortRange::parse)?;
+        let ports = ports.map_or(Ok(PortRange::ANY), parse_ports)?;
         Ok(Self { target, ports })
     }
 
@@ -121,37 +123,6 @@ impl fmt::Display for Rule {
             RuleTarget::Network(IpNet::V6(network)) => write!(formatter, "[{}]", network.addr())?,
         }
         if self.ports == PortRange::ANY { Ok(()) } else { write!(formatter, ":{}", self.ports) }
-    }
-}
-
-/// Ports from first to last, both included; never 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct PortRange {
-    pub(crate) first: u16,
-    pub(crate) last: u16,
-}
-
-impl PortRange {
-    pub(crate) const ANY: Self = Self { first: 1, last: u16::MAX };
-
-    pub(crate) const fn contains(self, port: u16) -> bool {
-        self.first <= port && port <= self.last
-    }
-
-    fn parse(text: &str) -> Result<Self, RuleError> {
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let range = Self { first: parse_port(first, text)?, last: parse_port(last, text)? };
-        if range.first > range.last {
-            return Err(RuleError::PortsReversed { first: range.first, last: range.last });
-        }
-        Ok(range)
-    }
-}
-
-impl fmt::Display for PortRange {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}", self.first)?;
-        if self.last == self.first { Ok(()) } else { write!(formatter, "-{}", self.last) }
     }
 }
 
@@ -234,7 +205,7 @@ fn parse_host(text: &str) -> Parsed<'_> {
     if name.contains('*') {
         return Err(RuleError::Wildcard);
     }
-    let name = host::canonical_name(name)?;
+    let name = name::canonical_name(name)?;
     Ok((if is_below { RuleTarget::Below(name) } else { RuleTarget::Name(name) }, ports))
 }
 
@@ -284,6 +255,15 @@ pub(crate) fn unmapped(network: IpNet) -> IpNet {
         IpNet::V4(_) => network,
         IpNet::V6(v6) => mapped(v6).map_or(network, IpNet::V4),
     }
+}
+
+fn parse_ports(text: &str) -> Result<PortRange, RuleError> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let range = PortRange { first: parse_port(first, text)?, last: parse_port(last, text)? };
+    if range.first > range.last {
+        return Err(RuleError::PortsReversed { first: range.first, last: range.last });
+    }
+    Ok(range)
 }
 
 fn parse_port(text: &str, whole: &str) -> Result<u16, RuleError> {

@@ -15,7 +15,6 @@
 //! trailers looked through, and for a client of HTTP/1.0, which knows no chunks, their frames too.
 
 mod body;
-mod chunks;
 mod request;
 mod response;
 

@@ -19,12 +19,12 @@ mod scanner;
 
 use std::mem::MaybeUninit;
 
-pub use error::{HeadError, RequestError, ResponseError};
+pub use error::{HeadError, HeadTooLarge, RequestError, ResponseError};
 pub(crate) use fields::{Fields, KnownHeader, is_token};
 pub(crate) use lines::parse_lines;
 pub use request::{RequestHead, UriForm};
 pub use response::ResponseHead;
-pub use scanner::{HeadScanner, HeadTooLarge};
+pub use scanner::HeadScanner;
 
 use crate::limits::HEADERS_MAX;
 

@@ -221,6 +221,14 @@ impl Socks5Error {
     }
 }
 
+impl TargetError {
+    /// The SOCKS5 reply for a request with such a target. RFC 1928 has no reply for a malformed address; 08
+    /// is the nearest that clients know not to retry.
+    pub fn reply(&self) -> Reply {
+        Reply::AddressTypeNotSupported
+    }
+}
+
 /// A host as the wire carries it, whole but not yet judged.
 enum WireHost<'a> {
     Address(IpAddr),

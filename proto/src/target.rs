@@ -10,7 +10,6 @@ use std::num::NonZeroU16;
 use std::str;
 
 use crate::limits::{LABEL_BYTES_MAX, NAME_BYTES_MAX};
-use crate::socks5::Reply;
 
 /// Where a client wants to go. `Display` writes it as an authority again: `host:port`, `[v6]:port`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -232,12 +231,6 @@ impl TargetError {
     /// The HTTP status for a CONNECT to such a target: 400, malformed.
     pub fn status(&self) -> u16 {
         400
-    }
-
-    /// The SOCKS5 reply for a request with such a target. RFC 1928 has no reply for a malformed address; 08
-    /// is the nearest that clients know not to retry.
-    pub fn reply(&self) -> Reply {
-        Reply::AddressTypeNotSupported
     }
 }
 

@@ -364,4 +364,35 @@ mod tests {
             Socket::connect(address, SpeaksFirst::Us).and_then(|socket| socket.continue_connect(address));
         assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
+
+    #[cfg(feature = "crash")]
+    #[test]
+    fn each_socket_has_an_entry_and_counts_its_sends() {
+        use crate::send_audit::{Role, Seen, open, read};
+
+        let path = std::env::temp_dir().join(format!("tollgate-witness-{}", std::process::id()));
+        open(&path).unwrap();
+        let options = ListenOptions::plain(1);
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
+        let address = listener.local().unwrap();
+        let client = Socket::connect(address, SpeaksFirst::Unknown).unwrap();
+        let (server, peer) = listener.accept().unwrap();
+        client.send(b"twelve bytes").unwrap();
+        client.send_before_more(b"and eight").unwrap();
+        let mut pipe = Pipe::new(4096).unwrap();
+        pipe.fill_from(&server, 5).unwrap();
+        assert_eq!(server.send_from(&mut pipe).unwrap(), 5);
+        client.shutdown_write().unwrap();
+        assert!(client.send(b"lost").is_err(), "nothing is sent behind the end");
+        // Other tests of this process may have sockets too.
+        let seen = read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let of = |role: Role, peer: SocketAddr| {
+            let own: Vec<&Seen> = seen.iter().filter(|it| (it.role, it.peer) == (role, peer)).collect();
+            assert_eq!(own.len(), 1);
+            (own[0].local, own[0].attempted, own[0].sent)
+        };
+        assert_eq!(of(Role::Connected, address), (peer, 21, 21));
+        assert_eq!(of(Role::Accepted, peer), (address, 5, 5));
+    }
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 
 use super::{EMPTY_SLOT, NAME_BYTES_MAX, NameRule, NameTable, Suffixes, is_canonical};
-use crate::rules::PortRange;
+use crate::ports::PortRange;
 
 fn config() -> Config {
     Config { cases: 512, rng_seed: RngSeed::Fixed(11), failure_persistence: None, ..Config::default() }

@@ -2,7 +2,10 @@
 //! Promises: what is taken belongs to the body, and what is kept is what goes on; however the bytes are
 //! split, the same bytes are kept. Leaves to others: chunks (`chunks`), and reading and writing.
 
-use super::chunks::Chunks;
+mod chunks;
+
+use chunks::Chunks;
+
 use crate::http_head::Framing;
 
 /// Why a body cannot be passed on; the doing of whoever sent it.

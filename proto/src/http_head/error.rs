@@ -2,10 +2,21 @@
 //! Promises: each text names what to change; a destination's fault is never a client's. Leaves to others:
 //! where the text stands (`denial`).
 
-use super::scanner::HeadTooLarge;
 use crate::denial::proxy_error;
 use crate::limits::{CONNECTION_OPTIONS_MAX, HEAD_BYTES_MAX, HEADERS_MAX};
 use crate::target::TargetError;
+
+/// The head does not end within `HEAD_BYTES_MAX` bytes; its sender's doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the head is longer than {HEAD_BYTES_MAX} bytes")]
+pub struct HeadTooLarge;
+
+impl HeadTooLarge {
+    /// The HTTP status: 431.
+    pub fn status(&self) -> u16 {
+        431
+    }
+}
 
 /// What is wrong with a head, whether it asks or answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

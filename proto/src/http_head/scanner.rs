@@ -2,7 +2,7 @@
 //! Promises: each byte is looked at once however the head was split, and at most `HEAD_BYTES_MAX` are looked
 //! at. Leaves to others: whether the head is well-formed (`request`, `response`).
 
-use super::error::{HeadError, RequestError};
+use super::error::{HeadError, HeadTooLarge, RequestError};
 use crate::limits::HEAD_BYTES_MAX;
 
 /// Remembers how much of a growing buffer was searched. One scanner serves one head.
@@ -43,17 +43,5 @@ impl HeadScanner {
             line if line.contains(&b' ') => RequestError::UriTooLong,
             _ => RequestError::MethodTooLong,
         })
-    }
-}
-
-/// The head does not end within `HEAD_BYTES_MAX` bytes; its sender's doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the head is longer than {HEAD_BYTES_MAX} bytes")]
-pub struct HeadTooLarge;
-
-impl HeadTooLarge {
-    /// The HTTP status: 431.
-    pub fn status(&self) -> u16 {
-        431
     }
 }

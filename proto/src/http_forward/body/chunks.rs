@@ -3,7 +3,7 @@
 //! finds the same chunks; extensions, which mean nothing beyond a hop, are cut out and bounded; trailers are
 //! bounded and cannot change where the message ends or who may have it. Leaves to others: the data.
 
-use super::body::{BodyError, Consumed};
+use super::{BodyError, Consumed};
 use crate::http_head::{HeadError, KnownHeader, parse_lines};
 use crate::limits::{CHUNK_EXTENSION_BYTES_MAX, CHUNK_SIZE_DIGITS_MAX, HEADERS_MAX, TRAILER_BYTES_MAX};
 
