@@ -1,9 +1,11 @@
-//! The sleep of one thread until a time that other threads may bring forward or put off, without waking it.
+//! The sleep of one thread until a deadline that other threads may move without waking it.
 //!
-//! Promises: [`Alarm::wait`] returns when the time last set has come, and not before; setting it is one
-//! system call (`timerfd_settime`, absolute on the monotonic clock), wherever the sleeper is; steps of the
-//! wall clock change nothing, nor does the slack that the kernel gives other sleeps (50 us,
-//! `PR_SET_TIMERSLACK`). Leaves to others: who sets which time when several threads do.
+//! Guarantees: [`Alarm::wait`] returns when the deadline last set has passed, and not before. Setting it
+//! is one system call (`timerfd_settime`, absolute on the monotonic clock), whether the thread sleeps or
+//! not. Neither steps of the wall clock nor the slack of other sleeps (50 us, `PR_SET_TIMERSLACK`) change
+//! the time of waking.
+//!
+//! Not handled here: threads that set different deadlines at the same time; the last call wins.
 
 #[cfg(not(any(loom, shuttle)))]
 pub use descriptor::Alarm;
@@ -26,7 +28,7 @@ mod descriptor {
     const NANOS_PER_SECOND: u64 = 1_000_000_000;
     const ZERO: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-    /// See the file's header.
+    /// A timerfd on the monotonic clock: any thread sets it, one thread waits for it.
     #[derive(Debug)]
     pub struct Alarm(OwnedFd);
 
@@ -39,15 +41,15 @@ mod descriptor {
             Ok(Alarm(timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?))
         }
 
-        /// What time it is.
+        /// The current time of the monotonic clock.
         pub fn now() -> Nanos {
             monotonic()
         }
 
-        /// Has it ring at `when`, in place of the time set before; [`Nanos::NEVER`] for not at all. One that
-        /// rang and that nobody has heard yet is taken back.
+        /// Sets the deadline to `when` and replaces the previous one; [`Nanos::NEVER`] disarms the alarm. An
+        /// expiry that no wait has consumed yet is discarded.
         pub fn set(&self, when: Nanos) {
-            // The kernel takes a time of zero for none.
+            // A time of zero would disarm the timer (timerfd_settime(2)).
             let nanos = if when == Nanos::NEVER { 0 } else { when.0.max(1) };
             let value = Timespec {
                 tv_sec: (nanos / NANOS_PER_SECOND) as i64,
@@ -55,10 +57,10 @@ mod descriptor {
             };
             let new = Itimerspec { it_interval: ZERO, it_value: value };
             timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &new)
-                .expect("it is ours, and the time is one");
+                .expect("the descriptor is a timerfd and the time is in range");
         }
 
-        /// Sleeps until it rings, and says what time it is then. For one thread.
+        /// Sleeps until the deadline and returns the time of waking. Only one thread may wait.
         pub fn wait(&self) -> Nanos {
             let mut count = [0; 8];
             while rustix::io::read(&self.0, &mut count) == Err(Errno::INTR) {}
@@ -67,7 +69,7 @@ mod descriptor {
     }
 }
 
-/// The same for model checkers: time passes at once, except that what is set for [`Nanos::NEVER`] is never.
+/// The same for model checkers: each deadline has passed at once, except [`Nanos::NEVER`].
 #[cfg(any(loom, shuttle))]
 mod model {
     use std::io;
@@ -76,7 +78,7 @@ mod model {
     use crate::clock::Nanos;
     use crate::sync::{Condvar, Mutex};
 
-    /// See the file's header.
+    /// A deadline behind a lock: any thread sets it, one thread waits for it.
     #[derive(Debug)]
     pub struct Alarm {
         deadline: Mutex<Nanos>,
@@ -92,18 +94,18 @@ mod model {
             Ok(Alarm { deadline: Mutex::new(Nanos::NEVER), changed: Condvar::new() })
         }
 
-        /// What time it is when a model begins: the same in each run of it.
+        /// The time at which every run of a model begins.
         pub fn now() -> Nanos {
             Nanos(0)
         }
 
-        /// Has it ring at `when`.
+        /// Sets the deadline to `when`.
         pub fn set(&self, when: Nanos) {
             *self.deadline.lock().unwrap_or_else(PoisonError::into_inner) = when;
             self.changed.notify_one();
         }
 
-        /// Sleeps until it rings, and says for when it was set.
+        /// Sleeps until a deadline is set and returns it.
         pub fn wait(&self) -> Nanos {
             let mut deadline = self.deadline.lock().unwrap_or_else(PoisonError::into_inner);
             while *deadline == Nanos::NEVER {

@@ -1,7 +1,7 @@
-//! The clock: the only file of the project that reads time.
+//! The clocks; no other file of the project reads time.
 //!
-//! Promises: [`monotonic`] never goes back and ignores changes of the wall clock; deadlines are made
-//! of it. [`wall`] is for records that people read. Leaves to others: what a deadline means.
+//! Guarantees: [`monotonic`] never goes back and ignores changes of the wall clock; all deadlines use it.
+//! [`wall`] is for records that people read.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -55,15 +55,16 @@ pub fn wall() -> WallNanos {
     WallNanos(read(ClockId::Realtime))
 }
 
-/// The wall clock for bills: as [`wall`], but a step forward counts only when it has lasted for a minute,
-/// lest a short one puts flows into hours that have not come. A machine that slept has made no step.
+/// The wall clock for bills: as [`wall`], but a step forward counts only after it has lasted for a minute.
+/// A shorter step would bill flows to hours that have not come yet. A suspended machine has made no step:
+/// `CLOCK_BOOTTIME` is the reference.
 pub fn steady_wall() -> WallNanos {
     static STEP_FILTER: StepFilter = StepFilter::new();
     WallNanos(STEP_FILTER.read(read(ClockId::Realtime), read(ClockId::Boottime)))
 }
 
-/// CPU time that the calling thread has used since it began (`CLOCK_THREAD_CPUTIME_ID`): it stands still
-/// while the thread waits, for a CPU too.
+/// CPU time that the calling thread has used since it began (`CLOCK_THREAD_CPUTIME_ID`). It does not
+/// advance while the thread waits, also not while it waits for a CPU.
 pub fn thread_cpu() -> Duration {
     Duration::from_nanos(read(ClockId::ThreadCPUTime))
 }
@@ -76,8 +77,8 @@ pub fn process_cpu() -> Duration {
 
 fn read(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
-    // Negative only before 1970 or before boot: clamped, so that a broken clock is a wrong record
-    // and not a panic on the data plane.
+    // Negative only before 1970 or before boot. Clamped: a broken clock then gives a wrong record and not
+    // a panic on the data plane.
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
     seconds.saturating_mul(NANOS_PER_SECOND).saturating_add(nanos)

@@ -1,15 +1,16 @@
-//! Crash points: named places in the program at which a kill test has the process die.
+//! Crash points: named points of the program at which a kill test ends the process with SIGKILL.
 //!
-//! Promises: with the feature `crash` and after `aim`, the n-th arrival at the named point, counted over
-//! all threads, is the last thing that the process does: SIGKILL, nothing is flushed, nothing is dropped.
-//! Without the feature a point is nothing at all. For power failures, a process may take another number for
-//! that of the machine's boot. Leaves out: which points there are (the callers of [`point`]), and reading the
-//! environment (`tollgate`).
+//! Guarantees: with the feature `crash` and after `aim`, the n-th hit of the named point, counted over all
+//! threads, sends SIGKILL: nothing is flushed, nothing is dropped. Without the feature a point compiles to
+//! nothing. To simulate a power failure, a process may use another boot id than the machine's.
+//!
+//! Not handled here: the list of points (the callers of [`point`]); the environment variables that select
+//! one (`tollgate`).
 
-/// Whether this build can be killed: for what is done in one step in the product, and in two around a point.
+/// Whether this build has crash points, for code that then splits one write in two with a point between.
 pub const ENABLED: bool = cfg!(feature = "crash");
 
-/// A place at which a kill test may end the process.
+/// A crash point; it does nothing in this build.
 #[cfg(not(feature = "crash"))]
 #[inline(always)]
 pub fn point(_name: &'static str) {}
@@ -31,44 +32,44 @@ mod armed {
 
     struct ArmedPoint {
         name: String,
-        /// The arrival that is deadly, counted from 1.
+        /// The hit that kills, counted from 1.
         nth: u64,
         hits: AtomicU64,
     }
 
-    /// Makes one arrival deadly: `target` is `name:n`. Once per process.
+    /// Arms one point: `target` is `name:n` and the n-th hit kills the process. Once per process.
     ///
     /// # Errors
-    /// What is wrong with `target`.
+    /// A description of the fault in `target`, or of a second call.
     pub fn aim(target: &str) -> Result<(), &'static str> {
         let (name, nth) = target.rsplit_once(':').ok_or("a crash point is written name:n")?;
-        let nth = nth.parse().map_err(|_| "the arrival at a crash point is a number")?;
+        let nth = nth.parse().map_err(|_| "the hit of a crash point is a number")?;
         let armed = ArmedPoint { name: name.to_owned(), nth, hits: AtomicU64::new(0) };
-        ARMED.set(armed).map_err(|_| "a process is aimed at once")
+        ARMED.set(armed).map_err(|_| "a process has one crash point, and it is set already")
     }
 
-    /// Makes `boot` the boot of the machine, for this process. The first call counts.
+    /// Makes `boot` the boot id of the machine, for this process. The first call counts.
     pub fn pretend_boot(boot: u128) {
         BOOT_ID.get_or_init(|| boot);
     }
 
-    /// The boot that this process is to believe in, if it is another one than the machine's.
+    /// The boot id that this process uses instead of the machine's, if one is set.
     pub(crate) fn pretended_boot() -> Option<u128> {
         BOOT_ID.get().copied()
     }
 
-    /// A place at which a kill test may end the process.
+    /// A crash point: kills the process if this is the armed point and its n-th hit.
     pub fn point(name: &'static str) {
         let Some(armed) = ARMED.get() else { return };
-        // Relaxed: the count orders nothing, each arrival only needs a number of its own.
+        // Relaxed: the count orders nothing, each hit only needs a number of its own.
         if armed.name == name && armed.hits.fetch_add(1, Ordering::Relaxed) + 1 == armed.nth {
             kill_self();
         }
     }
 
     fn kill_self() -> ! {
-        // The signal is delivered before the call returns to this thread; should it not be, nothing that
-        // comes after the point may happen all the same.
+        // The signal is delivered before the call returns to this thread. If it is not, the loop keeps the
+        // code behind the point from running.
         loop {
             let _ = kill_process(getpid(), Signal::KILL);
         }

@@ -1,20 +1,20 @@
-//! Room on the disk that a file lies on.
+//! Space on the file system of a file.
 
 use std::fs::File;
 use std::io;
 
 use rustix::fs::{StatVfsMountFlags, fstatvfs};
 
-/// How large a file system is, and how much of it is left.
+/// The size of a file system, and its free space.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct DiskSpace {
-    /// Bytes in all.
+    /// Its size in bytes.
     pub bytes: u64,
     /// Bytes that this process may still write.
     pub free_bytes: u64,
 }
 
-/// The room on the file system of `file`.
+/// The space on the file system of `file`.
 ///
 /// # Errors
 /// Those of fstatvfs(3).

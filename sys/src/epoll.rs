@@ -1,8 +1,9 @@
-//! A thin epoll: readiness of descriptors, per source level or edge triggered.
+//! A thin wrapper of epoll: readiness of descriptors, each source level or edge triggered.
 //!
-//! Promises: tokens are 64 bits and come back unchanged; timeouts are nanoseconds (`epoll_pwait2`,
-//! Linux 5.11), or milliseconds rounded up where that call is not there; a signal never shows as an error.
-//! Leaves to others: what a token means, and how stale ones are told from live ones (see `engine`'s sources).
+//! Guarantees: epoll returns each 64-bit token unchanged. Timeouts are nanoseconds (`epoll_pwait2`, Linux
+//! 5.11), or milliseconds rounded up where the kernel lacks that call. A signal is never an error.
+//!
+//! Not handled here: stale tokens of closed sources (see `engine`'s sources).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -17,11 +18,11 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Trigger {
     /// Incoming only, once per change: for streams that are read until they would block. A connected socket
-    /// can almost always be written, so asking for that as well brings an event that nobody needs.
+    /// is almost always writable, so watching that as well costs a needless event.
     EdgeRead,
-    /// Both directions, once per change: for streams that would block when they were last written.
+    /// Both directions, once per change: for streams whose last write would have blocked.
     EdgeReadWrite,
-    /// Incoming only, as long as there is something: for listeners and wake-up descriptors.
+    /// Incoming only, reported until it is read: for listeners and wake-up descriptors.
     LevelRead,
     /// As [`Trigger::LevelRead`], but one of several epolls that watch the same socket is woken, not all
     /// (`EPOLLEXCLUSIVE`, Linux 4.5).
@@ -30,8 +31,8 @@ pub enum Trigger {
 
 impl Trigger {
     fn flags(self) -> EventFlags {
-        // RDHUP tells that the peer has ended its direction, so that a read which gets less than it asked
-        // for need not be repeated to find that out (epoll(7), question 9), and PRI when it must be.
+        // RDHUP reports that the peer has ended its direction: a short read then needs no second read to
+        // find the end (epoll(7), question 9). PRI reports urgent data, where the second read is needed.
         const STREAM: EventFlags =
             EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::PRI).union(EventFlags::ET);
         match self {
@@ -43,40 +44,40 @@ impl Trigger {
     }
 }
 
-/// What a source is ready for.
+/// The readiness of a source.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Readiness {
-    /// A read would not block: bytes, the end of the stream or an error wait there.
+    /// A read would not block: bytes, the end of the stream or an error are available.
     pub readable: bool,
     /// A write would not block, or would fail at once.
     pub writable: bool,
-    /// What waits behind the bytes.
+    /// What follows the received bytes.
     pub end: StreamEnd,
 }
 
-/// What waits behind the bytes that have arrived. What is worse is greater: a later event may add to an
-/// earlier one, and never takes it back.
+/// What follows the received bytes. The worse state is the greater: a later event may raise the state of an
+/// earlier one, and never lowers it.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub enum StreamEnd {
     /// Nothing yet.
     #[default]
     Open,
-    /// The stream's end, and nothing else: a read that gets less than it asked for has taken the last byte.
+    /// The stream's end, and nothing else: a short read has returned the last byte.
     Ended,
-    /// Something that only reading on tells.
+    /// Unknown until the next read.
     Unclear,
-    /// An urgent byte, at which reads stop short; `splice` does not come past it.
+    /// An urgent byte, at which reads stop short; `splice` cannot move past it.
     Urgent,
-    /// The connection has failed, by a reset for instance: the bytes can be read, and then the error.
+    /// The connection has failed, for instance by a reset: reads return the bytes, then the error.
     Broken,
 }
 
-/// One event: a source's token and what it is ready for.
+/// One event: a source's token and its readiness.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
     /// The token given to [`Epoll::add`].
     pub token: u64,
-    /// What the source is ready for.
+    /// The readiness of the source.
     pub readiness: Readiness,
 }
 
@@ -84,8 +85,8 @@ pub struct Event {
 #[derive(Debug)]
 pub struct Epoll {
     descriptor: OwnedFd,
-    /// Whether a wait has found that there is no `epoll_pwait2`: before Linux 5.11, and in programs that
-    /// run others and do not know the call, such as older valgrinds. Relaxed: it stands alone.
+    /// Whether a wait has returned ENOSYS for `epoll_pwait2`: before Linux 5.11, and under emulators that
+    /// lack the call, such as older valgrinds. Relaxed: the flag guards no other data.
     lacks_pwait2: AtomicBool,
 }
 
@@ -99,8 +100,8 @@ impl Epoll {
         Ok(Epoll { descriptor, lacks_pwait2: AtomicBool::new(false) })
     }
 
-    /// Watches `source`. A source that is already ready gives an event at the next wait, edge-triggered
-    /// ones too. Closing the descriptor ends the watch, provided it was not duplicated.
+    /// Watches `source`. A source that is already ready is reported by the next wait, edge-triggered ones
+    /// too. Closing the descriptor ends the watch, provided it was not duplicated.
     ///
     /// # Errors
     /// `ENOSPC` at `fs.epoll.max_user_watches`, `ENOMEM`.
@@ -108,7 +109,7 @@ impl Epoll {
         Ok(epoll::add(&self.descriptor, source, EventData::new_u64(token), trigger.flags())?)
     }
 
-    /// Changes how `source` reports. One that is ready for what is newly asked reports that at the next wait.
+    /// Changes the trigger of `source`. Readiness that the new trigger adds is reported by the next wait.
     ///
     /// # Errors
     /// `ENOENT` if it is not watched.
@@ -124,7 +125,7 @@ impl Epoll {
         Ok(epoll::delete(&self.descriptor, source)?)
     }
 
-    /// Waits until a source is ready or `timeout` has passed (`None`: for ever), then fills `events`.
+    /// Waits until a source is ready or `timeout` has passed (`None`: without limit), then fills `events`.
     /// A signal ends the wait early with no events.
     ///
     /// # Errors
@@ -150,13 +151,13 @@ impl Epoll {
 
     /// As [`Epoll::wait`], by `epoll_pwait`.
     fn wait_milliseconds(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
-        // So that the kernel may write what rustix then reads.
+        // The kernel writes libc's layout into the list, and rustix reads its own.
         const _: () = assert!(size_of::<epoll::Event>() == size_of::<libc::epoll_event>());
         let list = &mut events.list;
         list.clear();
         let capacity = libc::c_int::try_from(list.capacity()).unwrap_or(libc::c_int::MAX);
-        // SAFETY: the list has room for `capacity` events, which rustix lays out as the kernel does; a null
-        // mask is none.
+        // SAFETY: the list has capacity for `capacity` events, which rustix lays out as the kernel does; a
+        // null mask leaves the signal mask unchanged.
         let count = unsafe {
             libc::epoll_pwait(
                 self.descriptor.as_raw_fd(),
@@ -176,8 +177,8 @@ impl Epoll {
     }
 }
 
-/// As `epoll_pwait` takes it: rounded up, since a wait that ends before its timer is due would be repeated
-/// until then without sleeping; -1 is for ever.
+/// The timeout of `epoll_pwait`; -1 is without limit. Rounded up: a wait that ends before its timer is due
+/// would be repeated until then without sleeping.
 fn milliseconds(timeout: Option<Duration>) -> libc::c_int {
     let Some(timeout) = timeout else { return -1 };
     let whole = timeout.as_secs().saturating_mul(1_000);
@@ -185,13 +186,13 @@ fn milliseconds(timeout: Option<Duration>) -> libc::c_int {
     libc::c_int::try_from(rounded_up).unwrap_or(libc::c_int::MAX)
 }
 
-/// Room for the events of one wait.
+/// A buffer for the events of one wait.
 pub struct Events {
     list: Vec<epoll::Event>,
 }
 
 impl Events {
-    /// Room for `capacity` events; more stay in the kernel until the next wait.
+    /// A buffer for `capacity` events; further events stay in the kernel until the next wait.
     pub fn with_capacity(capacity: usize) -> Events {
         Events { list: Vec::with_capacity(capacity) }
     }
@@ -206,7 +207,7 @@ impl Events {
 }
 
 impl Readiness {
-    /// Adds what was reported later.
+    /// Adds a later report.
     pub fn add(&mut self, later: Readiness) {
         self.readable |= later.readable;
         self.writable |= later.writable;
@@ -215,7 +216,7 @@ impl Readiness {
 
     fn from_flags(flags: EventFlags) -> Readiness {
         let broken = EventFlags::ERR | EventFlags::HUP;
-        // HUP without an error means that both directions have ended, which RDHUP says of the one read.
+        // HUP without an error means that both directions have ended; RDHUP reports the one that is read.
         let end = if flags.contains(EventFlags::ERR) {
             StreamEnd::Broken
         } else if flags.contains(EventFlags::PRI) {
@@ -235,12 +236,12 @@ impl Readiness {
     }
 }
 
-/// A descriptor by which another thread ends this thread's wait.
+/// An eventfd by which another thread ends this thread's wait.
 #[derive(Debug)]
 pub struct WakeUp(OwnedFd);
 
 impl WakeUp {
-    /// A new one (`eventfd`), not signalled.
+    /// A new eventfd, not signalled.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE` or `ENOMEM`.
@@ -250,13 +251,13 @@ impl WakeUp {
 
     /// Ends the wait that watches this descriptor, or the next one.
     pub fn signal(&self) {
-        // The only failure is a counter near 2^64 signals: then the reader has been woken already.
+        // The only failure is a counter near 2^64 signals: then the reader is awake already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Takes all signals, so that a level-triggered watch falls silent.
+    /// Consumes all signals, so that a level-triggered watch reports no more.
     pub fn clear(&self) {
-        // It fails only when there was no signal, which is what the caller wants.
+        // It fails only when there is no signal, which is what the caller wants.
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 }
@@ -282,7 +283,7 @@ mod tests {
         assert_eq!(end_of(end | EventFlags::PRI | EventFlags::HUP | EventFlags::ERR), StreamEnd::Broken);
         let sorted =
             [StreamEnd::Open, StreamEnd::Ended, StreamEnd::Unclear, StreamEnd::Urgent, StreamEnd::Broken];
-        assert!(sorted.is_sorted(), "an end that was told never hides what is worse");
+        assert!(sorted.is_sorted(), "an earlier report never hides a worse state");
     }
 
     #[test]

@@ -1,22 +1,25 @@
-//! Tollgate's floor: what the kernel offers, in types that cannot be misused.
+//! Tollgate's lowest layer: Linux system calls and lock-free queues behind safe types.
 //!
-//! Promises: every `unsafe` block of the project is in this crate, each with the reason that makes it
-//! sound; only `clock` reads time. Leaves to others: what the calls are for.
+//! Guarantees: every `unsafe` block of the project is in this crate, each with the reason that makes it
+//! sound; only `clock` reads time.
 //!
 //! ```text
-//!   epoll.rs   readiness, level or edge triggered, 64-bit tokens, nanosecond timeouts
-//!   socket.rs  TCP sockets that never block        splice.rs  pipes, and moving pages through them
-//!   clock.rs   monotonic and wall time             limits.rs  what this machine permits
-//!   ring.rs    one producer, one consumer          stack.rs   many producers, one who takes all
-//!   parking.rs who sleeps and who wakes        parker.rs  the sleep of one thread
-//!   mailbox.rs many senders, one who receives, bounded
-//!   alarm.rs   a sleep until a time that others move
-//!   mapping.rs memory that outlives the process    once_fn.rs a closure for another thread
-//!   thread.rs  what the kernel knows of a thread   pressure.rs  what threads and machine waited for
-//!   route.rs   what the kernel would deliver to this machine
-//!   disk.rs    room on a file system               heap.rs   where the allocator keeps large blocks
-//!   crash.rs   where a kill test strikes    witness.rs    what it found sent; both are nothing otherwise
+//!   epoll.rs       readiness, level or edge triggered, 64-bit tokens, nanosecond timeouts
+//!   socket.rs      non-blocking TCP sockets         splice.rs    pipes, and moving pages through them
+//!   clock.rs       monotonic and wall time          step_filter.rs  the wall clock without short steps
+//!   ring.rs        one producer, one consumer       stack.rs     many producers, one consumer of all
+//!   mailbox.rs     many senders, one receiver, bounded
+//!   parking.rs     whether a producer must wake a sleeping thread
+//!   parker.rs      a one-token sleep of one thread
+//!   alarm.rs       a sleep whose deadline other threads set
+//!   mapping.rs     memory that outlives the process    once_fn.rs  a closure for another thread
+//!   thread.rs      a thread's state and run time    pressure.rs  what threads and machine waited for
+//!   limits.rs      what this machine permits        route.rs     whether an address is of this machine
+//!   disk.rs        space on a file system           heap.rs      how the allocator keeps large blocks
+//!   crash.rs       crash points of kill tests       send_audit.rs  the bytes sent, kept for kill tests
 //! ```
+//!
+//! `crash` and `send_audit` do nothing in builds without the feature `crash`.
 
 pub mod alarm;
 pub mod clock;

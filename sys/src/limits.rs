@@ -1,10 +1,10 @@
-//! What this machine permits, read from the kernel, and the few limits that a process may move itself.
+//! The limits of this machine, read from the kernel, and the few that a process may change itself.
 //!
-//! Promises: figures as the kernel states them now, never remembered, but for what a thread takes, which is
-//! measured once. Leaves to others: what a load needs of them (`tollgate doctor`).
+//! Guarantees: each value is read at the call and never cached, except the footprint of a thread, which is
+//! measured once per process.
 //!
 //! ```text
-//!   reading.rs  every limit, with what is used   budget.rs     how many more threads may be started
+//!   values.rs   every limit, with its use        budget.rs     how many more threads may be started
 //!   cgroup.rs   control groups, both versions    footprint.rs  what a thread takes, measured
 //!   ports.rs    which ports outgoing connections take
 //!   root.rs     where /proc and /sys are read    cpus.rs       which CPUs, on which cores
@@ -30,8 +30,8 @@ pub use ports::{LocalPorts, explained};
 pub use root::ProcRoot;
 pub use values::{Limit, LimitValue, read_all, read_all_quickly};
 
-/// How many descriptors this process may hold: soft and hard limit (`RLIMIT_NOFILE`); `u64::MAX` is
-/// without limit.
+/// How many descriptors this process may have open: soft and hard limit (`RLIMIT_NOFILE`); `u64::MAX` is
+/// unlimited.
 pub fn descriptors() -> (u64, u64) {
     let limit = getrlimit(Resource::Nofile);
     (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX))
@@ -43,23 +43,23 @@ pub fn descriptors() -> (u64, u64) {
 /// # Errors
 /// Those of setrlimit(2); none is expected.
 pub fn raise_descriptors() -> io::Result<u64> {
-    // A hard limit from before `fs.nr_open` was lowered would be refused with EPERM, though it is there.
+    // setrlimit fails with EPERM above `fs.nr_open`, even if the hard limit is older and greater.
     let ceiling = ProcRoot::machine().number("/proc/sys/fs/nr_open").ok();
     let maximum = getrlimit(Resource::Nofile).maximum.into_iter().chain(ceiling).min();
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
     Ok(descriptors().0)
 }
 
-/// Descriptors that this process holds now.
+/// The number of descriptors that this process has open.
 ///
 /// # Errors
 /// `/proc` is not mounted, or no descriptor is left to read it with.
 pub fn descriptors_open() -> io::Result<u64> {
-    // The directory handle that does the counting is not one of ours.
+    // Without the directory handle that this count has open.
     Ok(std::fs::read_dir("/proc/self/fd")?.count().saturating_sub(1) as u64)
 }
 
-/// CPUs that this process may run on: affinity and the cgroup's quota taken into account. At least 1.
+/// The number of CPUs that this process may use: affinity and the cgroup's quota count. At least 1.
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -68,16 +68,16 @@ pub fn cpus() -> usize {
 pub fn page_bytes() -> u64 {
     // SAFETY: sysconf takes a number and returns one.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    u64::try_from(bytes).expect("every system has a page size")
+    u64::try_from(bytes).expect("sysconf returns a positive page size")
 }
 
-/// The user that this process acts as.
+/// The effective user id of this process.
 pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Which boot of the machine this is: another number after each (`kernel.random.boot_id`). A kill test may
-/// have it another way (`crash::pretend_boot`).
+/// The id of the machine's current boot (`kernel.random.boot_id`). A kill test may replace it
+/// (`crash::pretend_boot`).
 ///
 /// # Errors
 /// `/proc` is not mounted, or the file holds no such number.
@@ -90,7 +90,7 @@ pub fn boot_id() -> io::Result<u128> {
     u128::from_str_radix(&text.trim().replace('-', ""), 16).map_err(io::Error::other)
 }
 
-/// Gives the calling thread a niceness (19 yields to everybody, 0 is normal).
+/// Sets the niceness of the calling thread: 19 is the lowest priority, 0 the normal one.
 ///
 /// # Errors
 /// `EACCES` for a negative value without the privilege.

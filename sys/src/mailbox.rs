@@ -1,22 +1,26 @@
-//! A mailbox: a bounded set of slots that many threads put values into and one takes them out of.
+//! A bounded mailbox with many senders and one receiver: a set of slots and two bit sets over them.
 //!
-//! Promises: a sender that is descheduled anywhere holds up nobody and nothing but its own slot (in a bounded
-//! queue it would hold up the receiver, who cannot pass the place that the sender has claimed); a full
-//! mailbox says so at once and gives the value back; what waits is taken before what comes later; values that
-//! are never taken are dropped with the mailbox. Leaves to others: order among what waits together, and
-//! waking a receiver that sleeps (see `parking.rs`).
+//! Guarantees:
+//! - A descheduled sender delays no other thread and blocks only its own slot. (In a bounded queue it blocks
+//!   the receiver, which cannot skip the position that the sender has claimed.)
+//! - A full mailbox returns the value at once.
+//! - The receiver takes all queued values before later ones.
+//! - Values that are never received are dropped with the mailbox.
+//!
+//! Not handled here: the order among values that are queued together; waking a sleeping receiver (see
+//! `parking.rs`).
 //!
 //! Shared state, and its rules (the code cites them):
 //!
 //! ```text
-//!   free     [1 1 . . 1 ...]   bit n: slot n is nobody's
-//!   filled   [. . . 1 . ...]   bit n: slot n holds a value that the receiver has not seen
+//!   free     [1 1 . . 1 ...]   bit n: slot n is free
+//!   filled   [. . . 1 . ...]   bit n: slot n holds a value that the receiver has not fetched
 //!   slots     0 1 2 3 4
 //! ```
 //!
-//! 1. Who takes a bit out of `free` has the slot for itself, until it puts the bit into `filled`.
-//! 2. The receiver alone takes bits out of `filled`; their slots are its own until it puts the bits back into
-//!    `free`. So no slot is in both sets, and what is in neither is a sender's or the receiver's.
+//! 1. The sender that clears a bit of `free` owns the slot until it sets the bit in `filled`.
+//! 2. Only the receiver clears bits of `filled`; it owns their slots until it sets the bits in `free` again.
+//!    So no slot is in both sets, and a slot in neither set is owned by a sender or by the receiver.
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -24,7 +28,7 @@ use std::sync::Arc;
 use crate::sync::UnsafeCell;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Words of each set: as many as a sender should have to look at.
+/// Words of each set: as many as a sender should have to scan.
 const WORDS: usize = 4;
 
 /// The most values that one mailbox can hold: a bit each.
@@ -47,44 +51,45 @@ pub fn mailbox<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     (Sender(Arc::clone(&shared)), Receiver { shared, batch: [0; WORDS] })
 }
 
-/// The end that puts values in; any number of threads may have one.
+/// The sending end; any number of threads may have one.
 pub struct Sender<T>(Arc<Shared<T>>);
 
 impl<T: Send> Sender<T> {
-    /// Puts `value` in.
+    /// Puts `value` into a free slot.
     ///
     /// # Errors
-    /// The value itself, if every slot is taken.
+    /// The value itself, if no slot is free.
     pub fn send(&self, value: T) -> Result<(), T> {
         let Some((word, bit)) = self.claim() else { return Err(value) };
         self.0.slot(word, bit).with_mut(|slot| {
-            // SAFETY: the claim made the slot ours alone (rule 1); it holds no value, since the receiver has
-            // moved out the last one before it freed the slot (rule 2). The pointer comes from the cell.
+            // SAFETY: the claim made this sender the slot's only owner (rule 1). It holds no value: the
+            // receiver moved out the last one before it freed the slot (rule 2). The pointer comes from the
+            // cell.
             unsafe { (*slot).write(value) };
         });
-        // Release pairs with the Acquire in `Receiver::open`: who sees the bit sees the value.
+        // Release pairs with the Acquire in `Receiver::fetch_batch`: it sees the value with the bit.
         self.0.filled.0[word].fetch_or(bit, Ordering::Release);
         Ok(())
     }
 
-    /// How many slots are taken: what waits, and what is being put in.
+    /// The number of slots in use: queued values, and values that are being put in.
     pub fn len(&self) -> usize {
         let free = self.0.free.0.iter().map(|word| word.load(Ordering::Relaxed).count_ones());
         self.0.slots.len().saturating_sub(free.sum::<u32>() as usize)
     }
 
-    /// Whether no slot is taken.
+    /// Whether no slot is in use.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes a slot out of `free`. Each bit is tried once at most, so the loop is bounded.
+    /// Claims a free slot. Each bit is tried at most once, so the loop is bounded.
     fn claim(&self) -> Option<(usize, u64)> {
         for (word, free) in self.0.free.0.iter().enumerate() {
             let mut untried = free.load(Ordering::Relaxed);
             while untried != 0 {
                 let bit = untried & untried.wrapping_neg();
-                // Acquire pairs with the Release in `Receiver::pop`: the value that was there is moved out.
+                // Acquire pairs with the Release in `Receiver::pop_from_batch`: the old value is moved out.
                 let before = free.fetch_and(!bit, Ordering::Acquire);
                 if before & bit != 0 {
                     return Some((word, bit));
@@ -102,15 +107,15 @@ impl<T> Clone for Sender<T> {
     }
 }
 
-/// The end that takes values out.
+/// The receiving end.
 pub struct Receiver<T> {
     shared: Arc<Shared<T>>,
-    /// Bits taken out of `filled` whose values are not taken yet.
+    /// Bits fetched from `filled` whose values are not received yet.
     batch: [u64; WORDS],
 }
 
 impl<T: Send> Receiver<T> {
-    /// Takes a value out, if one is there.
+    /// Receives a value, if one is available.
     pub fn pop(&mut self) -> Option<T> {
         if self.batch == [0; WORDS] {
             self.fetch_batch();
@@ -118,15 +123,15 @@ impl<T: Send> Receiver<T> {
         self.pop_from_batch()
     }
 
-    /// Whether nothing waits. A sender may put something in right after.
+    /// Whether no value is queued. A sender may put one in right after.
     pub fn is_empty(&self) -> bool {
         self.batch == [0; WORDS] && self.shared.filled.0.iter().all(|word| word.load(Ordering::Relaxed) == 0)
     }
 
-    /// Takes over everything that waits.
+    /// Moves all bits of `filled` into the batch.
     fn fetch_batch(&mut self) {
         for (batch, filled) in self.batch.iter_mut().zip(&self.shared.filled.0) {
-            // A look before the swap: mostly nothing is there, and the line may stay where it is.
+            // A load before the swap: mostly the word is zero, and its cache line stays shared.
             if filled.load(Ordering::Relaxed) != 0 {
                 // Acquire pairs with the Release in `send`.
                 *batch = filled.swap(0, Ordering::Acquire);
@@ -141,11 +146,12 @@ impl<T> Receiver<T> {
         let bit = self.batch[word] & self.batch[word].wrapping_neg();
         self.batch[word] &= !bit;
         let value = self.shared.slot(word, bit).with(|slot| {
-            // SAFETY: the bit was in `filled`, so a sender has put a value in, and the slot is ours (rule 2);
-            // it is read once, since the bit is out of `opened` now, and not again before a sender wrote it.
+            // SAFETY: the bit was in `filled`, so a sender has put a value in, and the receiver owns the slot
+            // (rule 2). The value is read once: the bit is no longer in `batch`, and returns there only after
+            // a sender has written the slot again.
             unsafe { (*slot).assume_init_read() }
         });
-        // Release pairs with the Acquire in `claim`: our read is over before the slot is written anew.
+        // Release pairs with the Acquire in `claim`: the read is complete before a sender writes the slot.
         self.shared.free.0[word].fetch_or(bit, Ordering::Release);
         Some(value)
     }
@@ -153,7 +159,7 @@ impl<T> Receiver<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        // What was opened is in neither set, so nobody else would find it.
+        // Slots of the batch are in neither set, so the drop of `Shared` would not find them.
         while self.batch != [0; WORDS] {
             drop(self.pop_from_batch());
         }
@@ -181,8 +187,8 @@ impl<T> Drop for Shared<T> {
                 let bit = filled & filled.wrapping_neg();
                 filled &= !bit;
                 self.slot(word, bit).with_mut(|slot| {
-                    // SAFETY: the bit says that a value is there; nobody else is left (`&mut self`), and each
-                    // bit is looked at once.
+                    // SAFETY: the bit says that the slot holds a value; `&mut self` excludes other threads,
+                    // and each bit is visited once.
                     unsafe { (*slot).assume_init_drop() };
                 });
             }
@@ -190,11 +196,11 @@ impl<T> Drop for Shared<T> {
     }
 }
 
-// SAFETY: the cells are the only part that is not `Sync` by itself; rules 1 and 2 give each slot one user at
-// a time, and values cross threads, hence `T: Send`. No reference to a `T` is given to two threads.
+// SAFETY: the cells are the only part that is not `Sync` by itself; rules 1 and 2 give each slot one owner at
+// a time, and values cross threads, hence `T: Send`. No two threads have a reference to the same `T`.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
-/// A line of the cache for each value: who fills one slot does not disturb who fills the next.
+/// One cache line per slot, against false sharing between senders of neighbouring slots.
 #[repr(align(64))]
 struct Slot<T>(UnsafeCell<MaybeUninit<T>>);
 
@@ -212,7 +218,7 @@ mod tests {
         for capacity in [1, 63, 64, 65, CAPACITY_MAX] {
             let (sender, mut receiver) = mailbox(capacity);
             assert!(sender.is_empty() && receiver.is_empty());
-            (0..capacity).for_each(|value| sender.send(value).expect("there is room"));
+            (0..capacity).for_each(|value| sender.send(value).expect("a slot is free"));
             assert_eq!(sender.send(999), Err(999));
             assert_eq!(sender.len(), capacity);
             let received: HashSet<usize> = std::iter::from_fn(|| receiver.pop()).collect();
@@ -226,10 +232,10 @@ mod tests {
     #[test]
     fn queued_values_precede_later_ones() {
         let (sender, mut receiver) = mailbox(4);
-        (1..=3).for_each(|value| sender.send(value).expect("there is room"));
-        // Its slot is the lowest, and free again: what is put there must not overtake 2 and 3.
+        (1..=3).for_each(|value| sender.send(value).expect("a slot is free"));
+        // Its slot is the lowest, and free again: the next value there must not overtake 2 and 3.
         assert_eq!(receiver.pop(), Some(1));
-        sender.send(4).expect("there is room");
+        sender.send(4).expect("a slot is free");
         assert!(!receiver.is_empty());
         assert_eq!(std::iter::from_fn(|| receiver.pop()).collect::<Vec<_>>(), [2, 3, 4]);
     }
@@ -239,7 +245,7 @@ mod tests {
         let value = Arc::new(());
         let (sender, mut receiver) = mailbox(8);
         (0..5).for_each(|_| assert!(sender.send(Arc::clone(&value)).is_ok()));
-        // One is taken; three are opened and left; the fifth is seen by nobody.
+        // The receiver pops one value and drops the four others of the batch.
         drop(receiver.pop());
         drop((sender, receiver));
         assert_eq!(Arc::strong_count(&value), 1);

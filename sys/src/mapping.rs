@@ -1,10 +1,12 @@
-//! Memory that outlives the process: a file mapped and shared, seen as 64-bit words.
+//! Memory that outlives the process: a file in a shared mapping, as 64-bit atomic words.
 //!
-//! Promises: a word that was stored is in the file's pages however the process ends, `kill -9` included, for
-//! the pages are the kernel's; the whole file is allocated before it is mapped, so that no store meets a full
-//! file system; words are atomic, so that any process may look at any time. Leaves to others: what the words
-//! mean, and in which order they are stored. (Release keeps the program's order, and a killed thread has
-//! done everything before the instruction at which it was stopped and nothing after.)
+//! Guarantees: a stored word is in the file's pages however the process ends, also by SIGKILL, because the
+//! pages belong to the kernel. The whole file is allocated before it is mapped, so no store finds the file
+//! system full. Words are atomic, so any process may read at any time.
+//!
+//! Not handled here: the meaning of the words, and the order of the stores. (Release keeps the program's
+//! order; a killed thread has executed every instruction before the one at which it was stopped, and none
+//! after.)
 
 use std::fs::File;
 use std::io;
@@ -21,18 +23,18 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of a word.
 pub const WORD_BYTES: usize = size_of::<u64>();
 
-/// Words that this process stores and others may read.
+/// Words that this process stores and other processes may read.
 #[derive(Debug)]
 pub struct SharedWords(Words);
 
 #[derive(Debug)]
 enum Words {
     Mapped(Pages),
-    /// Ends with the process: for tests and simulations.
+    /// Lost with the process: for tests and simulations.
     Heap(Box<[AtomicU64]>),
 }
 
-/// Words that another process stores.
+/// A read-only view of words that another process stores.
 #[derive(Debug)]
 pub struct SharedView(Pages);
 
@@ -44,10 +46,11 @@ struct Pages {
 }
 
 impl SharedWords {
-    /// Maps `words` words of `file`, which grows to that size, all of it allocated and present in memory.
+    /// Maps `words` words of `file` after allocating them on disk (fallocate), with all pages present
+    /// (`MAP_POPULATE`).
     ///
     /// # Errors
-    /// `ENOSPC` where the file system has no room, `EOPNOTSUPP` where it cannot allocate ahead.
+    /// `ENOSPC` on a full file system, `EOPNOTSUPP` where it has no fallocate.
     pub fn of_file(file: &File, words: usize) -> io::Result<SharedWords> {
         let bytes = words * WORD_BYTES;
         fallocate(file, FallocateFlags::empty(), 0, bytes as u64)?;
@@ -55,7 +58,7 @@ impl SharedWords {
         Ok(SharedWords(Words::Mapped(Pages::map(file, bytes, access, MapFlags::POPULATE)?)))
     }
 
-    /// Words that no file keeps.
+    /// Words on the heap, without a file.
     pub fn in_memory(words: usize) -> SharedWords {
         SharedWords(Words::Heap((0..words).map(|_| AtomicU64::new(0)).collect()))
     }
@@ -67,8 +70,8 @@ impl SharedWords {
             #[cfg(any(loom, shuttle))]
             Words::Mapped(_) => panic_on_mapped_words(),
             // SAFETY: the mapping is valid for reads and writes of `bytes` bytes until it is dropped, is
-            // aligned to a page, and every access by this process goes through these atomics; what other
-            // processes do to the file's pages is a race of whole words, which atomics permit.
+            // aligned to a page, and every access by this process goes through these atomics. Stores of other
+            // processes into the file's pages race in whole words, which atomics permit.
             #[cfg(not(any(loom, shuttle)))]
             Words::Mapped(pages) => unsafe {
                 slice::from_raw_parts(pages.start.as_ptr().cast::<AtomicU64>(), pages.bytes / WORD_BYTES)
@@ -76,15 +79,15 @@ impl SharedWords {
         }
     }
 
-    /// The words as they are now. Under `shuttle` all of them at one instant, as a kill would leave them.
+    /// A copy of the words. Under `shuttle` all of them are of one instant, as after a kill.
     pub fn snapshot(&self) -> Vec<u64> {
         self.words().iter().map(load).collect()
     }
 
-    /// Keeps the pages in memory, so that no store waits for one to be read back from swap.
+    /// Locks the pages in memory (mlock), so that no store waits for swap.
     ///
     /// # Errors
-    /// `ENOMEM` or `EPERM` beyond `RLIMIT_MEMLOCK`; the words can be used all the same.
+    /// `ENOMEM` or `EPERM` beyond `RLIMIT_MEMLOCK`; the words stay usable.
     pub fn lock(&self) -> io::Result<()> {
         match &self.0 {
             Words::Mapped(pages) => pages.lock(),
@@ -93,15 +96,15 @@ impl SharedWords {
     }
 }
 
-/// Flags for opening a file of which nobody knows what it is: no link is followed, no pipe waited for, and no
-/// terminal becomes ours.
+/// Flags for opening a path of unknown type: open(2) follows no link, waits for no writer of a FIFO, and
+/// makes no terminal the controlling one.
 pub const OPEN_PLAIN: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
 
-/// What opening a symbolic link with these flags fails with.
+/// The errno of opening a symbolic link with these flags.
 pub const IS_LINK: i32 = libc::ELOOP;
 
-/// Has the file grow to a length of `bytes` and takes the room for it on its disk. Where the file system
-/// cannot take room ahead it is the length alone, and writing will tell.
+/// Extends the file to a length of `bytes` and allocates them on disk (fallocate). Without fallocate it sets
+/// the length only, and a later write may fail with ENOSPC.
 ///
 /// # Errors
 /// `ENOSPC`.
@@ -112,8 +115,7 @@ pub fn allocate(file: &File, bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Asks the CPU to bring `word`'s cache line near. A hint: it changes nothing but the time that
-/// the next access takes.
+/// Prefetches `word`'s cache line. A hint: it changes only the time of the next access.
 pub fn prefetch(word: &AtomicU64) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch reads nothing that the program sees, and writes nothing.
@@ -125,25 +127,25 @@ pub fn prefetch(word: &AtomicU64) {
     let _ = word;
 }
 
-/// Whether `file` lies on a tmpfs: in the kernel's memory, and on no disk.
+/// Whether `file` is on a tmpfs: in memory, and on no disk.
 pub fn is_in_memory(file: &File) -> bool {
     /// `statfs(2)`.
     const TMPFS_MAGIC: u64 = 0x0102_1994;
     fstatfs(file).is_ok_and(|stat| stat.f_type as u64 == TMPFS_MAGIC)
 }
 
-/// Has a store into a mapping of `file`, which is new and empty, never take room from its disk once its own
-/// is allocated.
+/// Ensures that stores into a mapping of `file`, which is new and empty, need no further disk space once it
+/// is allocated. On btrfs this turns copy-on-write off for the file.
 ///
 /// # Errors
-/// Its file system writes each page to another place: a store could fail, by SIGBUS, where the disk is
-/// full. On btrfs that can be turned off for a file.
+/// `Unsupported` on another copy-on-write or log-structured file system: it writes each page to a new block,
+/// so that a store could fail, by SIGBUS, on a full disk.
 pub fn keep_in_place(file: &File) -> io::Result<()> {
-    /// `statfs(2)`, and the sources of those that it does not list.
+    /// Source: `statfs(2)`, and the file systems' own code for those that it does not list.
     const BTRFS_MAGIC: u64 = 0x9123_683e;
     const COPY_ON_WRITE: [(u64, &str); 4] =
         [(0x2fc1_2fc1, "zfs"), (0xca45_1a4e, "bcachefs"), (0xf2f5_2010, "f2fs"), (0x3434, "nilfs")];
-    // Of as many bits as `f_type` has on machines of 32.
+    // Only the 32 bits that `f_type` has on 32-bit machines.
     let fs_type = fstatfs(file)?.f_type as u64 & 0xffff_ffff;
     if fs_type == BTRFS_MAGIC {
         let flags = ioctl_getflags(file)?;
@@ -160,28 +162,28 @@ pub fn keep_in_place(file: &File) -> io::Result<()> {
 
 #[cfg(not(shuttle))]
 fn load(word: &AtomicU64) -> u64 {
-    // Acquire pairs with the Release stores of whoever counts.
+    // Acquire pairs with the Release stores of the thread that owns the word.
     word.load(Ordering::Acquire)
 }
 
 #[cfg(shuttle)]
 fn load(word: &AtomicU64) -> u64 {
-    // SAFETY: a load that is no switch to another thread; shuttle runs one of them at a time, so nobody
-    // stores meanwhile.
+    // SAFETY: this load is no scheduling point. shuttle runs one thread at a time, so no other thread stores
+    // meanwhile.
     unsafe { word.raw_load() }
 }
 
-/// The atomics of model checkers are larger than a word: what they explore uses the heap.
+/// The atomics of model checkers are larger than a word and cannot overlay a mapping: models use the heap.
 #[cfg(any(loom, shuttle))]
 fn panic_on_mapped_words() -> ! {
-    panic!("a file cannot be mapped in a model")
+    panic!("a model must use SharedWords::in_memory, not a mapped file")
 }
 
 impl SharedView {
-    /// Maps what `file` holds, for reading. Whoever writes the file must not shorten it.
+    /// Maps the whole of `file`, for reading. No process may shorten the file meanwhile.
     ///
     /// # Errors
-    /// The file cannot be mapped; an empty one neither.
+    /// The file cannot be mapped, or is empty.
     pub fn of_file(file: &File) -> io::Result<SharedView> {
         let bytes = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
         let bytes = bytes / WORD_BYTES * WORD_BYTES;
@@ -193,7 +195,7 @@ impl SharedView {
         self.0.bytes / WORD_BYTES
     }
 
-    /// Whether there is none.
+    /// Whether it has no words.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -202,7 +204,7 @@ impl SharedView {
     pub fn word(&self, index: usize) -> u64 {
         assert!(index < self.len(), "word {index} of {}", self.len());
         // SAFETY: the index is within the mapping, which is readable until it is dropped and aligned to a
-        // page. The atomic is only loaded from, which a read-only page permits.
+        // page. The atomic is only loaded, which a read-only page permits.
         let word = unsafe { &*self.0.start.as_ptr().add(index).cast::<std::sync::atomic::AtomicU64>() };
         // Acquire pairs with the Release stores of the process that owns the words.
         word.load(Ordering::Acquire)
@@ -211,14 +213,14 @@ impl SharedView {
 
 impl Pages {
     fn map(file: impl AsFd, bytes: usize, access: ProtFlags, more: MapFlags) -> io::Result<Pages> {
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps no other mapping.
         let start = unsafe { mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED | more, file, 0)? };
-        let start = NonNull::new(start.cast()).expect("the kernel maps nothing at address zero unasked");
+        let start = NonNull::new(start.cast()).expect("mmap without MAP_FIXED never returns address zero");
         Ok(Pages { start, bytes })
     }
 
     fn lock(&self) -> io::Result<()> {
-        // SAFETY: the range is our mapping.
+        // SAFETY: the range is this mapping.
         unsafe { mlock(self.start.as_ptr().cast(), self.bytes)? };
         Ok(())
     }
@@ -226,12 +228,12 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the range is our mapping, and no borrow of it outlives its owner.
+        // SAFETY: the range is this mapping, and no borrow of it outlives its owner.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
-// SAFETY: the pages are only accessed as atomics, and unmapped once, by whoever drops the owner.
+// SAFETY: the pages are only accessed as atomics, and the drop of the one owner unmaps them once.
 unsafe impl Send for Pages {}
 // SAFETY: as above: shared access is atomic.
 unsafe impl Sync for Pages {}

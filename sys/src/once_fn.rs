@@ -1,32 +1,32 @@
-//! A closure that is called once, on whatever thread, without an allocation if it is small.
+//! A closure that is called once, on any thread, without an allocation if it is small.
 //!
-//! Promises: what takes up to eight words, one of which may be our own, lies in the value itself, more in a
-//! box; one that is dropped drops what it holds. Leaves to others: calling it.
+//! Guarantees: captures of up to eight words, one of which may be this file's `Option`, lie in the value
+//! itself, larger ones in a box. Dropping the closure uncalled drops its captures.
 //!
-//! What one thread allocates and another frees costs more than both calls: the second thread's allocator
-//! keeps the memory and hands it out again, and whatever grows from there grows in the first one's arena,
-//! under its lock (glibc's per-thread cache does so).
+//! A block that one thread allocates and another frees costs more than both calls. The second thread's
+//! allocator caches the block and reuses it, and growing it later takes the lock of the first thread's arena
+//! (glibc's per-thread cache does so).
 
 use smallbox::space::S8;
 use smallbox::{SmallBox, smallbox};
 
-/// See the file's header.
+/// An inline or boxed `FnOnce(A) -> R` that may move to another thread.
 pub struct OnceFn<A, R>(SmallBox<dyn FnMut(A) -> R + Send, S8>);
 
 impl<A: 'static, R: 'static> OnceFn<A, R> {
-    /// Keeps `call` for later.
+    /// Stores `call`.
     pub fn new(call: impl FnOnce(A) -> R + Send + 'static) -> Self {
-        // A closure behind a pointer cannot be moved out, and so not be called by value.
+        // A closure behind a pointer cannot be moved out and called by value: hence the `Option`.
         let mut call = Some(call);
-        Self(smallbox!(move |argument| call.take().expect("it is called once")(argument)))
+        Self(smallbox!(move |argument| call.take().expect("`OnceFn::call` consumes it")(argument)))
     }
 
-    /// Calls it, in the thread of the caller.
+    /// Calls the closure on the calling thread.
     pub fn call(mut self, argument: A) -> R {
         (self.0)(argument)
     }
 
-    /// Whether it needed no allocation.
+    /// Whether the closure lies in the value itself, without an allocation.
     pub fn is_inline(&self) -> bool {
         !self.0.is_heap()
     }
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    /// Its size is that of the bytes, of an Arc and of the Option around both.
+    /// A closure of the size of the bytes, an Arc, and the Option around both.
     fn capturing<const BYTES: usize>(held: Arc<()>) -> OnceFn<u8, usize> {
         let bytes = [1; BYTES];
         OnceFn::new(move |argument| {

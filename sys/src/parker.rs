@@ -1,10 +1,11 @@
-//! The sleep of one thread, and the token that ends it.
+//! A parker: one thread sleeps until another one sets its token.
 //!
-//! Promises: a token that is given is taken once, whether it came before the sleep or during it; to give it
-//! is one atomic exchange, and a system call only when the thread sleeps; it takes no lock. Leaves to others:
-//! who gives it, and that one thread only sleeps here.
+//! Guarantees: a token is consumed once, whether it is set before the sleep or during it. Setting it takes no
+//! lock: it is one atomic exchange, and a futex wake only when the thread sleeps.
 //!
-//! `std::thread::park` is the same, with one token for each thread, which any library may give and take.
+//! Not handled here: a second thread that parks on the same parker; the caller must not let it.
+//!
+//! `std::thread::park` is the same with one token per thread, which any library may set and consume.
 
 #[cfg(not(any(loom, shuttle)))]
 pub use futex::Parker;
@@ -24,7 +25,7 @@ mod futex {
     const TOKEN: u32 = 1;
     const ASLEEP: u32 = 2;
 
-    /// See the file's header.
+    /// A one-token semaphore for one waiting thread, on a futex.
     #[derive(Debug, Default)]
     pub struct Parker(AtomicU32);
 
@@ -34,20 +35,20 @@ mod futex {
             Parker::default()
         }
 
-        /// Takes the token, and sleeps until there is one.
+        /// Consumes the token; sleeps until there is one.
         pub fn park(&self) {
             let had_token = self.park_until(Nanos::NEVER);
-            debug_assert!(had_token, "that moment never comes");
+            debug_assert!(had_token, "a wait without deadline ends by a token only");
         }
 
-        /// As [`Parker::park`], for at most so long; whether there was a token.
+        /// As [`Parker::park`], for at most `span`; returns whether there was a token.
         pub fn park_for(&self, span: Duration) -> bool {
             self.park_until(monotonic() + span)
         }
 
         fn park_until(&self, deadline: Nanos) -> bool {
             loop {
-                // Acquire pairs with the Release of `unpark`: what was done before it is seen here.
+                // Acquire pairs with the Release of `unpark`: writes before it are visible here.
                 if self.0.swap(EMPTY, Ordering::Acquire) == TOKEN {
                     return true;
                 }
@@ -56,14 +57,14 @@ mod futex {
                     return false;
                 }
                 if self.0.compare_exchange(EMPTY, ASLEEP, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-                    // Whatever ends it (a token, a signal, the time), the next turn looks again.
+                    // Whatever ends the wait (a token, a signal, the timeout), the next pass checks again.
                     let _ =
                         futex::wait(&self.0, Flags::PRIVATE, ASLEEP, timeout(deadline, remaining).as_ref());
                 }
             }
         }
 
-        /// Gives the token; one that was given already is the same.
+        /// Sets the token; setting it again before it is consumed changes nothing.
         pub fn unpark(&self) {
             if self.0.swap(TOKEN, Ordering::Release) == ASLEEP {
                 let _ = futex::wake(&self.0, Flags::PRIVATE, 1);
@@ -86,7 +87,7 @@ mod model {
 
     use crate::sync::{Condvar, Mutex};
 
-    /// See the file's header.
+    /// A one-token semaphore for one waiting thread, on a condition variable.
     #[derive(Debug, Default)]
     pub struct Parker {
         has_token: Mutex<bool>,
@@ -99,7 +100,7 @@ mod model {
             Parker::default()
         }
 
-        /// Takes the token, and sleeps until there is one.
+        /// Consumes the token; sleeps until there is one.
         pub fn park(&self) {
             let mut has_token = self.has_token.lock().unwrap_or_else(PoisonError::into_inner);
             while !*has_token {
@@ -108,13 +109,13 @@ mod model {
             *has_token = false;
         }
 
-        /// Takes the token if there is one; in a model time passes at once.
+        /// Consumes the token if there is one; in a model the timeout passes at once.
         pub fn park_for(&self, _span: Duration) -> bool {
             crate::sync::thread::yield_now();
             std::mem::take(&mut *self.has_token.lock().unwrap_or_else(PoisonError::into_inner))
         }
 
-        /// Gives the token; one that was given already is the same.
+        /// Sets the token; setting it again before it is consumed changes nothing.
         pub fn unpark(&self) {
             *self.has_token.lock().unwrap_or_else(PoisonError::into_inner) = true;
             self.token_set.notify_one();

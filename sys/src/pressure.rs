@@ -1,12 +1,15 @@
-//! What threads of this process waited for, and what kept the whole machine from running them.
+//! Samples of pressure: how long threads waited for a CPU, and what slowed the whole machine.
 //!
-//! Promises: a sample costs microseconds for each of its files and asks no thread anything; the
-//! files stay open, so that it is also taken where no descriptor is left. Leaves to others: what is too
-//! much (`gateway::pressure`, the lab).
+//! Guarantees: a sample costs microseconds for each of its files and involves no other thread. The files stay
+//! open, so that a sample works even without a free descriptor.
+//!
+//! Not handled here: thresholds (`gateway::pressure`, the lab).
 //!
 //! ```text
-//!   stall.rs       work that waited for CPU, disk or memory (PSI)   ticks.rs  what the hypervisor took
-//!   throttling.rs  what a control group's quota took   queues.rs  connections that found no room to wait
+//!   stall.rs         work that waited for CPU, disk or memory (PSI)
+//!   ticks.rs         CPU time that the hypervisor took
+//!   throttling.rs    CPU time that a control group's quota took
+//!   listen_drops.rs  connections dropped at listening sockets
 //! ```
 
 use std::fs::File;
@@ -28,18 +31,19 @@ use crate::clock::Nanos;
 use crate::limits::ProcRoot;
 use crate::thread::RunTime;
 
-/// The longest beginning of a file that holds what is read of it: the first line of `/proc/stat`, a
-/// `cpu.stat`, the first two lines of `/proc/net/netstat` (3 KB on Linux 6.18).
+/// Bytes read from the beginning of each file. The longest needed parts are the first line of `/proc/stat`, a
+/// `cpu.stat`, and the first two lines of `/proc/net/netstat` (3 KB on Linux 6.18).
 const FILE_BYTES_MAX: usize = 8 * 1024;
 
-/// Takes samples of the pressure on some threads and on the machine.
+/// Samples the pressure on some threads and on the machine.
 #[derive(Debug)]
 pub struct Sampler {
     threads: Vec<ProcFile>,
     stalls: [ProcFile; Resource::ALL.len()],
     ticks: ProcFile,
     listen_drops: ProcFile,
-    /// One for each of our control groups: as of the sampler's beginning, if the process is moved.
+    /// One for each of our control groups at the sampler's creation; it does not follow the process into
+    /// another group.
     throttling: Vec<ProcFile>,
     last: Option<(Nanos, Totals)>,
 }
@@ -58,7 +62,7 @@ impl Sampler {
         }
     }
 
-    /// The pressure at `now`, and since the last sample; in the first one nothing has happened yet.
+    /// The pressure at `now`, and since the last sample; the first sample has zero deltas.
     pub fn sample(&mut self, now: Nanos) -> Pressure {
         let totals = Totals {
             threads: self.threads.iter().map(|file| RunTime::parse(&file.text()?)).collect(),
@@ -95,34 +99,34 @@ struct Totals {
     throttling: Option<Throttling>,
 }
 
-/// Something that only grows.
+/// The value and the growth of a counter.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Delta<T> {
-    /// Since it began to count.
+    /// Since the counter's start.
     pub total: T,
     /// Since the last sample.
     pub added: T,
 }
 
-/// A sample; what the machine does not tell is none.
+/// A sample; values that the machine does not report are `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pressure {
-    /// Since the last sample.
+    /// The time since the last sample.
     pub span: Duration,
-    /// One for each thread, in the order in which they were given; none for one that has ended.
+    /// One for each thread, in the order of the ids; `None` for an ended thread.
     pub threads: Vec<Option<Delta<RunTime>>>,
     /// One for each of [`Resource::ALL`].
     pub stalls: [Option<Stall>; Resource::ALL.len()],
-    /// CPU time of the machine, and what the hypervisor withheld of it.
+    /// CPU time of the machine, and the part that the hypervisor withheld.
     pub ticks: Option<Delta<CpuTicks>>,
-    /// Connections that found no room to wait, of all programs in this network namespace.
+    /// Connections dropped at the listening sockets of all programs in this network namespace.
     pub drops: Option<Delta<ListenDrops>>,
-    /// What quotas of control groups did to us.
+    /// Throttling of our control groups by their quotas.
     pub throttling: Option<Delta<Throttling>>,
 }
 
 impl Pressure {
-    /// The greatest share of the span that one of the threads was ready and had no CPU, 0 to 1.
+    /// The greatest share of the span for which one of the threads was ready and had no CPU, 0 to 1.
     pub fn delay_share_max(&self) -> f64 {
         let delays = self.threads.iter().flatten().map(|run| run.added.delay);
         let longest = delays.max().unwrap_or_default();
@@ -130,14 +134,14 @@ impl Pressure {
     }
 }
 
-/// What is read for the first time has grown by nothing yet.
+/// A counter that is read for the first time has a delta of zero.
 fn delta<T: Copy>(now: Option<T>, earlier: Option<T>, since: fn(T, T) -> T) -> Option<Delta<T>> {
     let total = now?;
     Some(Delta { total, added: since(total, earlier.unwrap_or(total)) })
 }
 
-/// A file of the kernel's that stays open: each read from its beginning makes its text anew. That costs a
-/// quarter of opening it again (0.5 us instead of 2 for `schedstat`).
+/// A kernel file that stays open: each read from its beginning makes the kernel generate the text again.
+/// That costs a quarter of opening it again (0.5 us instead of 2 for `schedstat`).
 #[derive(Debug)]
 struct ProcFile(Option<File>);
 
@@ -146,7 +150,7 @@ impl ProcFile {
         ProcFile(File::open(root.path(path)).ok())
     }
 
-    /// None for a file that is not there, or whose thread has ended.
+    /// `None` for a missing file, or one of an ended thread.
     fn text(&self) -> Option<String> {
         let mut buffer = [0; FILE_BYTES_MAX];
         let count = self.0.as_ref()?.read_at(&mut buffer, 0).ok()?;

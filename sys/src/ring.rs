@@ -1,24 +1,25 @@
-//! A ring with one producer and one consumer.
+//! A ring buffer with one producer and one consumer.
 //!
-//! Promises: [`Producer::push`] and [`Consumer::drain`] are wait-free: no lock, no loop that depends on
-//! the other end, no system call; a full ring says so at once and takes nothing. Values arrive in the
-//! order of their pushes, each once. Leaves to others: what to do when full, and waking a
-//! consumer that sleeps (see `parking.rs`).
+//! Guarantees: [`Producer::push`] and [`Consumer::drain`] are wait-free: no lock, no loop that depends on the
+//! other end, no system call. A push to a full ring fails at once. Values arrive once each, in the order of
+//! their pushes.
+//!
+//! Not handled here: a full ring, and waking a sleeping consumer (see `parking.rs`).
 //!
 //! Shared state, and its rules (the code cites them):
 //!
 //! ```text
-//!            taken                pushed
+//!            popped               pushed
 //!              |                    |
 //!   slots  . . [n] [n+1] ... [m-1]  . . .       value n lies in slot n & (capacity - 1)
-//!              '-- the consumer's --'  '-- the producer's: [m, taken + capacity)
+//!              '-- the consumer's --'  '-- the producer's: [m, popped + capacity)
 //! ```
 //!
-//! 1. `pushed` is stored by the producer alone, `taken` by the consumer alone; both count values since
-//!    the start and wrap. `taken <= pushed <= taken + capacity`.
-//! 2. The producer touches a slot only while it lies outside `[taken, pushed)`, the consumer only while
-//!    it lies inside. Each end keeps its own last sight of the other's counter, which can only be too
-//!    low, so that the common case reads no cache line that the other end writes.
+//! 1. Only the producer stores `pushed`, only the consumer stores `popped`; both count values since the start
+//!    and wrap. `popped <= pushed <= popped + capacity`.
+//! 2. The producer accesses a slot only while it lies outside `[popped, pushed)`, the consumer only while it
+//!    lies inside. Each end caches the other's counter as last read. The cached value can only be too low, so
+//!    the common case reads no cache line that the other end writes.
 
 use std::error::Error;
 use std::fmt;
@@ -28,8 +29,8 @@ use crate::sync::UnsafeCell;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// Makes a ring for `capacity` values, and returns its two ends. Each slot begins with `fill`, which is
-/// written here, so that no push ever waits for the kernel to find a page: not all of its bytes may be zero,
-/// since zeroes could come from the allocator as pages that do not exist yet.
+/// written here: then no push causes a page fault. `fill` must not be all zero bytes, because the allocator
+/// may provide zeroes as pages that are not mapped yet.
 ///
 /// Panics unless `capacity` is a power of two.
 pub fn ring<T: Copy + Send>(capacity: usize, fill: T) -> (Producer<T>, Consumer<T>) {
@@ -41,7 +42,7 @@ pub fn ring<T: Copy + Send>(capacity: usize, fill: T) -> (Producer<T>, Consumer<
     (producer, Consumer { shared, popped: 0, pushed_seen: 0 })
 }
 
-/// The ring had no free slot: the value was not taken, and stays with the caller.
+/// The ring has no free slot; the value was not pushed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Full;
 
@@ -53,48 +54,48 @@ impl fmt::Display for Full {
 
 impl Error for Full {}
 
-/// The end that puts values in.
+/// The producing end.
 pub struct Producer<T> {
     shared: Arc<Shared<T>>,
     /// Equal to the shared counter, which only this end stores.
     pushed: usize,
-    /// `taken` when last read. taken_seen <= taken (rule 2)
+    /// `popped` when last read. popped_seen <= popped (rule 2)
     popped_seen: usize,
 }
 
 impl<T: Copy + Send> Producer<T> {
-    /// Puts a copy of `value` in, or changes nothing if the ring is [`Full`].
+    /// Pushes a copy of `value`, or changes nothing if the ring is [`Full`].
     pub fn push(&mut self, value: &T) -> Result<(), Full> {
         self.push_over(|slot| *slot = *value)
     }
 
-    /// Has `write` make a value of an old one, for values of which only a part is in use: memory that it does
-    /// not touch need not come into the CPU's caches. Changes nothing if the ring is [`Full`].
+    /// Pushes a value by calling `write` on the slot's old value. For values of which only a part is in use:
+    /// untouched memory need not enter the CPU's caches. Changes nothing if the ring is [`Full`].
     pub fn push_over(&mut self, write: impl FnOnce(&mut T)) -> Result<(), Full> {
         let capacity = self.shared.slots.len();
         if self.pushed.wrapping_sub(self.popped_seen) == capacity {
-            // Acquire pairs with the Release of `taken` in `drain`: the consumer has read the slots
-            // below it before we write them anew.
+            // Acquire pairs with the Release of `popped` in `drain`: the consumer has read the slots below
+            // it before the producer overwrites them.
             self.popped_seen = self.shared.popped.0.load(Ordering::Acquire);
             if self.pushed.wrapping_sub(self.popped_seen) == capacity {
                 return Err(Full);
             }
         }
         self.shared.slot(self.pushed).with_mut(|slot| {
-            // SAFETY: `pushed - taken < capacity`, so the slot lies outside `[taken, pushed)` and is
+            // SAFETY: `pushed - popped < capacity`, so the slot lies outside `[popped, pushed)` and is
             // the producer's (rule 2); `&mut self` makes this the only producer. The pointer comes
             // from the cell, which holds a value, and the reference ends with the call.
             write(unsafe { &mut *slot });
         });
         self.pushed = self.pushed.wrapping_add(1);
-        // Release pairs with the Acquire of `pushed` in `Consumer::look`: who sees the counter sees
-        // the value.
+        // Release pairs with the Acquire of `pushed` in `Consumer::load_pushed`: it sees the value with
+        // the counter.
         self.shared.pushed.0.store(self.pushed, Ordering::Release);
         Ok(())
     }
 }
 
-/// The end that takes values out.
+/// The consuming end.
 pub struct Consumer<T> {
     shared: Arc<Shared<T>>,
     /// Equal to the shared counter, which only this end stores.
@@ -104,9 +105,9 @@ pub struct Consumer<T> {
 }
 
 impl<T: Copy + Send> Consumer<T> {
-    /// Shows at most `max` values to `each`, oldest first, takes them out, and returns their number.
+    /// Passes at most `max` values to `each`, oldest first, removes them, and returns their number.
     ///
-    /// If `each` panics, nothing has been taken out: the next drain shows the same values again.
+    /// If `each` panics, no value is removed: the next drain passes the same values again.
     pub fn drain(&mut self, max: usize, mut each: impl FnMut(&T)) -> usize {
         let mut available = self.pushed_seen.wrapping_sub(self.popped);
         if available < max {
@@ -116,31 +117,31 @@ impl<T: Copy + Send> Consumer<T> {
         let count = available.min(max);
         for offset in 0..count {
             self.shared.slot(self.popped.wrapping_add(offset)).with(|slot| {
-                // SAFETY: the slot lies in `[taken, pushed)`, so it is the consumer's (rule 2);
+                // SAFETY: the slot lies in `[popped, pushed)`, so it is the consumer's (rule 2);
                 // `&mut self` makes this the only consumer, and the reference ends with the call,
-                // before `taken` moves.
+                // before `popped` moves.
                 each(unsafe { &*slot });
             });
         }
         self.popped = self.popped.wrapping_add(count);
-        // Release pairs with the Acquire of `taken` in `push`: our reads are over before the producer
-        // writes these slots anew.
+        // Release pairs with the Acquire of `popped` in `push_over`: the reads are complete before the
+        // producer overwrites these slots.
         self.shared.popped.0.store(self.popped, Ordering::Release);
         count
     }
 
-    /// The number of values that wait. The producer may push more at any time.
+    /// The number of queued values. The producer may push more at any time.
     pub fn len(&self) -> usize {
         self.load_pushed().wrapping_sub(self.popped)
     }
 
-    /// Whether nothing waits. The producer may push right after.
+    /// Whether no value is queued. The producer may push right after.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     fn load_pushed(&self) -> usize {
-        // Acquire pairs with the Release of `pushed` in `push`.
+        // Acquire pairs with the Release of `pushed` in `push_over`.
         self.shared.pushed.0.load(Ordering::Acquire)
     }
 }
@@ -158,9 +159,9 @@ impl<T> Shared<T> {
     }
 }
 
-// SAFETY: the cells are the only part that is not `Sync` by itself. `Producer` and `Consumer` are the
-// only users, one of each exists, and rule 2 keeps them on different slots; values cross threads,
-// hence `T: Send`. No reference to a `T` is given to two threads.
+// SAFETY: the cells are the only part that is not `Sync` by itself. Only `Producer` and `Consumer` access
+// them, one of each exists, and rule 2 keeps them on different slots; values cross threads, hence `T: Send`.
+// No two threads have a reference to the same `T`.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
 /// Alone on its cache line, and on the neighbour that x86-64 prefetches with it.
@@ -183,7 +184,7 @@ mod tests {
         for capacity in [1, 2, 4, 64] {
             let (mut producer, mut consumer) = ring(capacity, u32::MAX);
             let expected: Vec<u32> = (0..capacity as u32).collect();
-            expected.iter().for_each(|value| producer.push(value).expect("there is room"));
+            expected.iter().for_each(|value| producer.push(value).expect("a slot is free"));
             assert_eq!(producer.push(&99), Err(Full));
             assert_eq!(consumer.len(), capacity);
             assert_eq!(drained(&mut consumer, usize::MAX), expected);
@@ -197,7 +198,7 @@ mod tests {
     fn push_over_starts_from_the_old_value() {
         let (mut producer, mut consumer) = ring(2, [7, 7]);
         for value in 0..4 {
-            producer.push_over(|slot| slot[0] = value).expect("there is room");
+            producer.push_over(|slot| slot[0] = value).expect("a slot is free");
             assert_eq!(consumer.drain(1, |slot| assert_eq!(*slot, [value, 7])), 1);
         }
     }
@@ -205,7 +206,7 @@ mod tests {
     #[test]
     fn drain_stops_at_its_maximum() {
         let (mut producer, mut consumer) = ring(8, u32::MAX);
-        (0..5).for_each(|value| producer.push(&value).expect("there is room"));
+        (0..5).for_each(|value| producer.push(&value).expect("a slot is free"));
         assert_eq!(drained(&mut consumer, 0), []);
         assert_eq!(drained(&mut consumer, 2), [0, 1]);
         assert_eq!(drained(&mut consumer, 2), [2, 3]);
@@ -222,7 +223,7 @@ mod tests {
         (producer.pushed, producer.popped_seen) = (start, start);
         (consumer.popped, consumer.pushed_seen) = (start, start);
         for round in 0..6 {
-            (0..4).for_each(|n| producer.push(&(round * 4 + n)).expect("there is room"));
+            (0..4).for_each(|n| producer.push(&(round * 4 + n)).expect("a slot is free"));
             assert_eq!(producer.push(&99), Err(Full));
             let expected: Vec<u32> = (0..4).map(|n| round * 4 + n).collect();
             assert_eq!(drained(&mut consumer, usize::MAX), expected);
@@ -232,7 +233,7 @@ mod tests {
     #[test]
     fn panic_in_drain_loses_no_value() {
         let (mut producer, mut consumer) = ring(4, u32::MAX);
-        (0..3).for_each(|value| producer.push(&value).expect("there is room"));
+        (0..3).for_each(|value| producer.push(&value).expect("a slot is free"));
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             consumer.drain(usize::MAX, |value| assert_ne!(*value, 1));
         }));

@@ -1,13 +1,14 @@
-//! Where the kernel would deliver a packet: to this machine, or elsewhere.
+//! Whether the kernel would deliver a packet to this machine or route it elsewhere (netlink RTM_GETROUTE).
 //!
-//! Guarantees: the answer is of the moment, and takes all that a list of interface addresses lacks: secondary
-//! addresses, local routes (`ip route add local`), policy routing. It never waits: the kernel looks the route
-//! up within the call that asks. Leaves out: translation of addresses (NAT), which happens behind the lookup.
+//! Guarantees: the result covers what a list of interface addresses lacks: secondary addresses, local routes
+//! (`ip route add local`), policy routing. The call never waits: the kernel looks the route up within it.
+//!
+//! Not handled here: address translation (NAT), which happens after the lookup.
 //!
 //! ```text
-//!   ours:   nlmsghdr (16 bytes)  rtmsg (12)  RTA_DST: length, type, address
-//!   theirs: nlmsghdr, with the type of a route: rtmsg, whose eighth byte is the route's type
-//!           nlmsghdr, with the type of an error: a negative errno
+//!   request: nlmsghdr (16 bytes)  rtmsg (12)  RTA_DST: length, type, address
+//!   reply:   nlmsghdr, with the type of a route: rtmsg, whose eighth byte is the route's type
+//!            nlmsghdr, with the type of an error: a negative errno
 //! ```
 //!
 //! Source: rtnetlink(7), netlink(7), and the numbers of Linux' `linux/netlink.h` and `linux/rtnetlink.h`.
@@ -29,20 +30,20 @@ const RTN_LOCAL: u8 = 2;
 
 const HEADER_BYTES: usize = 16;
 const ROUTE_BYTES: usize = 12;
-/// Where the type of a route stands in `rtmsg`.
+/// The offset of the route's type, a byte of `rtmsg`.
 const ROUTE_TYPE_OFFSET: usize = HEADER_BYTES + 7;
 
-/// Room for an answer; one has some 100 bytes, and what is longer is cut behind all that is read of it.
+/// The receive buffer; a reply has some 100 bytes, and a longer one is cut after the parts that are read.
 const REPLY_BYTES: usize = 1024;
 
 /// Whether a connection to `address` ends at this machine.
 ///
 /// # Errors
-/// `EMFILE`, `ENFILE`, `ENOBUFS` or `ENOMEM` for the socket that asks; `EAFNOSUPPORT` where `AF_NETLINK` is
-/// forbidden; `EPROTO` for an answer that is none.
+/// `EMFILE`, `ENFILE`, `ENOBUFS` or `ENOMEM` for the netlink socket; `EAFNOSUPPORT` where `AF_NETLINK` is
+/// forbidden; `EPROTO` for a malformed reply.
 pub fn is_local(address: IpAddr) -> io::Result<bool> {
     let socket = net::socket_with(AddressFamily::NETLINK, SocketType::RAW, FLAGS, None)?;
-    // A socket that is bound to no peer speaks to the kernel.
+    // An unconnected netlink socket sends to the kernel.
     net::send(&socket, &request(address), SendFlags::empty())?;
     let mut reply = [0; REPLY_BYTES];
     let (count, _) = net::recv(&socket, &mut reply[..], RecvFlags::empty())?;
@@ -57,17 +58,17 @@ fn request(address: IpAddr) -> Vec<u8> {
     let attribute_bytes = 4 + octets.len();
     let length = HEADER_BYTES + ROUTE_BYTES + attribute_bytes;
     let mut request = Vec::with_capacity(length);
-    request.extend(u32::try_from(length).expect("it is short").to_ne_bytes());
+    request.extend(u32::try_from(length).expect("a request has at most 48 bytes").to_ne_bytes());
     request.extend(RTM_GETROUTE.to_ne_bytes());
     request.extend(NLM_F_REQUEST.to_ne_bytes());
-    // Sequence and port: there is one question, and one who asks.
+    // Sequence number and port id: zero, for one request on this socket.
     request.extend([0; 8]);
     let mut route = [0; ROUTE_BYTES];
-    // Families have small numbers, and the bits of an address fit, too.
+    // Both numbers fit into a byte: families are small, and an address has at most 128 bits.
     route[0] = family.as_raw() as u8;
     route[1] = 8 * octets.len() as u8;
     request.extend(route);
-    request.extend(u16::try_from(attribute_bytes).expect("it is short").to_ne_bytes());
+    request.extend(u16::try_from(attribute_bytes).expect("an attribute has at most 20 bytes").to_ne_bytes());
     request.extend(RTA_DST.to_ne_bytes());
     request.extend(octets);
     request
@@ -83,7 +84,7 @@ fn parse_reply(reply: &[u8]) -> Result<bool, Errno> {
             match Errno::from_raw_os_error(-code) {
                 Errno::NOMEM => Err(Errno::NOMEM),
                 Errno::NOBUFS => Err(Errno::NOBUFS),
-                // No route, or one that forbids: nothing is delivered here.
+                // No route, or a prohibiting one: the kernel delivers nothing here.
                 _ => Ok(false),
             }
         }
@@ -101,10 +102,10 @@ mod tests {
             assert_eq!(is_local(address.parse().unwrap()).unwrap(), expected, "{address}");
         };
         check("127.0.0.1", true);
-        // Of the loopback network all addresses are local, though an interface has only the first.
+        // All addresses of the loopback network are local, although the interface has only the first.
         check("127.200.3.4", true);
         check("::ffff:127.0.0.1", true);
-        // Addresses for documentation: with a route or without one they are elsewhere.
+        // Documentation addresses are not local, with or without a route to them.
         check("192.0.2.1", false);
         check("2001:db8::1", false);
     }
@@ -112,7 +113,7 @@ mod tests {
     #[test]
     fn interface_addresses_are_local() {
         for address in crate::socket::local_addresses().unwrap() {
-            // Of a link-local address there may be one on each interface, and the question names none.
+            // Each interface may have the same link-local address, and the request names no interface.
             let is_link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
             assert!(is_link_local || is_local(address).unwrap(), "{address}");
         }

@@ -1,13 +1,14 @@
-//! The witness of a kill test: what outgoing calls returned, kept where it outlives the process.
+//! The send audit of kill tests: the bytes that send calls took, in memory that outlives the process.
 //!
-//! Promises: with the feature `crash` and after `open`, each stream socket has an entry of its own in a
-//! shared file mapping, never used again; before each outgoing call it says how many bytes may be gone by the
-//! call's end, right after it how many are. Pages of a shared mapping belong to the kernel, so SIGKILL takes
-//! nothing of them. Without the feature an [`Entry`] has no size and does nothing. Leaves to others: what the
-//! bytes are billed as (that is what the witness is to be compared with).
+//! Guarantees: with the feature `crash` and after `open`, each stream socket has an entry of its own in a
+//! shared file mapping, never reused. The entry states before each send call how many bytes may be sent by
+//! its end, and right after it how many are. Pages of a shared mapping belong to the kernel, so SIGKILL
+//! loses none of them. Without the feature an [`Entry`] has no size and does nothing.
+//!
+//! Not handled here: the bill of these bytes; the kill test compares it with the audit.
 //!
 //! ```text
-//!   line 0       magic | entries made | entries that fit | -
+//!   line 0       magic | entries made | capacity | -
 //!   line n       role and ports | peer's address (2) | own address (2) | attempted | sent | -
 //! ```
 //!
@@ -27,11 +28,11 @@ mod disabled {
     use std::net::SocketAddr;
     use std::os::fd::AsFd;
 
-    /// Nothing: what is sent is counted by the ledger alone.
+    /// An entry of no size: only the ledger counts sent bytes.
     #[derive(Debug)]
     pub(crate) struct Entry;
 
-    const _: () = assert!(size_of::<Entry>() == 0, "a product's socket is a descriptor and nothing else");
+    const _: () = assert!(size_of::<Entry>() == 0, "a socket of the product is only a descriptor");
 
     impl Entry {
         #[inline(always)]
@@ -69,7 +70,7 @@ mod enabled {
 
     /// "TOLLWIT1".
     const MAGIC: u64 = 0x3154_4957_4c4c_4f54;
-    /// Sockets of one process: 64 MiB of a file that is sparse.
+    /// The most sockets of one process: 64 MiB of a sparse file.
     const ENTRIES_MAX: usize = 1 << 20;
     const LINE_BYTES: usize = size_of::<Line>();
     const FILE_BYTES: usize = (ENTRIES_MAX + 1) * LINE_BYTES;
@@ -86,39 +87,39 @@ mod enabled {
 
     static LINES: OnceLock<&'static [Line]> = OnceLock::new();
 
-    /// How a socket came to be.
+    /// The origin of a socket.
     #[derive(Clone, Copy, Debug, Eq, PartialEq)]
     pub enum Role {
-        /// By accept: the peer is a client.
+        /// From accept: the peer is a client.
         Accepted = 1,
-        /// By connect: the peer is a destination.
+        /// From connect: the peer is a destination.
         Connected = 2,
     }
 
-    /// An entry as a reader finds it.
+    /// An entry, as read from the file.
     #[derive(Clone, Copy, Debug, Eq, PartialEq)]
     pub struct Seen {
-        /// How the socket came to be.
+        /// The origin of the socket.
         pub role: Role,
-        /// The other end.
+        /// The peer's address.
         pub peer: SocketAddr,
-        /// This end.
+        /// This end's address.
         pub local: SocketAddr,
-        /// Bytes that are sent if the call that was under way took all: sent <= attempted.
+        /// Bytes sent if the interrupted call took all of its bytes: sent <= attempted.
         pub attempted: u64,
-        /// Bytes that calls returned.
+        /// Bytes that send calls returned.
         pub sent: u64,
     }
 
-    /// A socket's place in the file: the number of its line; 0 where nobody looks.
+    /// A socket's line number in the file; 0 without an audit.
     #[derive(Debug)]
     pub(crate) struct Entry(u32);
 
-    /// Begins to keep what this process sends in the file at `path`, which is made anew. Once per process,
-    /// before its first socket.
+    /// Starts the audit of this process in the file at `path`, which is truncated. Once per process, before
+    /// its first socket.
     ///
     /// # Errors
-    /// The file's, and `AlreadyExists` at the second call.
+    /// Those of the file, and `AlreadyExists` at the second call.
     pub fn open(path: &Path) -> io::Result<()> {
         let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
         file.set_len(FILE_BYTES as u64)?;
@@ -128,43 +129,43 @@ mod enabled {
         LINES.set(lines).map_err(|_| io::ErrorKind::AlreadyExists.into())
     }
 
-    /// The entries in the file at `path`, in the order of their making.
+    /// The entries in the file at `path`, in the order of their creation.
     ///
     /// # Errors
-    /// The file's, and `InvalidData` where it is no witness, or one that had not room for all.
+    /// Those of the file, and `InvalidData` for a file of another kind, or one whose capacity was exceeded.
     pub fn read(path: &Path) -> io::Result<Vec<Seen>> {
         let file = File::options().read(true).write(true).open(path)?;
         let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text.to_owned());
         if file.metadata()?.len() != FILE_BYTES as u64 {
-            return Err(invalid("not the size of a witness"));
+            return Err(invalid("the file does not have the size of a send audit"));
         }
         let lines = map(&file)?;
-        // Nobody writes any more: the process is dead.
+        // The audited process is dead and writes no more.
         let word = |line: &Line, at: usize| line[at].load(Ordering::Acquire);
         if word(&lines[0], ROLE_AND_PORTS) != MAGIC {
-            return Err(invalid("not a witness"));
+            return Err(invalid("the file is not a send audit"));
         }
         let count = usize::try_from(word(&lines[0], ENTRY_COUNT)).unwrap_or(usize::MAX);
         if count > ENTRIES_MAX {
-            return Err(invalid("more sockets than the witness has room for"));
+            return Err(invalid("the process had more sockets than the send audit has lines"));
         }
         let seen = lines[1..=count].iter().filter_map(Seen::parse).collect();
-        // SAFETY: `lines` is the mapping of that many bytes that `map` made here; the result borrows nothing.
+        // SAFETY: `lines` is the mapping of `FILE_BYTES` that `map` made here; the result borrows none of it.
         unsafe { libc::munmap(lines.as_ptr().cast_mut().cast(), FILE_BYTES) };
         Ok(seen)
     }
 
-    /// Maps the file, which has `FILE_BYTES`, until somebody unmaps it.
+    /// Maps the file, which has `FILE_BYTES`. The caller unmaps it, or the mapping lasts for the process.
     fn map(file: &File) -> io::Result<&'static [Line]> {
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        // SAFETY: a new mapping, placed by the kernel, overlaps nothing of ours.
+        // SAFETY: a new mapping, placed by the kernel, overlaps no other mapping.
         let start =
             unsafe { libc::mmap(std::ptr::null_mut(), FILE_BYTES, access, kind, file.as_raw_fd(), 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the mapping is that long, aligned to a page, readable and writable, and any bits are valid
-        // atomics. Only `read` unmaps, the mapping that it made. The file is not made shorter by anybody.
+        // atomics. Only `read` unmaps, and only its own mapping. No process shortens the file.
         Ok(unsafe { std::slice::from_raw_parts(start.cast::<Line>(), ENTRIES_MAX + 1) })
     }
 
@@ -181,7 +182,7 @@ mod enabled {
             let Some(lines) = LINES.get() else { return Entry(0) };
             let local = rustix::net::getsockname(socket).ok().and_then(|local| local.try_into().ok());
             let number = lines[0][ENTRY_COUNT].fetch_add(1, Ordering::Relaxed) + 1;
-            // One who finds no room has no entry; the count tells the reader.
+            // Beyond the capacity a socket has no entry; the reader sees it by the count.
             let Some(line) = usize::try_from(number).ok().and_then(|number| lines.get(number)) else {
                 return Entry(0);
             };
@@ -193,14 +194,14 @@ mod enabled {
             Entry(u32::try_from(number).unwrap_or(0))
         }
 
-        /// Makes an outgoing `call` of `length` bytes, which returns how many were taken, and keeps that.
+        /// Executes a send `call` of at most `bytes_max` bytes, and records how many it returns.
         pub(crate) fn record_send(
             &self,
             bytes_max: usize,
             call: impl FnOnce() -> io::Result<usize>,
         ) -> io::Result<usize> {
             let line = LINES.get().filter(|_| self.0 != 0).map(|lines| &lines[self.0 as usize]);
-            // Release keeps the stores in their order; a kill is seen by who reads the file, after it.
+            // Release keeps the stores in order. The reader opens the file after the process is dead.
             let store = |at: usize, bytes: u64| {
                 if let Some(line) = line {
                     line[at].store(bytes, Ordering::Release);
@@ -220,7 +221,7 @@ mod enabled {
     }
 
     impl Seen {
-        /// What a line says, if its maker came to its end.
+        /// Parses a line; `None` for one that was not written completely.
         fn parse(line: &Line) -> Option<Seen> {
             let word = |at: usize| line[at].load(Ordering::Acquire);
             let role_and_ports = word(ROLE_AND_PORTS);
@@ -253,5 +254,5 @@ mod enabled {
         line[at + 1].store(bits as u64, Ordering::Relaxed);
     }
 
-    const _: () = assert!(LINE_BYTES == 64, "one line of the cache for each socket");
+    const _: () = assert!(LINE_BYTES == 64, "one cache line for each socket");
 }

@@ -1,10 +1,9 @@
-//! TCP sockets that never block.
+//! Non-blocking TCP streams.
 //!
-//! Promises: every socket made here is non-blocking and closed on exec; a send never raises SIGPIPE.
-//! Leaves to others: waiting (`epoll`), and what the bytes mean.
+//! Guarantees: every socket made here is non-blocking and closed on exec; a send never raises SIGPIPE.
 //!
 //! ```text
-//!   listener.rs   sockets that listen     shortage.rs  what a socket takes and there is none of
+//!   listener.rs   listening sockets              exhausted.rs  the resource whose lack fails a socket call
 //!   addresses.rs  the addresses of this machine
 //! ```
 
@@ -29,25 +28,25 @@ pub use listener::{AcceptError, AckMode, ListenOptions, Listener};
 
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
-/// More than the kernel ever keeps for a socket: `net.ipv4.tcp_rmem` is an int.
+/// More than any receive queue holds: `net.ipv4.tcp_rmem` is an int.
 const RECEIVED_BYTES_MAX: usize = i32::MAX as usize;
 
-/// How far a connection attempt has come.
+/// The state of a connection attempt.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Connect {
     /// The handshake is complete.
     Established,
-    /// The peer has not answered; the socket becomes writable when it has, or when the attempt failed.
+    /// The handshake is incomplete; the socket becomes writable when it completes or fails.
     InProgress,
 }
 
-/// Who sends first on a connection that we open, as far as that is known.
+/// Which end sends first on a connection that we open.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SpeaksFirst {
-    /// We do, as soon as it stands: then the last ACK of the handshake waits for those bytes and rides on
-    /// them, which saves a packet. If they fail to come it is sent by the kernel's timer, 200 ms later.
+    /// We do, as soon as it is established: the kernel then delays the last ACK of the handshake and sends it
+    /// with our first bytes, which saves a packet. Without such bytes its timer sends the ACK 200 ms later.
     Us,
-    /// Nobody knows: a server may greet first, and must not wait for a delayed ACK.
+    /// Unknown: the server may send first, and must not wait for a delayed ACK.
     Unknown,
 }
 
@@ -56,16 +55,16 @@ pub enum SpeaksFirst {
 pub struct Socket(OwnedFd, Entry);
 
 impl Socket {
-    /// A new socket that has begun to connect to `address`.
+    /// A new socket with a started connection attempt to `address`.
     ///
     /// # Errors
-    /// What `socket` and `connect` refuse at once: `EMFILE`, `ENETUNREACH`, `EADDRNOTAVAIL` when no local
+    /// Immediate errors of `socket` and `connect`: `EMFILE`, `ENETUNREACH`, `EADDRNOTAVAIL` when no local
     /// port is left, `EACCES`.
     pub fn connect(address: SocketAddr, speaks_first: SpeaksFirst) -> io::Result<Socket> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket = net::socket_with(family, SocketType::STREAM, FLAGS, None)?;
         if speaks_first == SpeaksFirst::Us {
-            // A hint: without it there is a packet more.
+            // A hint: if it fails, the handshake costs one more packet.
             let _ = sockopt::set_tcp_quickack(&socket, false);
         }
         continue_connect(&socket, address)?;
@@ -73,7 +72,7 @@ impl Socket {
         Ok(Socket(socket, entry))
     }
 
-    /// Asks again how the attempt of [`Socket::connect`] stands.
+    /// The present state of the attempt of [`Socket::connect`].
     ///
     /// # Errors
     /// Why the attempt failed: `ECONNREFUSED`, `ETIMEDOUT`, `EHOSTUNREACH`, `ENETUNREACH`.
@@ -81,15 +80,15 @@ impl Socket {
         continue_connect(&self.0, address)
     }
 
-    /// Reads what has arrived, up to the size of `buffer`. Zero is the end of the stream.
+    /// Reads received bytes, up to the size of `buffer`. Zero is the end of the stream.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing has arrived; `ConnectionReset` and the like when the peer is gone.
+    /// `WouldBlock` when no byte is available; `ConnectionReset` and the like when the connection has failed.
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         retry(|| net::recv(&self.0, &mut *buffer, RecvFlags::empty()).map(|(count, _)| count))
     }
 
-    /// Reads what has arrived into the room that `buffer` has left, without growing it.
+    /// Reads received bytes into the spare capacity of `buffer`, without growing it.
     ///
     /// # Errors
     /// As [`Socket::recv`].
@@ -100,17 +99,17 @@ impl Socket {
         })
     }
 
-    /// Sends from `bytes`; returns how many the kernel took.
+    /// Sends from `bytes`; returns how many the kernel accepted.
     ///
     /// # Errors
     /// `WouldBlock` when the send buffer is full or the socket is not connected yet; `BrokenPipe` and
-    /// `ConnectionReset` when the peer is gone.
+    /// `ConnectionReset` when the connection has failed.
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         self.1.record_send(bytes.len(), || retry(|| net::send(&self.0, bytes, SendFlags::NOSIGNAL)))
     }
 
-    /// As [`Socket::send`], where more bytes or the end of our direction follow at once: a last partial
-    /// packet waits for them (`MSG_MORE`), so that the end costs no packet of its own.
+    /// As [`Socket::send`], when more bytes or the end of our direction follow at once: the kernel holds a
+    /// last partial packet back for them (`MSG_MORE`), so that the FIN costs no packet of its own.
     ///
     /// # Errors
     /// As [`Socket::send`].
@@ -120,7 +119,7 @@ impl Socket {
         })
     }
 
-    /// Sends what `pipe` holds, without copying; returns how many bytes the kernel took.
+    /// Sends the bytes in `pipe`, without copying; returns how many the kernel accepted.
     ///
     /// # Errors
     /// As [`Socket::send`].
@@ -128,40 +127,40 @@ impl Socket {
         self.1.record_send(pipe.held() as usize, || pipe.drain_to(&self.0))
     }
 
-    /// Ends our direction: the peer reads the end of the stream after what was sent.
+    /// Ends our direction: the peer reads the end of the stream after the sent bytes.
     ///
     /// # Errors
-    /// `ENOTCONN` when the peer is gone already.
+    /// `ENOTCONN` when the connection has failed already.
     pub fn shutdown_write(&self) -> io::Result<()> {
         Ok(net::shutdown(&self.0, Shutdown::Write)?)
     }
 
-    /// Closes with RST in place of FIN, and drops what was not sent; but for what waits for more
-    /// ([`Socket::send_before_more`]), which goes first.
+    /// Closes with RST instead of FIN, and drops unsent bytes. Only bytes that `MSG_MORE` held back
+    /// ([`Socket::send_before_more`]) are sent before the RST.
     pub fn reset(self) {
         self.reset_on_close();
     }
 
-    /// Makes the close, whenever it comes, a [`Socket::reset`].
+    /// Turns the later close into a [`Socket::reset`].
     pub fn reset_on_close(&self) {
-        // Setting the option pushes. If it fails the connection is gone.
+        // Setting TCP_NODELAY sends the partial packet. It fails only on a failed connection.
         let _ = self.set_nodelay();
-        // If it fails the socket is closed with FIN instead, which is all that is left to do.
+        // If this fails, the close sends FIN instead; there is no other means.
         let _ = sockopt::set_socket_linger(&self.0, Some(Duration::ZERO));
     }
 
-    /// Closes in order although the peer may have sent what was not read: that is dropped first, since a
-    /// close over unread bytes is a reset, which takes away what the peer has not received yet. The kernel
-    /// goes on sending what it holds, and gives up when the peer has received none of it for `stall_max`
-    /// (`TCP_USER_TIMEOUT`, whole milliseconds). A peer that goes on sending gets a reset all the same.
+    /// Closes with FIN although received bytes may be unread. It drops them first: a close with unread bytes
+    /// sends RST, and RST discards what the peer has not received yet. The kernel goes on sending its queue,
+    /// and gives up when the peer has acknowledged none of it for `stall_max` (`TCP_USER_TIMEOUT`, whole
+    /// milliseconds). A peer that goes on sending gets a reset all the same.
     pub fn close_behind_queue(self, stall_max: Duration) {
         let stall_ms = u32::try_from(stall_max.as_millis()).unwrap_or(u32::MAX);
-        // Without it the kernel has its own bound for sockets that nobody holds, of some minutes.
+        // If this fails, the kernel's own bound for orphaned sockets holds, of some minutes.
         let _ = sockopt::set_tcp_user_timeout(&self.0, stall_ms);
-        // The receive queue, and what arrived while it was dropped.
+        // The receive queue, and the bytes that arrived during the first drop.
         for _ in 0..2 {
-            // SAFETY: with MSG_TRUNC a TCP socket drops as many bytes and writes none (tcp(7)), so that there
-            // is no buffer to be valid.
+            // SAFETY: with MSG_TRUNC a TCP socket drops the bytes and writes none (tcp(7)), so the null
+            // buffer is not accessed.
             let dropped = unsafe {
                 let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
                 libc::recv(self.0.as_raw_fd(), std::ptr::null_mut(), RECEIVED_BYTES_MAX, flags)
@@ -172,31 +171,31 @@ impl Socket {
         }
     }
 
-    /// Whether a read would not block: bytes, the end of the stream or an error have arrived.
+    /// Whether a read would not block: bytes, the end of the stream or an error are available.
     pub fn has_arrived(&self) -> bool {
         let mut socket = [PollFd::new(&self.0, PollFlags::IN)];
-        // Where it fails nothing is known, and a read tells.
+        // If poll fails the state is unknown: `true`, and the caller's read returns the error.
         event::poll(&mut socket, Some(&Timespec::default())) != Ok(0)
     }
 
-    /// Bytes that calls have returned and that the peer has not acknowledged, whether they were sent or not
-    /// (`SIOCOUTQ`); an end of our direction counts as one. Zero where the kernel does not say.
+    /// Bytes in the send queue: accepted by send calls and not acknowledged by the peer, whether sent or not
+    /// (`SIOCOUTQ`). The end of our direction counts as one byte. Zero if the call fails.
     pub fn unacknowledged(&self) -> u64 {
         let mut count: libc::c_int = 0;
-        // SAFETY: the request (TIOCOUTQ by its other name) stores an int where its argument points, which
-        // lives until the call returns.
+        // SAFETY: the request (TIOCOUTQ is the same number) stores an int at its argument, which lives until
+        // the call returns.
         let outcome = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
         if outcome == 0 { u64::try_from(count).unwrap_or(0) } else { 0 }
     }
 
-    /// How long ago the last acknowledgement arrived, of new bytes or of none (`TCP_INFO`, in milliseconds):
-    /// not longer ago than the peer last took a byte. Zero where the kernel does not say.
+    /// The time since the last ACK, of new bytes or of none (`TCP_INFO`, in milliseconds): at most the time
+    /// since the peer last acknowledged a byte. Zero if the call fails.
     pub fn since_acknowledged(&self) -> Duration {
         let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-        // SAFETY: the struct is of integers alone, of which each may be zero.
+        // SAFETY: the struct consists of integers, each of which may be zero.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
         // SAFETY: the kernel writes at most `length` bytes, the size of the struct, which lives until the
-        // call returns; one that knows a shorter struct writes less.
+        // call returns; a kernel with a shorter struct writes less.
         let outcome = unsafe {
             let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
             libc::getsockopt(self.0.as_raw_fd(), level, name, (&raw mut info).cast(), &raw mut length)
@@ -207,12 +206,12 @@ impl Socket {
     /// Sends small writes at once (`TCP_NODELAY`).
     ///
     /// # Errors
-    /// `ENOTCONN` or `EINVAL` on a dead socket.
+    /// `ENOTCONN` or `EINVAL` on a failed connection.
     pub fn set_nodelay(&self) -> io::Result<()> {
         Ok(sockopt::set_tcp_nodelay(&self.0, true)?)
     }
 
-    /// The address on this side.
+    /// The local address.
     ///
     /// # Errors
     /// `ENOBUFS`.
@@ -230,7 +229,7 @@ fn continue_connect(socket: &OwnedFd, address: SocketAddr) -> io::Result<Connect
     use rustix::io::Errno;
     match net::connect(socket, &address) {
         Ok(()) | Err(Errno::ISCONN) => Ok(Connect::Established),
-        // EINTR leaves the attempt going on, as a non-blocking connect does.
+        // After EINTR the attempt continues, like a non-blocking connect.
         Err(Errno::INPROGRESS | Errno::ALREADY | Errno::INTR) => Ok(Connect::InProgress),
         Err(error) => Err(error.into()),
     }
@@ -309,7 +308,7 @@ mod tests {
     #[test]
     fn close_with_unread_bytes_delivers_the_queue() {
         let (client, server) = pair();
-        server.send(b"nobody reads this").unwrap();
+        server.send(b"never read").unwrap();
         let sent = vec![7; 1_000_000];
         let count = client.send(&sent).unwrap();
         client.shutdown_write().unwrap();
@@ -331,7 +330,7 @@ mod tests {
         let (client, server) = pair();
         assert_eq!(client.unacknowledged(), 0);
         let sent = vec![7; 1_000_000];
-        // Until both buffers are full: nobody reads.
+        // Until both buffers are full: the server does not read.
         while client.send(&sent).is_ok() {}
         let before = client.unacknowledged();
         assert!(before > 0);
@@ -383,7 +382,7 @@ mod tests {
         pipe.fill_from(&server, 5).unwrap();
         assert_eq!(server.send_from(&mut pipe).unwrap(), 5);
         client.shutdown_write().unwrap();
-        assert!(client.send(b"lost").is_err(), "nothing is sent behind the end");
+        assert!(client.send(b"lost").is_err(), "no byte is sent after the end of the direction");
         // Other tests of this process may have sockets too.
         let seen = read(&path).unwrap();
         std::fs::remove_file(&path).unwrap();

@@ -1,8 +1,9 @@
 //! Pipes, and moving a stream's pages through them without copying (`splice(2)`).
 //!
-//! Promises: a [`Pipe`] knows how many bytes it holds, so that "would block" can be told apart: an empty
-//! pipe means that the source has nothing, a filled one that the pipe may be full. Leaves to others:
-//! when splicing pays (`gateway`'s relay) and how many pipes there may be.
+//! Guarantees: a [`Pipe`] counts the bytes inside, which explains a `WouldBlock`: with an empty pipe the
+//! source has no bytes, otherwise the pipe may be full.
+//!
+//! Not handled here: when splicing pays (`gateway`'s relay), and a bound on the number of pipes.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +12,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 
 const MOVE: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
 
-/// A pipe and the count of bytes in it.
+/// A pipe, and the number of bytes inside.
 #[derive(Debug)]
 pub struct Pipe {
     reader: OwnedFd,
@@ -20,39 +21,39 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// A new, empty pipe of about `capacity` bytes. The kernel may give less: a process that is not
-    /// privileged gets 8 KiB once its user holds `fs.pipe-user-pages-soft` pages (see `pipe(7)`).
+    /// A new, empty pipe of about `capacity` bytes. It may be smaller: an unprivileged process gets 8 KiB
+    /// once its user has `fs.pipe-user-pages-soft` pages in pipes (see `pipe(7)`).
     ///
     /// # Errors
     /// `EMFILE` or `ENFILE`.
     pub fn new(capacity: u32) -> io::Result<Pipe> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // Refused above `fs.pipe-max-size` or the user's page limit; the default size then has to do.
+        // It fails above `fs.pipe-max-size` or the user's page limit; the pipe then keeps its default size.
         let _ = fcntl_setpipe_size(&writer, capacity as usize);
         Ok(Pipe { reader, writer, held: 0 })
     }
 
-    /// The bytes inside.
+    /// The number of bytes inside.
     pub fn held(&self) -> u32 {
         self.held
     }
 
     /// Moves up to `bytes_max` bytes from the stream `source` into the pipe; returns how many. Zero is the
-    /// stream's end, or the end behind an urgent byte, past which splice does not come: a read tells which.
+    /// stream's end, or an urgent byte, past which splice cannot move: a read shows which.
     ///
     /// # Errors
-    /// `WouldBlock` when the source has nothing or the pipe is full; the stream's own errors.
+    /// `WouldBlock` when the source has no bytes or the pipe is full; the stream's own errors.
     pub fn fill_from(&mut self, source: impl AsFd, bytes_max: usize) -> io::Result<usize> {
         let moved = retry(|| splice(&source, None, &self.writer, None, bytes_max, MOVE))?;
         self.held += u32::try_from(moved).expect("no more is moved than was asked for");
         Ok(moved)
     }
 
-    /// Moves bytes from the pipe into the stream `sink`; returns how many. For sockets there is
+    /// Moves bytes from the pipe into the stream `sink`; returns how many. For sockets use
     /// [`crate::socket::Socket::send_from`].
     ///
     /// # Errors
-    /// `WouldBlock` when the sink takes nothing; the stream's own errors.
+    /// `WouldBlock` when the sink's buffer is full; the stream's own errors.
     pub(crate) fn drain_to(&mut self, sink: impl AsFd) -> io::Result<usize> {
         let held = self.held as usize;
         let moved = retry(|| splice(&self.reader, None, &sink, None, held, MOVE))?;
@@ -60,12 +61,12 @@ impl Pipe {
         Ok(moved)
     }
 
-    /// Appends the bytes inside to `buffer`, and leaves the pipe empty. What a read fails for stays inside.
+    /// Moves the bytes inside to the end of `buffer`. If a read fails, the remaining bytes stay inside.
     pub fn empty_into(&mut self, buffer: &mut Vec<u8>) {
         buffer.reserve_exact(self.held as usize);
         while self.held > 0 {
             match retry(|| rustix::io::read(&self.reader, rustix::buffer::spare_capacity(buffer))) {
-                Ok(count @ 1..) => self.held -= u32::try_from(count).expect("it held more than was read"),
+                Ok(count @ 1..) => self.held -= u32::try_from(count).expect("a read returns at most `held`"),
                 Ok(0) | Err(_) => break,
             }
         }

@@ -1,9 +1,11 @@
-//! A stack that many threads push to and one takes whole: the cell of every inbox.
+//! A stack that many threads push to and one thread takes whole; every inbox is built on it.
 //!
-//! Promises: a push is one allocation and a compare-and-swap loop, and a producer that is descheduled
-//! anywhere in it holds up nobody: either its node is linked, or it is not there yet. (A bounded array
-//! queue lacks this: a producer stopped between its claim and its publication blocks the consumer at
-//! that slot.) [`Stack::take`] is one swap. Leaves to others: waking the one who takes, and a bound.
+//! Guarantees: a push is one allocation and a compare-and-swap loop. A producer that is descheduled anywhere
+//! in it blocks no other thread: its node is either linked or not. (A bounded array queue lacks this: a
+//! producer stopped between its claim and its publication blocks the consumer at that slot.)
+//! [`Stack::take`] is one swap.
+//!
+//! Not handled here: waking the consumer, and a bound on the size.
 //!
 //! The design is R. K. Treiber's (IBM RJ 5118, 1986); taking the whole list at once removes the ABA
 //! problem, since no node is ever popped alone.
@@ -17,13 +19,13 @@ struct Node<T> {
     next: *mut Node<T>,
 }
 
-/// See the file's header.
+/// An unbounded lock-free stack; `take` returns everything in the order of the pushes.
 pub struct Stack<T> {
     head: AtomicPtr<Node<T>>,
 }
 
-// SAFETY: a `Stack` owns its nodes; they are reached by one thread at a time (the pusher until the
-// exchange succeeds, the taker after its swap), so sending values through it needs `T: Send` only.
+// SAFETY: a `Stack` owns its nodes, and one thread at a time accesses a node (the producer until the
+// exchange succeeds, the consumer after its swap). So sending values through it needs `T: Send` only.
 unsafe impl<T: Send> Send for Stack<T> {}
 // SAFETY: as above; `&Stack` gives no reference to a `T` inside.
 unsafe impl<T: Send> Sync for Stack<T> {}
@@ -34,14 +36,14 @@ impl<T> Stack<T> {
         Self { head: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Puts `value` on top.
+    /// Pushes `value`.
     pub fn push(&self, value: T) {
         let node = Box::into_raw(Box::new(Node { value, next: ptr::null_mut() }));
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            // SAFETY: `node` came from `Box::into_raw` above and is not linked yet: it is ours alone.
+            // SAFETY: `node` came from `Box::into_raw` above and is not linked yet: no other thread has it.
             unsafe { (*node).next = head };
-            // Release pairs with the Acquire of `take`: who sees the node sees its contents.
+            // Release pairs with the Acquire of `take`, which sees the node's contents with its pointer.
             match self.head.compare_exchange_weak(head, node, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(current) => head = current,
@@ -49,13 +51,14 @@ impl<T> Stack<T> {
         }
     }
 
-    /// Takes everything, oldest first.
+    /// Takes all values, oldest first.
     pub fn take(&self) -> Drain<T> {
         // Acquire pairs with the Release of `push`.
         let mut newest = self.head.swap(ptr::null_mut(), Ordering::Acquire);
         let mut oldest: *mut Node<T> = ptr::null_mut();
         while !newest.is_null() {
-            // SAFETY: the swap made this chain ours; each node came from `Box::into_raw`.
+            // SAFETY: the swap made this thread the chain's only owner; each node came from
+            // `Box::into_raw`.
             let next = unsafe { std::mem::replace(&mut (*newest).next, oldest) };
             oldest = newest;
             newest = next;
@@ -63,7 +66,7 @@ impl<T> Stack<T> {
         Drain { next: oldest }
     }
 
-    /// Whether nothing is waiting. Another thread may push right after.
+    /// Whether it is empty. Another thread may push right after.
     pub fn is_empty(&self) -> bool {
         self.head.load(Ordering::Acquire).is_null()
     }
@@ -81,7 +84,7 @@ impl<T> Drop for Stack<T> {
     }
 }
 
-/// What was taken, as an iterator from the oldest to the newest.
+/// An iterator over the taken values, from the oldest to the newest.
 pub struct Drain<T> {
     next: *mut Node<T>,
 }
@@ -93,8 +96,8 @@ impl<T> Iterator for Drain<T> {
         if self.next.is_null() {
             return None;
         }
-        // SAFETY: the chain belongs to this `Drain` alone; each node came from `Box::into_raw` and is
-        // turned back exactly once, because `self.next` moves past it here.
+        // SAFETY: the chain belongs to this `Drain` alone; each node came from `Box::into_raw` and becomes
+        // a box again exactly once, because `self.next` moves past it here.
         let node = unsafe { Box::from_raw(self.next) };
         self.next = node.next;
         Some(node.value)

@@ -1,31 +1,31 @@
-//! A wall clock that believes no short step forward.
+//! A filter for the wall clock that ignores short steps forward.
 //!
-//! Guarantees: a step forward of more than [`STEP_MIN`] counts once it has lasted for [`PATIENCE`]; until
-//! then time goes on from where it was; a step back counts at once. Any number of threads may read; none
-//! waits. Leaves out: reading the machine's clocks (`clock`).
+//! Guarantees: a step forward of more than [`STEP_MIN`] counts once it has lasted for [`CONFIRM_AFTER`];
+//! until then the time continues from its value before the step. A step back counts at once. Any number of
+//! threads may read; none waits.
 //!
-//! A clock that is a day ahead for a second would have flows that are open billed to that day for as long
-//! as they last, since no flow goes back to an hour that it had left.
+//! Reason: a clock that is a day ahead for one second would bill all open flows to that day until they end,
+//! because a flow never returns to an earlier hour.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A step forward of less is believed: clocks are set right by so much all the time.
+/// A step forward of less counts at once: time synchronization makes such steps all the time.
 const STEP_MIN: Duration = Duration::from_secs(2);
 
-/// How long a larger one has to last.
+/// How long a larger step must last before it counts.
 const CONFIRM_AFTER: Duration = Duration::from_secs(60);
 
-/// What drifts by less is not stored: readers share the cell.
+/// Drift of less is not stored: readers share the cell's cache line.
 const DRIFT_MIN: Duration = Duration::from_millis(1);
 
-/// See the file's header. All accesses are Relaxed: each cell stands alone, and a reader that sees an old
-/// one judges as it would have a moment before.
+/// The accepted offset of the wall clock, and the start of an unconfirmed step. All accesses are Relaxed: no
+/// cell guards other data, and a reader of an old value decides as it would have a moment before.
 #[derive(Debug, Default)]
 pub(crate) struct StepFilter {
-    /// The wall clock's lead over the clock that never steps, as it is believed; 0 before the first reading.
+    /// The accepted difference of the wall clock to the clock that never steps; 0 before the first reading.
     offset: AtomicU64,
-    /// When the wall clock was first found ahead, by the clock that never steps; 0 while it is not.
+    /// When the wall clock was first found ahead, on the clock that never steps; 0 while it is not.
     ahead_since: AtomicU64,
 }
 
@@ -34,8 +34,8 @@ impl StepFilter {
         StepFilter { offset: AtomicU64::new(0), ahead_since: AtomicU64::new(0) }
     }
 
-    /// The time that is believed, where the wall clock says `wall` and the one that never steps `now`, both
-    /// in nanoseconds.
+    /// The filtered time, for the wall clock's time `wall` and the time `now` of the clock that never steps,
+    /// all in nanoseconds.
     pub(crate) fn read(&self, wall: u64, now: u64) -> u64 {
         let offset = wall.wrapping_sub(now);
         let accepted = self.offset.load(Ordering::Relaxed);
@@ -72,7 +72,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
     const DAY: u64 = 86_400 * SECOND;
-    /// The wall clock's lead.
+    /// The wall clock's difference to the clock that never steps.
     const OFFSET: u64 = 20_000 * DAY;
 
     fn error_at(step_filter: &StepFilter, second: u64, step: i64) -> i64 {

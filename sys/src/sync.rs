@@ -1,8 +1,7 @@
-//! Atomics, locks, threads and cells from `std`, or from `loom` or `shuttle` when one of them runs the same
-//! code under schedules of its own.
+//! Atomics, locks, threads and cells of `std`, replaced by those of `loom` or `shuttle` in their builds.
 //!
-//! Promises: code that uses these, and nothing of `std` for what threads share, can be explored. Leaves to
-//! others: the models (`tests/*_loom.rs`, and in ledger and engine `schedules.rs`).
+//! Code that shares data between threads through these types only can be model-checked. The models are in
+//! `tests/*_loom.rs`, and in `schedules.rs` of ledger and engine.
 
 #[cfg(not(any(loom, shuttle)))]
 pub use std::{
@@ -10,7 +9,7 @@ pub use std::{
     thread,
 };
 
-// Loom's takes no constant; what loom explores has no thread locals.
+// Loom's macro takes no const initializer; code under loom has no thread locals.
 #[cfg(not(shuttle))]
 pub use std::thread_local;
 
@@ -26,10 +25,10 @@ pub use shuttle::{
     thread, thread_local,
 };
 
-/// Between a read-modify-write and a load of another variable, both sequentially consistent, and so on the
-/// other side: nothing, since no more is needed for one side to see the other's write. But loom takes
-/// sequentially consistent accesses for weaker ones, and knows only fences of that strength. (On x86-64 a
-/// fence costs as much as the exchange before it.)
+/// A fence under loom, otherwise nothing. Call it on both sides between a read-modify-write and a load of
+/// another variable, all sequentially consistent. In C++20 these accesses suffice for one side to see the
+/// other's write. But loom treats sequentially consistent accesses as weaker ones, and honours only fences of
+/// that strength. (On x86-64 a fence costs as much as the exchange before it.)
 pub fn fence_for_loom() {
     #[cfg(loom)]
     atomic::fence(atomic::Ordering::SeqCst);

@@ -1,13 +1,13 @@
-//! Threads as the kernel knows them: their ids, what they do now, and how long they ran and waited.
+//! Kernel threads: their ids, their states, and how long they ran and waited for a CPU.
 //!
-//! Promises: a look costs microseconds and stops nobody; names of threads, whatever bytes they hold, mislead
-//! nothing. Leaves to others: what a look is good for (`engine::pool`, `pressure`).
+//! Guarantees: a query costs microseconds and stops no thread; a thread name with any bytes cannot mislead
+//! the parser.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::time::Duration;
 
-/// The calling thread's id in the kernel (`gettid`); no other thread of the system has it while it lives.
+/// The calling thread's kernel id (`gettid`), unique in the system during the thread's life.
 pub fn thread_id() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
@@ -18,27 +18,27 @@ pub fn current_cpu() -> u32 {
     rustix::thread::sched_getcpu() as u32
 }
 
-/// As above, of a thread of a model: one of two, as chance has it.
+/// As above, in a model: one of two CPUs, at random.
 #[cfg(shuttle)]
 pub fn current_cpu() -> u32 {
     use shuttle::rand::{Rng, thread_rng};
     thread_rng().gen_range(0..2)
 }
 
-/// What a thread does: the state letter of `/proc/PID/stat` (proc_pid_stat(5)).
+/// The state of a thread: the letter in `/proc/PID/stat` (proc_pid_stat(5)).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ThreadState {
-    /// R: it runs, or is ready and waits for a CPU.
+    /// R: it runs, or is runnable and waits for a CPU.
     Running,
-    /// S: it waits for something and can be interrupted: a lock, a socket, a sleep.
+    /// S: an interruptible wait: a lock, a socket, a sleep.
     Sleeping,
-    /// D: it waits for something, mostly a disk, and cannot be interrupted.
+    /// D: an uninterruptible wait, mostly for a disk.
     Uninterruptible,
     /// T, t: a signal or a debugger has stopped it.
     Stopped,
     /// Z, X: it has ended.
     Ended,
-    /// A letter of another kernel's.
+    /// An unknown letter, of another kernel version.
     Other(u8),
 }
 
@@ -60,11 +60,11 @@ impl ThreadState {
     }
 }
 
-/// What the thread `id` of this process does at this moment.
+/// The present state of the thread `id` of this process.
 ///
 /// # Errors
-/// `ENOENT` or `ESRCH` when there is no such thread (any more), `EMFILE`, and `InvalidData` for a file of
-/// another form.
+/// `ENOENT` or `ESRCH` when the thread does not exist (any more), `EMFILE`, and `InvalidData` for a malformed
+/// file.
 #[cfg(not(shuttle))]
 pub fn thread_state(id: i32) -> io::Result<ThreadState> {
     let mut buffer = [0; STAT_BYTES];
@@ -74,7 +74,7 @@ pub fn thread_state(id: i32) -> io::Result<ThreadState> {
         .ok_or_else(|| io::Error::new(ErrorKind::InvalidData, format!("/proc/self/task/{id}/stat: no state")))
 }
 
-/// As above, of a thread of a model: it is ready or waits, as chance has it.
+/// As above, in a model: running or sleeping, at random.
 #[cfg(shuttle)]
 #[expect(clippy::missing_errors_doc, reason = "it has none")]
 pub fn thread_state(_id: i32) -> io::Result<ThreadState> {
@@ -82,11 +82,11 @@ pub fn thread_state(_id: i32) -> io::Result<ThreadState> {
     Ok(if thread_rng().gen_bool(0.5) { ThreadState::Running } else { ThreadState::Sleeping })
 }
 
-/// An id of 10 digits, a name of 64 bytes (kernel threads have longer ones than the 15 of ours) and the
-/// state have room.
+/// The read buffer: it fits an id of 10 digits, a name of 64 bytes (kernel threads have longer names than our
+/// 15 bytes) and the state.
 const STAT_BYTES: usize = 128;
 
-/// `id (name) S ...`: a name may hold blanks and brackets, and nothing behind it holds a bracket.
+/// Parses `id (name) S ...`. The name may contain blanks and brackets; no later field contains a bracket.
 fn parse_state(stat: &[u8]) -> Option<ThreadState> {
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     match stat.get(end + 1..)? {
@@ -95,19 +95,19 @@ fn parse_state(stat: &[u8]) -> Option<ThreadState> {
     }
 }
 
-/// How long a thread ran, and how long it was ready and had no CPU, since it began.
+/// How long a thread ran, and how long it was runnable without a CPU, since its start.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct RunTime {
     /// On a CPU.
     pub on_cpu: Duration,
-    /// Ready, in a run queue: what others on its CPU took from it. A busy SMT sibling does not show here.
+    /// Runnable, in a run queue, while other threads had its CPU. A busy SMT sibling does not show here.
     pub delay: Duration,
 }
 
-/// How long the thread `id` of this process ran and waited for a CPU so far.
+/// How long the thread `id` of this process has run and waited for a CPU.
 ///
 /// # Errors
-/// As of [`thread_state`].
+/// As [`thread_state`].
 pub fn run_time(id: i32) -> io::Result<RunTime> {
     let path = format!("/proc/self/task/{id}/schedstat");
     let text = std::fs::read_to_string(&path)?;
@@ -115,8 +115,8 @@ pub fn run_time(id: i32) -> io::Result<RunTime> {
 }
 
 impl RunTime {
-    /// What a `schedstat` file says: nanoseconds on a CPU, nanoseconds in a run queue, slices. The kernel
-    /// keeps the first two whether or not it was built with CONFIG_SCHEDSTATS.
+    /// Parses a `schedstat` file: nanoseconds on a CPU, nanoseconds in a run queue, time slices. The kernel
+    /// counts the first two with or without CONFIG_SCHEDSTATS.
     pub(crate) fn parse(text: &str) -> Option<RunTime> {
         let mut fields = text.split_whitespace().map(str::parse);
         match (fields.next(), fields.next()) {
@@ -127,7 +127,7 @@ impl RunTime {
         }
     }
 
-    /// What was added since `earlier`.
+    /// The growth since `earlier`.
     pub fn since(self, earlier: RunTime) -> RunTime {
         RunTime {
             on_cpu: self.on_cpu.saturating_sub(earlier.on_cpu),
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(thread_state(thread_id()).unwrap(), ThreadState::Running);
         drop(release);
         thread.join().unwrap();
-        // The kernel takes it off its list a moment after the join.
+        // The kernel removes it from the task list a moment after the join.
         while thread_state(id).is_ok() {
             std::thread::yield_now();
         }

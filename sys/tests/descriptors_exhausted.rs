@@ -1,4 +1,4 @@
-//! A listener of a process that has no descriptor left. It has a process of its own, whose limit is lowered.
+//! A listener in a process without a free descriptor. The test lowers the limit of its own process.
 
 use std::fs::File;
 use std::net::TcpStream;
@@ -7,10 +7,10 @@ use std::os::fd::AsRawFd;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sys::socket::{AcceptError, ListenOptions, Listener, ResourceExhausted};
 
-/// Does `work` while no descriptor is left.
+/// Runs `work` while no descriptor is free.
 fn without_descriptors<T>(work: impl FnOnce() -> T) -> T {
     let original = getrlimit(Resource::Nofile);
-    // It has the lowest free number, so that those below are in use.
+    // It has the lowest free number, so all numbers below are in use.
     let last = File::open("/dev/null").unwrap();
     let exhausted = Rlimit { current: Some(last.as_raw_fd() as u64 + 1), ..original };
     setrlimit(Resource::Nofile, exhausted).unwrap();
@@ -20,7 +20,7 @@ fn without_descriptors<T>(work: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// The kernel refuses an accept for want of a descriptor also where nobody waits.
+/// The kernel fails an accept with EMFILE even when no connection is pending.
 #[test]
 fn accept_reports_emfile_only_with_a_pending_client() {
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), ListenOptions::plain(8)).unwrap();

@@ -1,5 +1,5 @@
-//! The mailbox, and the sleep of its receiver, under loom: every interleaving of a few preemptions, and every
-//! reordering that the memory model permits.
+//! The mailbox, and the sleep of its receiver, under loom: every interleaving with a few preemptions, and
+//! every reordering that the memory model permits.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p sys --release --test mailbox_loom`
 
@@ -10,7 +10,7 @@ use loom::thread;
 use sys::mailbox::{Receiver, mailbox};
 use sys::parking::ParkFlag;
 
-/// Switches per schedule at moments where the running thread could have gone on.
+/// Preemptions per schedule: switches away from a thread that could continue.
 const PREEMPTIONS_MAX: usize = 3;
 
 fn explore(program: impl Fn() + Send + Sync + 'static) {
@@ -23,7 +23,7 @@ fn receive_all<T: Send>(receiver: &mut Receiver<T>) -> Vec<T> {
     std::iter::from_fn(|| receiver.pop()).collect()
 }
 
-/// Fewer slots than values: slots are used again, or a sender is told that there is none.
+/// Fewer slots than values: slots are reused, or a send fails.
 #[test]
 fn accepted_values_arrive_once() {
     explore(|| {
@@ -39,12 +39,12 @@ fn accepted_values_arrive_once() {
         values.extend(receive_all(&mut receiver));
         let mut values: Vec<u32> = values.into_iter().map(|value| *value).collect();
         values.sort_unstable();
-        assert_eq!(values, sent, "and so the boxes are freed, once");
+        assert_eq!(values, sent, "each accepted box arrives once, and so is freed once");
         assert!(!sent.is_empty(), "the only slot was free for one of them");
     });
 }
 
-/// What is left behind is freed, whoever is the last one to go.
+/// Unreceived values are freed, whichever end is dropped last.
 #[test]
 fn unreceived_values_are_dropped() {
     explore(|| {
@@ -56,8 +56,8 @@ fn unreceived_values_are_dropped() {
     });
 }
 
-/// A receiver that sleeps while its mailbox is empty. If the wake-up could be lost, loom would find the
-/// schedule in which it sleeps for ever, and report the deadlock.
+/// The receiver sleeps while its mailbox is empty. If a wake-up could be lost, loom would find the schedule
+/// in which the receiver sleeps without end, and report the deadlock.
 #[test]
 fn no_wake_up_is_lost() {
     explore(|| {

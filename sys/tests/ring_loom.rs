@@ -1,5 +1,5 @@
-//! The ring, and the sleep of its consumer, under loom: every interleaving of a few preemptions, and every
-//! reordering that the memory model permits, of programs so small that the ring's edges are near.
+//! The ring, and the sleep of its consumer, under loom: every interleaving with a few preemptions, and every
+//! reordering that the memory model permits. The programs are small, so the ring is often full or empty.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p sys --release --test ring_loom`
 
@@ -10,8 +10,8 @@ use loom::thread;
 use sys::parking::ParkFlag;
 use sys::ring::{Consumer, Producer, ring};
 
-/// Switches per schedule at moments where the running thread could have gone on. The bugs of such small
-/// programs need one or two; every further one multiplies the schedules.
+/// Preemptions per schedule: switches away from a thread that could continue. The bugs of such small programs
+/// need one or two; every further one multiplies the schedules.
 const PREEMPTIONS_MAX: usize = 3;
 
 fn explore(program: impl Fn() + Send + Sync + 'static) {
@@ -20,7 +20,7 @@ fn explore(program: impl Fn() + Send + Sync + 'static) {
     model.check(program);
 }
 
-/// Pushes `values`, each as often as it takes.
+/// Pushes `values`, and retries each one while the ring is full.
 fn push_all(producer: &mut Producer<u32>, values: impl IntoIterator<Item = u32>) {
     for value in values {
         while producer.push(&value).is_err() {
@@ -29,7 +29,7 @@ fn push_all(producer: &mut Producer<u32>, values: impl IntoIterator<Item = u32>)
     }
 }
 
-/// Drains at most `max` at a time until `count` values have come, and returns them.
+/// Drains at most `max` at a time until `count` values have arrived, and returns them.
 fn drain_all(consumer: &mut Consumer<u32>, max: usize, count: usize) -> Vec<u32> {
     let mut values = Vec::new();
     while values.len() < count {
@@ -72,11 +72,11 @@ fn refused_values_never_arrive() {
     });
 }
 
-/// A consumer that sleeps while its ring is empty. If the wake-up could be lost, loom would find the
-/// schedule in which it sleeps for ever, and report the deadlock.
+/// The consumer sleeps while its ring is empty. If a wake-up could be lost, loom would find the schedule in
+/// which the consumer sleeps without end, and report the deadlock.
 ///
-/// One push only: from the second `swap` of the flag on, loom 0.7.2 lets a load after the flag's fence
-/// see what a swap wrote although a later store has replaced it, which no C++20 execution may.
+/// One push only: from the second `swap` of the flag on, loom 0.7.2 lets a load after the flag's fence see
+/// the value of a swap although a later store has replaced it, which no C++20 execution may.
 #[test]
 fn no_wake_up_is_lost() {
     explore(|| {

@@ -1,4 +1,4 @@
-//! The stack under loom: two who push and one who takes, in every interleaving and every reordering that the
+//! The stack under loom: two producers and one consumer, in every interleaving and every reordering that the
 //! memory model permits.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p sys --release --test stack_loom`

@@ -1,20 +1,20 @@
 //! How many more threads this process may start before a limit refuses one.
 //!
-//! Promises: the least over every limit that counts threads or what a thread takes, less a reserve; a file
-//! that is missing leaves the others. Leaves to others: how many threads are wanted (`engine::pool`).
+//! Guarantees: the budget is the minimum over every limit on threads or on what a thread takes, less a
+//! reserve. A file that cannot be read takes only its own limit out of that minimum.
 
 use super::footprint::{Footprint, footprint};
 use super::root::ProcRoot;
 use super::values::{Limit, LimitReader, LimitValue};
 
-/// Of what is free a fifth is left: others start threads too, and a thread that is refused is a job lost.
+/// One fifth of the free threads is the reserve: other processes start threads too, and a refused thread
+/// loses a job.
 const RESERVE_DIVISOR: u64 = 5;
 
-/// What the kernel keeps for a thread and what it touches of its stack: 10 to 30 KB of the one, and some
-/// pages of the other.
+/// Memory of a thread: 10 to 30 KB of kernel memory, and the pages of its stack that it touches.
 pub const THREAD_MEMORY_BYTES: u64 = 64 * 1024;
 
-/// What counts threads, or what each of them takes.
+/// The limits on threads, or on what each of them takes.
 const LIMITS: [Limit; 10] = [
     Limit::Threads,
     Limit::ThreadIds,
@@ -28,18 +28,18 @@ const LIMITS: [Limit; 10] = [
     Limit::GroupMemory,
 ];
 
-/// How many more threads may be started, and what bounds them.
+/// How many more threads may be started, and the limit that bounds them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ThreadBudget {
-    /// More threads; `u64::MAX` where nothing is known to bound them.
+    /// The number of further threads; `u64::MAX` where no limit is known.
     pub threads: u64,
-    /// The limit that would be met first, as the kernel calls it; `none` where nothing bounds.
+    /// The kernel's name of the limit that would be reached first; `none` without any.
     pub limit: &'static str,
 }
 
-/// How many more threads this process may start now. It reads a dozen files of the kernel's, the list of
-/// mappings among them: 0.3 ms, and some microseconds more for each thread of this process; the first call
-/// measures what a thread takes as well (see [`footprint`]).
+/// How many more threads this process may start now. It reads a dozen kernel files, the list of mappings
+/// among them: 0.3 ms, and some microseconds more for each thread of this process. The first call also
+/// measures what a thread takes (see [`footprint`]).
 pub fn thread_budget() -> ThreadBudget {
     let footprint = footprint();
     let root = ProcRoot::machine();
@@ -48,7 +48,7 @@ pub fn thread_budget() -> ThreadBudget {
 }
 
 impl ThreadBudget {
-    /// The budget that `readings` leave, where a thread takes `footprint`.
+    /// The budget under the limits `values`, where each thread takes `footprint`.
     pub fn of<'a>(values: impl Iterator<Item = &'a LimitValue>, footprint: Footprint) -> ThreadBudget {
         let mut budget = ThreadBudget { threads: u64::MAX, limit: "none" };
         for value in values {
@@ -65,7 +65,7 @@ impl ThreadBudget {
     }
 }
 
-/// How many threads a limit has room for; none where it bounds nothing.
+/// How many threads fit into what is free of a limit; `None` where it does not bound threads.
 pub fn threads_in(value: &LimitValue, footprint: Footprint) -> Option<u64> {
     let free = value.free()?;
     Some(match value.limit {

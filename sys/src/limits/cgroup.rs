@@ -1,21 +1,22 @@
-//! Control groups: the groups that bound this process, and what they bound it to.
+//! Control groups: the groups that limit this process, and their limits.
 //!
-//! Promises: version 1, version 2 and both at a time; a group's ancestors bound it too, so the tightest of
-//! all that can be seen from here wins. Leaves to others: ancestors outside the container, which it cannot
-//! see.
+//! Guarantees: version 1, version 2 and hybrid machines. A group's ancestors limit it too, so the tightest
+//! limit of all visible groups wins.
+//!
+//! Not handled here: ancestors outside the container, which are invisible from inside it.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use super::root::{ProcRoot, malformed, number};
 
-/// Groups from ours up to the mount; deeper ones are not looked at.
+/// The most groups that are read, from our own up to the mount.
 const GROUPS_MAX: usize = 64;
 
-/// What a group bounds.
+/// The resource that a group limits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Controller {
-    /// How many tasks (threads) there are.
+    /// The number of tasks (threads).
     Pids,
     /// Memory.
     Memory,
@@ -33,16 +34,16 @@ impl Controller {
     }
 }
 
-/// A group that this process is in, or an ancestor of one.
+/// A group of this process, or an ancestor of one.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Group {
-    /// Where its files stand, as seen from the root.
+    /// The directory of its files, below the root.
     pub directory: PathBuf,
-    /// Whether it is of the unified hierarchy (version 2).
+    /// Whether it belongs to the unified hierarchy (version 2).
     pub is_unified: bool,
 }
 
-/// What `/proc` says of the groups of this process: read once, asked several times.
+/// The group files of `/proc` for this process, read once and used for several lookups.
 #[derive(Debug)]
 pub struct Membership<'a> {
     root: &'a ProcRoot,
@@ -51,14 +52,14 @@ pub struct Membership<'a> {
 }
 
 impl Membership<'_> {
-    /// Reads what is needed to find the groups; what fails is told by who asks.
+    /// Reads the files that name the groups. An error is returned by the lookups.
     pub fn of(root: &ProcRoot) -> Membership<'_> {
         let own = root.text("/proc/self/cgroup");
         let files = own.and_then(|own| Ok((own, root.text("/proc/self/mountinfo")?)));
         Membership { root, files }
     }
 
-    /// The groups that bound this process by `controller`: its own first, then its ancestors. Empty where the
+    /// The groups that limit this process by `controller`: its own first, then its ancestors. Empty where the
     /// controller is not in use.
     ///
     /// # Errors
@@ -79,7 +80,7 @@ impl Membership<'_> {
         Ok(visible.take(GROUPS_MAX).map(group).collect())
     }
 
-    /// The group with the least room for further tasks.
+    /// The limit of the group with the least headroom for further tasks.
     pub fn tasks(&self) -> TightestBound {
         self.tightest(Controller::Pids, |root, group| {
             let place = group.directory.join("pids.max");
@@ -88,8 +89,8 @@ impl Membership<'_> {
         })
     }
 
-    /// The group with the least room for further memory, in bytes. Cache of files that nobody used of late is
-    /// not counted as used: the kernel drops it first.
+    /// The limit of the group with the least headroom for further memory, in bytes. Inactive file cache does
+    /// not count as used: the kernel reclaims it first.
     pub fn memory(&self) -> TightestBound {
         self.tightest(Controller::Memory, |root, group| {
             let (bound_file, used_file, cache) = match group.is_unified {
@@ -130,10 +131,10 @@ impl Membership<'_> {
         found
     }
 
-    /// The tightest quota of CPU time; none where nothing bounds it.
+    /// The tightest quota of CPU time; `None` without any.
     ///
     /// # Errors
-    /// A file that is of another form; no quota is known then.
+    /// A file is malformed; the quota is unknown then.
     pub fn cpu_quota(&self) -> io::Result<Option<Quota>> {
         let mut tightest: Option<Quota> = None;
         for group in self.groups(Controller::Cpu)? {
@@ -147,8 +148,8 @@ impl Membership<'_> {
     }
 }
 
-/// Our path in the hierarchy of `controller`, and whether that is the unified one: of `/proc/self/cgroup`,
-/// whose lines are `number:controllers:path` (cgroups(7)).
+/// Our path in the hierarchy of `controller`, and whether that is the unified one: from
+/// `/proc/self/cgroup`, whose lines are `number:controllers:path` (cgroups(7)).
 fn own_path(text: &str, controller: Controller) -> Option<(PathBuf, bool)> {
     let mut unified = None;
     for line in text.lines() {
@@ -168,7 +169,7 @@ fn own_path(text: &str, controller: Controller) -> Option<(PathBuf, bool)> {
 
 /// A line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 struct Mount<'a> {
-    /// The group that is mounted there: not `/` in a container without a cgroup namespace.
+    /// The mounted group: not `/` in a container without a cgroup namespace.
     group: PathBuf,
     point: PathBuf,
     kind: &'a str,
@@ -193,8 +194,8 @@ impl Mount<'_> {
         }
     }
 
-    /// Where the group `path` stands. One that is not below what is mounted here, or that climbs, is out of
-    /// sight, and what is mounted is the nearest that can be seen.
+    /// The directory of the group `path`. A path outside the mounted group, or with `..`, is invisible from
+    /// here; the mounted group is then its nearest visible ancestor.
     fn directory_of(&self, path: &Path) -> PathBuf {
         let climbs = path.components().any(|part| part == Component::ParentDir);
         match path.strip_prefix(&self.group) {
@@ -204,7 +205,7 @@ impl Mount<'_> {
     }
 }
 
-/// Blanks and the like are written as `\040` there.
+/// Decodes octal escapes: mountinfo writes a blank as `\040`.
 fn unescape(text: &str) -> PathBuf {
     let mut parts = text.split('\\');
     let mut plain = parts.next().unwrap_or("").to_owned();
@@ -223,21 +224,21 @@ fn unescape(text: &str) -> PathBuf {
     plain.into()
 }
 
-/// The tightest bound of a controller.
+/// The tightest limit of a controller.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TightestBound {
-    /// What is permitted, what is used, and the file that says so; none where no group bounds.
+    /// The limit, its use, and the file that states the limit; `None` where no group has one.
     pub bound: Option<(u64, u64, PathBuf)>,
-    /// A file that could not be understood: what it says may be tighter.
+    /// A file that could not be read or parsed: its limit may be tighter.
     pub trouble: Option<String>,
 }
 
-/// A bound of bytes that is greater than this is none: version 1 says so with the greatest number of whole
+/// A limit of at least this many bytes means unlimited: version 1 writes the greatest number of whole
 /// pages.
 const UNBOUNDED_MIN: u64 = 1 << 62;
 
 fn read_bound(root: &ProcRoot, file: &Path) -> io::Result<Option<u64>> {
-    // The topmost group has no such file.
+    // The root group has no such file.
     let text = match root.text(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
@@ -249,19 +250,19 @@ fn read_bound(root: &ProcRoot, file: &Path) -> io::Result<Option<u64>> {
     }
 }
 
-/// What a group permits, what it uses, and the file that says so.
+/// A group's limit, its use, and the file that states the limit.
 type Headroom = (u64, u64, PathBuf);
 
 /// A quota of CPU time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quota {
-    /// CPUs' worth of time that the group may use, as of 1.5 CPUs.
+    /// CPU time per second that the group may use, in CPUs: 1.5 is one and a half.
     pub cpus: f64,
-    /// The file that says so.
+    /// The file that states the quota.
     pub place: PathBuf,
 }
 
-/// Version 2 says `quota period` in one file, version 1 in two; `max` or -1 is without quota.
+/// Version 2 has `quota period` in one file, version 1 in two; `max` or -1 is without quota.
 fn read_quota(root: &ProcRoot, group: &Group, place: &Path) -> io::Result<Option<f64>> {
     let text = match root.text(place) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

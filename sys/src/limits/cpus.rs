@@ -1,7 +1,7 @@
 //! The CPUs that this process may use, and which of them share a core.
 //!
-//! Promises: affinity as the kernel gives it, cores as `/sys` tells them. Leaves to others: how much of a
-//! CPU's time there is (`cgroup`), and what two threads on one core get (measured by `tollgate doctor`).
+//! Not handled here: quotas of CPU time (`cgroup`), and the throughput of two threads on one core, which
+//! `tollgate doctor` measures.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -16,10 +16,10 @@ pub fn allowed_cpus() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
 }
 
-/// Lets the calling thread run on `cpu` alone.
+/// Binds the calling thread to `cpu`.
 ///
 /// # Errors
-/// `EINVAL` for one that there is not, or that is not ours.
+/// `EINVAL` for a CPU that does not exist or that this process may not use.
 pub fn pin_thread(cpu: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     if cpu >= CpuSet::MAX_CPU {
@@ -29,12 +29,12 @@ pub fn pin_thread(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Moves the calling thread to a CPU that it may use and for which `is_wanted` is true, the first behind its
-/// own if there is one. A nudge, where [`pin_thread`] binds: it may be moved on, and is moved when its
-/// cpuset changes. Only a narrower choice than the cpuset's (`taskset`, a pin of its own) is put back as it
-/// was, and is then what the kernel holds it to, as before. Three system calls or four, some 10 us.
+/// Moves the calling thread to an allowed CPU for which `is_wanted` is true: the first one after its current
+/// CPU, in circular order. Unlike [`pin_thread`] it does not bind: the scheduler may move the thread on, and
+/// does so when its cpuset changes. Only an affinity narrower than the cpuset (`taskset`, a pin) is restored
+/// afterwards and stays in force. Three or four system calls, some 10 us.
 ///
-/// Where none is wanted or the kernel refuses, nothing is changed.
+/// If no CPU is wanted or the kernel refuses, nothing changes.
 #[cfg(not(shuttle))]
 pub fn nudge_thread(is_wanted: impl Fn(usize) -> bool) {
     let Ok(allowed) = sched_getaffinity(None) else { return };
@@ -44,23 +44,23 @@ pub fn nudge_thread(is_wanted: impl Fn(usize) -> bool) {
     if target.is_none_or(|cpu| pin_thread(cpu).is_err()) {
         return;
     }
-    // The kernel remembers what a thread has asked for and cuts it with each later cpuset (since 6.2). All
-    // CPUs is to have asked for nothing; those of this moment would be kept from the ones that come later.
+    // Since Linux 6.2 the kernel remembers the requested affinity and intersects it with each later cpuset.
+    // All CPUs amount to no request; the current set would exclude CPUs that a later cpuset adds.
     let mut all = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
     let is_reset = sched_setaffinity(None, &all).is_ok();
     if !is_reset || sched_getaffinity(None).is_ok_and(|current| current != allowed) {
-        // Refused only if none of these is ours any more; then the kernel has chosen others.
+        // It fails only if none of these CPUs is allowed any more; then the kernel has chosen others.
         let _ = sched_setaffinity(None, &allowed);
     }
 }
 
-/// As above, of a thread of a model, which is where chance has it anyway.
+/// As above, in a model: its scheduler places threads at random anyway.
 #[cfg(shuttle)]
 pub fn nudge_thread(_is_wanted: impl Fn(usize) -> bool) {}
 
-/// The CPUs of `allowed` by the core that they belong to, in ascending order. A CPU of which the kernel does
-/// not say so is a core of its own.
+/// The CPUs of `allowed`, grouped by core, in ascending order. A CPU whose core the kernel does not state is
+/// a core of its own.
 pub fn cores(root: &ProcRoot, allowed: &[usize]) -> Vec<Vec<usize>> {
     let mut cores: Vec<Vec<usize>> = Vec::new();
     let mut known = BTreeSet::new();
@@ -81,8 +81,8 @@ pub fn cores(root: &ProcRoot, allowed: &[usize]) -> Vec<Vec<usize>> {
     cores
 }
 
-/// A list as `/sys` writes it: `0-3,8`. What is no number is passed over, and what is beyond the greatest
-/// CPU.
+/// Parses a list of `/sys`: `0-3,8`. Items that are not numbers are skipped, and so are CPUs beyond the
+/// maximum.
 fn cpu_list(text: &str) -> Vec<usize> {
     let spans = text.trim().split(',').filter_map(|span| {
         let (low, high) = span.split_once('-').unwrap_or((span, span));

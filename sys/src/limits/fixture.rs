@@ -1,11 +1,11 @@
-//! A machine that is painted for a test: files of `/proc` and `/sys` in a directory of their own.
+//! A fixture machine for tests: files of `/proc` and `/sys` in a temporary directory.
 
 use super::root::ProcRoot;
 
-/// A machine on which every limit is far: `== path` before each file's text. 200 mappings are in use.
+/// A machine on which no limit is near: `== path` before each file's text. 200 mappings are in use.
 const AMPLE: &str = include_str!("../../testdata/ample-machine.txt");
 
-/// See [`AMPLE`].
+/// A machine on which no limit is near (see [`AMPLE`]).
 pub(crate) fn ample() -> Machine {
     let machine = Machine::new(&[]);
     for file in AMPLE.split("== ").skip(1) {
@@ -16,7 +16,7 @@ pub(crate) fn ample() -> Machine {
     machine
 }
 
-/// See the file's header. It is gone when it is dropped.
+/// A directory with files of `/proc` and `/sys`; dropping it deletes them.
 pub(crate) struct Machine(tempfile::TempDir);
 
 impl Machine {

@@ -1,7 +1,9 @@
-//! What a thread takes of the limits that count memory: measured on this machine, with this C library.
+//! What a thread takes of the memory limits, measured on this machine with this C library.
 //!
-//! Promises: threads of the kind that the product starts are started, counted while they wait, and ended;
-//! some hundred microseconds, once in a process. Leaves to others: what a thread touches when it works.
+//! Guarantees: the measurement starts threads like those of the product, reads the mappings while they
+//! wait, and ends them: some hundred microseconds, once per process.
+//!
+//! Not handled here: memory that a thread touches when it works.
 
 use std::io;
 use std::sync::mpsc::sync_channel;
@@ -10,33 +12,33 @@ use std::thread::{self, Builder};
 
 use super::root::ProcRoot;
 
-/// Threads that are started to be counted: enough that a mapping more or less elsewhere is an eighth.
+/// Threads that the measurement starts: enough that a mapping more or less elsewhere counts as an eighth.
 const PROBES: usize = 8;
 
-/// The stack of a probe: what std gives to its threads, and a page more, so that no stack of an ended thread
-/// that the C library keeps for the next one is large enough to be used again, which would cost nothing.
+/// The stack of a probe thread: std's default and one page more. The C library reuses the stacks of ended
+/// threads; none of them is then large enough, and each probe takes a new one.
 const PROBE_STACK_BYTES: usize = 2 * 1024 * 1024 + 4096;
 
-/// What one more thread takes.
+/// What one further thread takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Footprint {
-    /// Mappings (`vm.max_map_count`): the stack, the stack for signals, and their guards. With a kernel and a
-    /// C library that keep guards within a mapping it is half of that.
+    /// Mappings (`vm.max_map_count`): the stack, the signal stack, and their guards. Half of that with a
+    /// kernel and a C library that keep guards within the mapping.
     pub maps: f64,
-    /// Address space, most of it never touched.
+    /// Bytes of address space, most of them never touched.
     pub address_bytes: u64,
 }
 
-/// Where it cannot be measured: four mappings and a stack, as on Linux 6.18 with glibc 2.36.
+/// The default where it cannot be measured: four mappings and a stack, as on Linux 6.18 with glibc 2.36.
 pub const FOOTPRINT_USUAL: Footprint = Footprint { maps: 4.0, address_bytes: PROBE_STACK_BYTES as u64 };
 
-/// What one more thread of this process takes; measured at the first call.
+/// What one further thread of this process takes; measured at the first call.
 pub fn footprint() -> Footprint {
     static MEASURED: OnceLock<Footprint> = OnceLock::new();
     *MEASURED.get_or_init(|| measure().unwrap_or(FOOTPRINT_USUAL))
 }
 
-/// Mappings of this process now.
+/// The number of mappings of this process.
 ///
 /// # Errors
 /// `/proc` is not mounted, or no descriptor is left to read it with.
@@ -50,7 +52,7 @@ fn measure() -> io::Result<Footprint> {
         let text = root.text("/proc/self/maps")?;
         ProcessMaps::parse(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
     };
-    // What this function itself allocates is there before it counts.
+    // What this function itself allocates exists before the first count.
     let (started, starts) = sync_channel(PROBES);
     let gate = Mutex::new(());
     let before = process_maps()?;
@@ -74,7 +76,7 @@ fn measure() -> io::Result<Footprint> {
         return Err(io::Error::other("no thread can be started"));
     }
     let maps = after.maps.saturating_sub(before.maps) as f64 / count as f64;
-    // Less than a mapping for each stack cannot be: something else went away meanwhile.
+    // Less than one mapping per stack is impossible: another part of the process unmapped some meanwhile.
     Ok(Footprint {
         maps: if maps < 1.0 { FOOTPRINT_USUAL.maps } else { maps },
         address_bytes: (after.bytes.saturating_sub(before.bytes) / count as u64)
@@ -82,20 +84,20 @@ fn measure() -> io::Result<Footprint> {
     })
 }
 
-/// What a process has taken, without the arenas of the allocator: those are a luxury, of which there are at
-/// most eight for each CPU, and a thread that gets none shares one.
+/// The mappings of a process, without the arenas of the allocator: glibc makes at most eight for each CPU,
+/// and a thread without an arena of its own shares one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct ProcessMaps {
     maps: u64,
     bytes: u64,
 }
 
-/// glibc's arenas (`HEAP_MAX_SIZE`): so large, and aligned to it. A small beginning is in use, the rest has
-/// no access yet.
+/// The size and alignment of glibc's arenas (`HEAP_MAX_SIZE`). Their first part is in use, the rest has no
+/// access rights yet.
 const ARENA_BYTES: u64 = 64 * 1024 * 1024;
 
 impl ProcessMaps {
-    /// Of the text of `/proc/self/maps`; none if it is of another form.
+    /// Parses the text of `/proc/self/maps`; `None` if it is malformed.
     fn parse(text: &str) -> Option<ProcessMaps> {
         let mut process_maps = ProcessMaps::default();
         for line in text.lines() {
@@ -143,9 +145,9 @@ mod tests {
     #[test]
     fn thread_footprint_covers_its_stack() {
         let Footprint { maps, address_bytes } = footprint();
-        // Threads of other tests come and go meanwhile; `doctor`'s test has a process of its own.
+        // Threads of other tests start and end meanwhile; `doctor`'s test has a process of its own.
         assert!(maps >= 1.0 && maps.is_finite(), "{maps}");
         assert!(address_bytes >= PROBE_STACK_BYTES as u64);
-        assert_eq!(footprint(), footprint(), "it is measured once");
+        assert_eq!(footprint(), footprint(), "the footprint is measured once");
     }
 }

@@ -1,11 +1,9 @@
-//! TCP ports of this machine: which it gives to outgoing connections, and why one cannot be listened on.
-//!
-//! Guarantees: figures as the kernel states them now. Leaves out: which ports a configuration listens on.
+//! TCP ports of this machine: those for outgoing connections, and why a bind to one fails.
 //!
 //! An outgoing connection takes its local port from `net.ipv4.ip_local_port_range`, and keeps it for a minute
-//! after its end if it closed first (TIME_WAIT). A listener cannot take that port meanwhile, with
-//! `SO_REUSEADDR` either: the other socket would need it, too. Ports in `ip_local_reserved_ports` are not
-//! given out (Linux, `Documentation/networking/ip-sysctl.rst`).
+//! after its end if it closed first (TIME_WAIT). Until then no listener can bind that port, not even with
+//! `SO_REUSEADDR`: the other socket would need that option, too. The kernel never assigns the ports in
+//! `ip_local_reserved_ports` (Linux, `Documentation/networking/ip-sysctl.rst`).
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,22 +14,22 @@ use super::root::{ProcRoot, malformed};
 const RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 const RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
-/// The state of a socket that listens, in `/proc/net/tcp` (Linux' `net/tcp_states.h`).
+/// The state of a listening socket in `/proc/net/tcp` (Linux' `net/tcp_states.h`).
 const LISTEN: &str = "0A";
 
-/// The ports that outgoing connections may take.
+/// The local ports that the kernel assigns to outgoing connections.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LocalPorts {
     range: RangeInclusive<u16>,
-    /// As the kernel states them: in order, and apart from each other.
+    /// In the kernel's form: sorted, and without overlaps.
     reserved: Vec<RangeInclusive<u16>>,
 }
 
 impl LocalPorts {
-    /// Those of the machine at `root`.
+    /// Reads the ports of the machine at `root`.
     ///
     /// # Errors
-    /// The range cannot be read, or is none.
+    /// The range cannot be read, or is malformed.
     pub fn read(root: &ProcRoot) -> io::Result<LocalPorts> {
         let range = root.numbers(RANGE, 2)?;
         let port = |number: u64| u16::try_from(number).ok();
@@ -41,7 +39,7 @@ impl LocalPorts {
         if first > last {
             return Err(malformed(RANGE.as_ref(), &format!("{first} {last}")));
         }
-        // `8080,9000-9100`; an empty file where nothing is reserved.
+        // `8080,9000-9100`; the file is empty where no port is reserved.
         let reserved = root.text(RESERVED).unwrap_or_default();
         let spans = reserved.trim().split(',').filter_map(|span| {
             let (low, high) = span.split_once('-').unwrap_or((span, span));
@@ -50,7 +48,7 @@ impl LocalPorts {
         Ok(LocalPorts { range: first..=last, reserved: spans.collect() })
     }
 
-    /// How many they are.
+    /// The number of these ports.
     pub fn count(&self) -> u64 {
         let (first, last) = (*self.range.start(), *self.range.end());
         let within = |span: &RangeInclusive<u16>| (*span.start()).max(first)..=(*span.end()).min(last);
@@ -58,17 +56,17 @@ impl LocalPorts {
         (self.range.clone().count() as u64).saturating_sub(reserved as u64)
     }
 
-    /// The range, as it is written: `32768-60999`.
+    /// The range as text: `32768-60999`.
     pub fn range(&self) -> String {
         format!("{}-{}", self.range.start(), self.range.end())
     }
 
-    /// Whether an outgoing connection may take `port`.
+    /// Whether the kernel may assign `port` to an outgoing connection.
     pub fn contain(&self, port: u16) -> bool {
         self.range.contains(&port) && !self.reserved.iter().any(|span| span.contains(&port))
     }
 
-    /// The command that keeps `ports` from outgoing connections, besides those that are kept already.
+    /// The command that reserves `ports`, besides the ports that are reserved already.
     pub fn reservation(&self, ports: &[u16]) -> String {
         let written = |span: &RangeInclusive<u16>| match (span.start(), span.end()) {
             (first, last) if first == last => first.to_string(),
@@ -80,7 +78,7 @@ impl LocalPorts {
     }
 }
 
-/// `error`, which a bind of `address` gave, with what this machine says of the port if it is in use.
+/// The `error` of a bind to `address`; for `EADDRINUSE` with the cause that `/proc` shows.
 pub fn explained(address: SocketAddr, error: io::Error) -> io::Error {
     if error.kind() != io::ErrorKind::AddrInUse {
         return error;
@@ -99,8 +97,8 @@ fn describe_cause(root: &ProcRoot, port: u16, is_listened_on: bool) -> String {
     if is_listened_on {
         return format!("a process listens on this port; `ss -ltnp 'sport = :{port}'` names it");
     }
-    let time_wait = "no process listens on this port: a connection that left from it holds it, for a minute after \
-                its end (TIME_WAIT)";
+    let time_wait = "no process listens on this port: a connection that left from it holds it, for a minute \
+                     after its end (TIME_WAIT)";
     match LocalPorts::read(root) {
         Ok(ports) if ports.contain(port) => format!(
             "{time_wait}. It lies in net.ipv4.ip_local_port_range ({}); to keep it for listeners: {}",
@@ -111,9 +109,9 @@ fn describe_cause(root: &ProcRoot, port: u16, is_listened_on: bool) -> String {
     }
 }
 
-/// Whether a socket listens on `port`, of whatever address.
+/// Whether a socket listens on `port`, on any address.
 fn is_listened_on(root: &ProcRoot, port: u16) -> io::Result<bool> {
-    // Number, local address, remote address, state, and more. A machine may lack IPv6.
+    // Fields: number, local address, remote address, state, and more. The machine may lack IPv6.
     let table = root.text("/proc/net/tcp")? + &root.text("/proc/net/tcp6").unwrap_or_default();
     let suffix = format!(":{port:04X}");
     Ok(table.lines().any(|line| {

@@ -1,36 +1,36 @@
-//! Where `/proc` and `/sys` are read: of this machine, or of a picture of one.
+//! The root directory of `/proc` and `/sys`: this machine's, or a fixture's.
 //!
-//! Promises: whatever a file holds, reading it is a value or an error that names the file; never a panic.
-//! Leaves to others: which files, and what they mean.
+//! Guarantees: reading a file with any content returns a value or an error that names the file; it never
+//! panics.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A directory in which `proc` and `sys` stand.
+/// A directory that contains `proc` and `sys`.
 #[derive(Clone, Debug)]
 pub struct ProcRoot(PathBuf);
 
 impl ProcRoot {
-    /// This machine's.
+    /// This machine's root.
     pub fn machine() -> ProcRoot {
         ProcRoot::at("/")
     }
 
-    /// The one at `path`: tests paint machines there.
+    /// The root at `path`: tests write fixture machines there.
     pub fn at(path: impl Into<PathBuf>) -> ProcRoot {
         ProcRoot(path.into())
     }
 
-    /// Where `path`, which may begin with a slash, is found.
+    /// The location of `path`, which may begin with a slash.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.0.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// What the file holds; bytes that are no text are replaced.
+    /// The file's text; invalid UTF-8 is replaced.
     ///
     /// # Errors
-    /// The kernel's, with the file's name before it.
+    /// The kernel's error, with the file's name before it.
     pub fn text(&self, path: impl AsRef<Path>) -> io::Result<String> {
         let path = path.as_ref();
         let bytes = std::fs::read(self.path(path))
@@ -38,19 +38,19 @@ impl ProcRoot {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The number that is all the file holds.
+    /// The number that is the file's whole content.
     ///
     /// # Errors
-    /// As of [`ProcRoot::text`], and `InvalidData` for anything but a number.
+    /// As [`ProcRoot::text`], and `InvalidData` for anything but a number.
     pub fn number(&self, path: impl AsRef<Path>) -> io::Result<u64> {
         let text = self.text(&path)?;
         number(text.trim()).ok_or_else(|| malformed(path.as_ref(), &text))
     }
 
-    /// The numbers that the file begins with, at least `count`.
+    /// The numbers at the beginning of the file, at least `count`.
     ///
     /// # Errors
-    /// As of [`ProcRoot::number`].
+    /// As [`ProcRoot::number`].
     pub fn numbers(&self, path: impl AsRef<Path>, count: usize) -> io::Result<Vec<u64>> {
         let text = self.text(&path)?;
         let numbers: Vec<u64> = text.split_whitespace().map_while(number).collect();
@@ -58,7 +58,7 @@ impl ProcRoot {
     }
 }
 
-/// A number as the kernel writes it. One that is beyond 64 bits is as good as none: the greatest there is.
+/// Parses a number as the kernel writes it. One beyond 64 bits becomes the maximum.
 pub(crate) fn number(text: &str) -> Option<u64> {
     match text.parse() {
         Ok(number) => Some(number),
@@ -67,7 +67,7 @@ pub(crate) fn number(text: &str) -> Option<u64> {
     }
 }
 
-/// The error for a file of another form than expected. It shows the beginning only: the file may be long.
+/// The error for a malformed file. It quotes the beginning only: the file may be long.
 pub(crate) fn malformed(path: &Path, text: &str) -> io::Error {
     let shown: String = text.trim().chars().take(40).collect();
     io::Error::new(

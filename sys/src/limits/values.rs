@@ -1,7 +1,6 @@
-//! Every limit of the kernel's that a gateway may meet, with what it permits and what is used of it now.
+//! Every kernel limit that a gateway may reach, with its bound and its present use.
 //!
-//! Promises: a figure is as the kernel states it at the moment; what cannot be read is said, and the rest is
-//! read. Leaves to others: what a load needs (`tollgate doctor`) and what follows from it.
+//! Guarantees: a limit that cannot be read carries the error, and the others are read all the same.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,11 +9,11 @@ use super::cgroup::{Membership, TightestBound};
 use super::footprint;
 use super::root::ProcRoot;
 
-/// A limit. Each counts in the unit that its text begins with.
+/// A limit. Its unit is the first word of its description.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Limit {
-    /// Descriptors of a process (`RLIMIT_NOFILE`, the hard one: `serve` raises the soft one to it; never more
-    /// than `fs.nr_open`).
+    /// Descriptors of a process (`RLIMIT_NOFILE`, the hard limit: `serve` raises the soft one to it; never
+    /// more than `fs.nr_open`).
     Descriptors,
     /// Open files of the system (`fs.file-max`).
     OpenFiles,
@@ -34,7 +33,7 @@ pub enum Limit {
     Data,
     /// Bytes of the first thread's stack (`RLIMIT_STACK`).
     Stack,
-    /// Bytes that may be promised to processes (`vm.overcommit_memory` = 2: `CommitLimit`).
+    /// Bytes of memory that the kernel commits to processes (`vm.overcommit_memory` = 2: `CommitLimit`).
     Commit,
     /// Bytes of the machine's memory.
     Memory,
@@ -42,28 +41,28 @@ pub enum Limit {
     GroupMemory,
     /// Bytes that a process may lock in memory (`RLIMIT_MEMLOCK`).
     LockedMemory,
-    /// Established connections that wait at a listener (`net.core.somaxconn`).
+    /// Established connections in the accept queue of a listener (`net.core.somaxconn`).
     ListenQueue,
-    /// Connections that are being established at a listener (`net.ipv4.tcp_max_syn_backlog`).
+    /// Connections in the SYN queue of a listener (`net.ipv4.tcp_max_syn_backlog`).
     SynQueue,
     /// Local ports for connections to one destination (`net.ipv4.ip_local_port_range`).
     LocalPorts,
-    /// Flows that the packet filter remembers (`net.netfilter.nf_conntrack_max`).
+    /// Flows in the packet filter's tracking table (`net.netfilter.nf_conntrack_max`).
     Conntrack,
     /// Bytes of all TCP buffers (`net.ipv4.tcp_mem`).
     TcpMemory,
-    /// Connections that were closed with something still to be sent (`net.ipv4.tcp_max_orphans`).
+    /// Connections that were closed with unsent or unacknowledged bytes (`net.ipv4.tcp_max_orphans`).
     Orphans,
     /// Ended connections in TIME_WAIT (`net.ipv4.tcp_max_tw_buckets`).
     TimeWait,
-    /// Pages in a user's pipes before new ones are small (`fs.pipe-user-pages-soft`).
+    /// Pages in a user's pipes, above which new pipes are small (`fs.pipe-user-pages-soft`).
     PipePages,
     /// Descriptors that a user's epoll instances watch (`fs.epoll.max_user_watches`).
     EpollWatches,
 }
 
 impl Limit {
-    /// Every limit, those that count threads and descriptors first.
+    /// Every limit, those on descriptors and threads first.
     pub const ALL: [Limit; 23] = {
         use Limit::*;
         [
@@ -93,7 +92,7 @@ impl Limit {
         ]
     };
 
-    /// What it counts.
+    /// Its name in reports: what it counts.
     pub const fn name(self) -> &'static str {
         match self {
             Limit::Descriptors => "descriptors",
@@ -122,7 +121,7 @@ impl Limit {
         }
     }
 
-    /// How the kernel calls it.
+    /// The kernel's name of it.
     pub const fn setting(self) -> &'static str {
         match self {
             Limit::Descriptors => "RLIMIT_NOFILE",
@@ -152,27 +151,27 @@ impl Limit {
     }
 }
 
-/// What the kernel says of one limit.
+/// The value of one limit.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LimitValue {
-    /// Of which.
+    /// The limit.
     pub limit: Limit,
-    /// What it permits; none where nothing bounds it, or where `trouble` says that it is not known.
+    /// Its bound; `None` for unlimited, or for unknown, where `trouble` has the error.
     pub bound: Option<u64>,
-    /// What is used of it now, by everybody whom it bounds together; none where the kernel does not say.
+    /// Its present use, by all processes that share the limit; `None` where the kernel does not state it.
     pub used: Option<u64>,
-    /// The file that states it, where that is not the same on every machine.
+    /// The file that states it, where its path differs between machines.
     pub place: Option<PathBuf>,
-    /// Where another limit bounds how far this one can be raised: that one (`fs.nr_open`, for descriptors).
+    /// Another limit to which this one can be raised at most (`fs.nr_open`, for descriptors).
     pub ceiling: Option<u64>,
-    /// Why it does not hold for this process, though it is there.
+    /// Why the limit does not apply to this process.
     pub exempt: Option<&'static str>,
-    /// What could not be read or understood.
+    /// The error of a file that could not be read or parsed.
     pub trouble: Option<String>,
 }
 
 impl LimitValue {
-    /// What is left of it; none where nothing bounds this process, or nobody knows.
+    /// What is free of it; `None` where the limit is unlimited, unknown, or does not apply.
     pub fn free(&self) -> Option<u64> {
         match (self.bound, self.exempt) {
             (Some(bound), None) => Some(bound.saturating_sub(self.used.unwrap_or(0))),
@@ -187,20 +186,21 @@ pub fn read_all(root: &ProcRoot) -> Vec<LimitValue> {
     Limit::ALL.iter().map(|limit| reader.read(*limit)).collect()
 }
 
-/// As [`read_all`], in a millisecond on the largest machine: as long as the limit is far, the threads of the
-/// whole system stand for those of our user, which are fewer and whose count takes a walk over all processes.
+/// As [`read_all`], in a millisecond on the largest machine. The exact count of our user's threads takes a
+/// walk over all processes. Far from that limit the count of the whole system, which is an upper bound,
+/// replaces it.
 pub fn read_all_quickly(root: &ProcRoot) -> Vec<LimitValue> {
     let reader = LimitReader::new(root);
     Limit::ALL.iter().map(|limit| reader.read_quickly(*limit)).collect()
 }
 
-/// Above so many free threads a limit of the user's is far.
+/// With at least this many free threads the user's thread limit is far.
 const NEAR_THREADS: u64 = 4096;
 
-/// What one limit permits, and what is used.
+/// The bound and the use of one limit.
 type BoundAndUse = (Option<u64>, Option<u64>);
 
-/// Reads limits; what several of them stand in is read once.
+/// Reads limits; a file with several of them is read once.
 pub(super) struct LimitReader<'a> {
     root: &'a ProcRoot,
     limits: io::Result<String>,
@@ -259,7 +259,7 @@ impl LimitReader<'_> {
         }
     }
 
-    /// See [`read_all_quickly`].
+    /// Reads one limit the way [`read_all_quickly`] does.
     pub(super) fn read_quickly(&self, limit: Limit) -> LimitValue {
         if limit != Limit::UserThreads {
             return self.read(limit);
@@ -316,7 +316,7 @@ impl LimitReader<'_> {
         }
     }
 
-    /// Descriptors: the handle that counts them counts itself.
+    /// Descriptors, including the handle that counts them.
     fn descriptors(&self) -> io::Result<BoundAndUse> {
         let hard = self.rlimit("Max open files")?.1.unwrap_or(u64::MAX);
         let bound = hard.min(self.nr_open().unwrap_or(u64::MAX));
@@ -328,7 +328,7 @@ impl LimitReader<'_> {
         self.root.number("/proc/sys/fs/nr_open").ok()
     }
 
-    /// The soft and the hard limit of a row of `/proc/self/limits`; none is `unlimited`.
+    /// The soft and the hard limit of a row of `/proc/self/limits`; `None` is `unlimited`.
     fn rlimit(&self, row: &str) -> io::Result<(Option<u64>, Option<u64>)> {
         let text = borrow_result(&self.limits)?;
         let parse_limit = |word: &str| match word {
@@ -346,7 +346,7 @@ impl LimitReader<'_> {
     }
 
     fn commit(&self) -> io::Result<BoundAndUse> {
-        /// `vm.overcommit_memory`: what is promised is kept, so no more is promised than there is.
+        /// `vm.overcommit_memory`: the kernel commits no more memory than exists.
         const NEVER: u64 = 2;
         if self.root.number("/proc/sys/vm/overcommit_memory")? != NEVER {
             return Ok((None, None));
@@ -371,18 +371,18 @@ impl LimitReader<'_> {
         borrow_result(&self.threads).copied()
     }
 
-    /// A row of `/proc/self/status` that is in kB.
+    /// A row of `/proc/self/status` in kB, converted to bytes.
     fn status_bytes(&self, row: &str) -> Option<u64> {
         kilobytes(self.status.as_ref().ok()?, row)
     }
 
-    /// The soft limit: it is the one that counts, and nobody raises it.
+    /// The soft limit of the user's threads: the kernel enforces it, and this process does not raise it.
     fn user_threads_max(&self) -> io::Result<Option<u64>> {
         Ok(self.rlimit("Max processes")?.0)
     }
 
-    /// Threads of our user, as far as `/proc` shows them: a walk over all processes, milliseconds where there
-    /// are thousands.
+    /// Threads of our user, as far as `/proc` shows them: a walk over all processes, which takes milliseconds
+    /// for thousands of them.
     fn user_threads(&self) -> io::Result<u64> {
         borrow_result(&self.status)?;
         let mut count = 0;
@@ -390,7 +390,7 @@ impl LimitReader<'_> {
             if !entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit) {
                 continue;
             }
-            // One that ends meanwhile is none of ours any more.
+            // A process that ends meanwhile no longer counts.
             let Ok(status) = std::fs::read(entry.path().join("status")) else { continue };
             let status = String::from_utf8_lossy(&status);
             if uid(&status) == Some(self.privileges.uid) {
@@ -413,15 +413,15 @@ impl LimitReader<'_> {
                 Some("CAP_SYS_ADMIN is exempt")
             }
             Limit::LockedMemory if has_ipc_lock => Some("CAP_IPC_LOCK is exempt"),
-            // With cookies the queue of a listener is bounded by its backlog alone (tcp_conn_request).
+            // With cookies only the backlog bounds the queue of a listener (tcp_conn_request).
             Limit::SynQueue if self.has_syncookies() => Some("tcp_syncookies stand in"),
             _ => None,
         }
     }
 }
 
-/// What this process may that others may not. The kernel asks in its first user namespace: within another one
-/// a capability, and the number 0, lift no limit.
+/// The privileges of this process that lift limits. They count in the initial user namespace only: in
+/// another one neither a capability nor user id 0 lifts a limit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Privileges {
     uid: u64,
@@ -438,12 +438,12 @@ impl Privileges {
         const SYS_ADMIN: u32 = 21;
         const SYS_RESOURCE: u32 = 24;
         let map = root.numbers("/proc/self/uid_map", 3);
-        // 0 0 4294967295: every number means itself.
+        // `0 0 4294967295` maps every id to itself.
         let is_first_namespace = map.is_ok_and(|map| map[..3] == [0, 0, u64::from(u32::MAX)]);
         let effective =
             field(status, "CapEff:").and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
         let has = |capability: u32| is_first_namespace && effective >> capability & 1 == 1;
-        // Without an answer it is nobody's number, so that nothing is counted as ours.
+        // Without a status file: an id that no process has, so that no thread counts as ours.
         let uid = uid(status).unwrap_or(u64::MAX);
         Privileges {
             uid,
@@ -455,7 +455,7 @@ impl Privileges {
     }
 }
 
-/// The real user: the first number of the row, and the one whose threads are counted.
+/// The real user id, the first number of the row: the kernel counts threads by it.
 fn uid(status: &str) -> Option<u64> {
     field(status, "Uid:").and_then(super::root::number)
 }
@@ -468,7 +468,7 @@ fn kilobytes(text: &str, row: &str) -> Option<u64> {
     field(text, row).and_then(super::root::number).map(|kilobytes| kilobytes.saturating_mul(1024))
 }
 
-/// What was read, or once more the error that came instead.
+/// Borrows the value, or copies the error.
 fn borrow_result<T>(read: &io::Result<T>) -> io::Result<&T> {
     read.as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))
 }
@@ -477,14 +477,14 @@ fn sysctl(root: &ProcRoot, name: &str, used: Option<u64>) -> io::Result<BoundAnd
     Ok((Some(root.number(format!("/proc/sys/{name}"))?), used))
 }
 
-/// Threads in the system: `1.95 1.79 1.49 3/105 14750` has 105 (proc_loadavg(5)).
+/// Threads in the system: `1.95 1.79 1.49 3/105 14750` states 105 (proc_loadavg(5)).
 fn threads(root: &ProcRoot) -> io::Result<u64> {
     let text = root.text("/proc/loadavg")?;
     let count = text.split_whitespace().nth(3).and_then(|word| word.split_once('/')?.1.parse().ok());
     count.ok_or_else(|| super::root::malformed("/proc/loadavg".as_ref(), &text))
 }
 
-/// Without the files there is no connection tracking, and no limit.
+/// Without the files connection tracking is not loaded, and there is no limit.
 fn conntrack(root: &ProcRoot) -> io::Result<BoundAndUse> {
     match root.number("/proc/sys/net/netfilter/nf_conntrack_max") {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((None, None)),
@@ -500,7 +500,7 @@ fn tcp_memory(root: &ProcRoot) -> io::Result<BoundAndUse> {
     Ok((Some(most.saturating_mul(page_bytes)), used))
 }
 
-/// A figure of the line `TCP: inuse 1 orphan 0 tw 0 alloc 1 mem 170`.
+/// One number of the line `TCP: inuse 1 orphan 0 tw 0 alloc 1 mem 170`.
 fn sockets(root: &ProcRoot, name: &str) -> io::Result<Option<u64>> {
     let text = root.text("/proc/net/sockstat")?;
     let line = text.lines().find_map(|line| line.strip_prefix("TCP:"));

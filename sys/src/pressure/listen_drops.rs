@@ -1,29 +1,28 @@
-//! Connections that found no room to wait at a listening socket.
+//! Connections that the kernel dropped at listening sockets: two numbers of `/proc/net/netstat`.
 //!
-//! Promises: two numbers of `/proc/net/netstat`. Leaves to others: whose socket it was, which the kernel does
-//! not tell here.
+//! Not handled here: which socket dropped them; this file does not state it.
 
 use crate::limits::ProcRoot;
 
 /// Connections lost at listening sockets since the network namespace began, of all its programs.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ListenDrops {
-    /// The queue of connections that wait to be accepted was full: the client's first packet, or the last one
-    /// of its handshake, was dropped, and it tries again after a second (`ListenOverflows`).
+    /// Drops because the accept queue was full: the kernel drops the client's SYN or the last ACK of its
+    /// handshake, and the client retransmits after a second (`ListenOverflows`).
     pub overflows: u64,
-    /// These, and those dropped for another reason, such as no memory (`ListenDrops`).
+    /// All drops: these, and those for another reason, such as lack of memory (`ListenDrops`).
     pub drops: u64,
 }
 
 impl ListenDrops {
-    /// The drops of the network namespace of the machine at `root` that this process is in.
+    /// Reads the drops of this process's network namespace on the machine at `root`.
     pub fn read(root: &ProcRoot) -> Option<ListenDrops> {
         ListenDrops::parse(&root.text(ListenDrops::PATH).ok()?)
     }
 
     pub(super) const PATH: &str = "/proc/net/netstat";
 
-    /// Two lines that begin with `TcpExt:` (proc_net(5)): names, and the numbers under them.
+    /// Parses two lines that begin with `TcpExt:` (proc_net(5)): the names, and the numbers under them.
     pub(super) fn parse(text: &str) -> Option<ListenDrops> {
         let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
         let (names, numbers) = (lines.next()?, lines.next()?);
@@ -34,7 +33,7 @@ impl ListenDrops {
         Some(ListenDrops { overflows: column("ListenOverflows")?, drops: column("ListenDrops")? })
     }
 
-    /// What was added since `earlier`.
+    /// The growth since `earlier`.
     pub fn since(self, earlier: ListenDrops) -> ListenDrops {
         ListenDrops {
             overflows: self.overflows.saturating_sub(earlier.overflows),

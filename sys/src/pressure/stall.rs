@@ -1,25 +1,24 @@
-//! Pressure stall information: how long work waited because a resource was short.
+//! Pressure stall information (PSI) of the whole machine: how long tasks waited for a scarce resource.
 //!
-//! Promises: `/proc/pressure` of the whole machine, as the kernel states it; a kernel without it, or booted
-//! with `psi=0`, is none. Leaves to others: what share is too much.
+//! A kernel without `/proc/pressure`, or booted with `psi=0`, gives `None`.
 
 use std::time::Duration;
 
 use crate::limits::ProcRoot;
 
-/// What may be short.
+/// A resource for which tasks may wait.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Resource {
     /// CPUs.
     Cpu,
-    /// Disks and what else blocks.
+    /// Disks and other block I/O.
     Io,
     /// Memory.
     Memory,
 }
 
 impl Resource {
-    /// Each of them.
+    /// Every resource.
     pub const ALL: [Resource; 3] = [Resource::Cpu, Resource::Io, Resource::Memory];
 
     /// Its name in `/proc/pressure`.
@@ -32,26 +31,26 @@ impl Resource {
     }
 }
 
-/// A line of the file: how long it was so.
+/// One line of the file: how long the stall lasted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StallLine {
-    /// Of the last 10 s, in percent.
+    /// Share of the last 10 s, in percent.
     pub last_10_s_percent: f64,
-    /// Since boot.
+    /// Total since boot.
     pub total: Duration,
 }
 
-/// How long tasks waited for one resource.
+/// The stall of one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stall {
     /// At least one task waited.
     pub some: StallLine,
-    /// Every task that was not idle waited: nothing got done. For CPUs it is zero, or not there at all.
+    /// Every non-idle task waited. For CPUs it is zero, or missing.
     pub full: Option<StallLine>,
 }
 
 impl Stall {
-    /// The stall of a resource of the machine at `root`.
+    /// Reads the stall of a resource of the machine at `root`.
     pub fn read(root: &ProcRoot, resource: Resource) -> Option<Stall> {
         Stall::parse(&root.text(Stall::path(resource)).ok()?)
     }

@@ -1,7 +1,7 @@
-//! Throttling: how often and how long a control group's CPU quota stopped it.
+//! Throttling: how often and how long the CPU quotas of control groups stopped our threads.
 //!
-//! Promises: `cpu.stat` of both versions, of our group and all its ancestors together, for any of them stops
-//! us. Leaves to others: what the quota is (`limits::cgroup`).
+//! The values are the sums over the `cpu.stat` of our group and all its ancestors, because the quota of any
+//! of them stops us. Both versions of control groups are read.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,24 +9,24 @@ use std::time::Duration;
 use crate::limits::ProcRoot;
 use crate::limits::cgroup::{Controller, Membership};
 
-/// What quotas did since the groups were made.
+/// Throttling by quotas since the creation of the groups.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Throttling {
-    /// Periods in which somebody of a group wanted to run.
+    /// Periods in which a thread of a group was runnable.
     pub periods: u64,
-    /// Those of them in which a quota was used up.
+    /// Periods in which a quota was exhausted.
     pub throttled_periods: u64,
-    /// How long threads were held back, for each CPU that they would have run on.
+    /// Throttled time, summed over the CPUs on which threads would have run.
     pub throttled: Duration,
 }
 
 impl Throttling {
-    /// The throttling of our groups on the machine at `root`; none where no group could have a quota.
+    /// Reads the throttling of our groups on the machine at `root`; `None` where no group can have a quota.
     pub fn read(root: &ProcRoot) -> Option<Throttling> {
         Throttling::sum(paths(root).iter().map(|path| root.text(path).unwrap_or_default()))
     }
 
-    /// Adds up what the files of several groups say.
+    /// Adds up the files of several groups.
     pub(super) fn sum(texts: impl Iterator<Item = String>) -> Option<Throttling> {
         texts.filter_map(|text| Throttling::parse(&text)).reduce(|sum, next| Throttling {
             periods: sum.periods.saturating_add(next.periods),
@@ -55,7 +55,7 @@ impl Throttling {
         })
     }
 
-    /// What was added since `earlier`.
+    /// The growth since `earlier`.
     pub fn since(self, earlier: Throttling) -> Throttling {
         Throttling {
             periods: self.periods.saturating_sub(earlier.periods),
@@ -65,7 +65,7 @@ impl Throttling {
     }
 }
 
-/// The files of our groups.
+/// The `cpu.stat` files of our groups.
 pub(super) fn paths(root: &ProcRoot) -> Vec<PathBuf> {
     let groups = Membership::of(root).groups(Controller::Cpu).unwrap_or_default();
     groups.iter().map(|group| group.directory.join("cpu.stat")).collect()

@@ -1,22 +1,20 @@
-//! CPU time of the whole machine: how much of it was busy, idle, or withheld by the hypervisor.
-//!
-//! Promises: the first line of `/proc/stat`. Leaves to others: whose time it was.
+//! CPU time of the whole machine: busy, idle, or withheld by the hypervisor (the first line of `/proc/stat`).
 
 use crate::limits::ProcRoot;
 
 /// CPU time of all CPUs together since boot, in ticks of 10 ms (`USER_HZ`, 100 on every Linux).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct CpuTicks {
-    /// Somebody ran.
+    /// A task ran.
     pub busy: u64,
-    /// Nobody ran, also while somebody waited for a disk.
+    /// No task ran, including the time in which one waited for a disk.
     pub idle: u64,
-    /// Somebody was ready, and the hypervisor had the CPU run something else.
+    /// A task was ready, and the hypervisor ran another guest on the CPU.
     pub steal: u64,
 }
 
 impl CpuTicks {
-    /// The ticks of the machine at `root`.
+    /// Reads the ticks of the machine at `root`.
     pub fn read(root: &ProcRoot) -> Option<CpuTicks> {
         CpuTicks::parse(&root.text(CpuTicks::PATH).ok()?)
     }
@@ -26,8 +24,8 @@ impl CpuTicks {
 
     pub(super) const PATH: &str = "/proc/stat";
 
-    /// The first line (proc_stat(5)): user, nice, system, idle, iowait, irq, softirq, steal. The guests'
-    /// times that follow are part of the user's.
+    /// Parses the first line (proc_stat(5)): user, nice, system, idle, iowait, irq, softirq, steal. The guest
+    /// times that follow are contained in the user time.
     pub(super) fn parse(text: &str) -> Option<CpuTicks> {
         let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let fields: Vec<u64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
@@ -39,7 +37,7 @@ impl CpuTicks {
         Some(CpuTicks { busy, idle: sum(&[idle, iowait]), steal })
     }
 
-    /// What was added since `earlier`.
+    /// The growth since `earlier`.
     pub fn since(self, earlier: CpuTicks) -> CpuTicks {
         CpuTicks {
             busy: self.busy.saturating_sub(earlier.busy),
@@ -48,12 +46,12 @@ impl CpuTicks {
         }
     }
 
-    /// All of them.
+    /// The sum of all ticks.
     pub fn all(self) -> u64 {
         self.busy.saturating_add(self.idle).saturating_add(self.steal)
     }
 
-    /// The share that was withheld, 0 to 1.
+    /// The share that the hypervisor withheld, 0 to 1.
     pub fn steal_share(self) -> f64 {
         if self.all() == 0 { 0.0 } else { self.steal as f64 / self.all() as f64 }
     }

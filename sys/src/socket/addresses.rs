@@ -1,6 +1,6 @@
 //! The addresses of this machine's interfaces.
 //!
-//! Guarantees: as the kernel states them now. Leaves out: what else leads to this machine (`route`).
+//! Not handled here: other addresses that the kernel delivers to this machine (`route`).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,14 +11,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// `ENOMEM`, or `EMFILE` for the netlink socket behind `getifaddrs`.
 pub fn local_addresses() -> io::Result<Vec<IpAddr>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: `first` is a valid place for the list's head; the list is freed below, once.
+    // SAFETY: `first` is a valid location for the list's head; the list is freed below, once.
     if unsafe { libc::getifaddrs(&mut first) } != 0 {
         return Err(io::Error::last_os_error());
     }
     let mut addresses = Vec::new();
     let mut next = first;
     while !next.is_null() {
-        // SAFETY: `next` is a node of the list that getifaddrs made and that is not freed yet.
+        // SAFETY: `next` is a node of the list from getifaddrs, which is not freed yet.
         let node = unsafe { &*next };
         // SAFETY: an interface address is null or points to a sockaddr of its own family's size.
         if let Some(address) = unsafe { to_ip(node.ifa_addr) } {
@@ -26,7 +26,7 @@ pub fn local_addresses() -> io::Result<Vec<IpAddr>> {
         }
         next = node.ifa_next;
     }
-    // SAFETY: `first` came from getifaddrs and nothing borrowed from the list is left.
+    // SAFETY: `first` came from getifaddrs, and no borrow of the list is left.
     unsafe { libc::freeifaddrs(first) };
     addresses.sort_unstable();
     addresses.dedup();
@@ -39,10 +39,10 @@ unsafe fn to_ip(address: *const libc::sockaddr) -> Option<IpAddr> {
     if address.is_null() {
         return None;
     }
-    // SAFETY: not null, and every socket address begins with its family (the caller's promise).
+    // SAFETY: not null, and every socket address begins with its family (guaranteed by the caller).
     match i32::from(unsafe { (*address).sa_family }) {
         libc::AF_INET => {
-            // SAFETY: the family says that a sockaddr_in is there; read_unaligned asks for no alignment.
+            // SAFETY: the family says that it is a sockaddr_in; read_unaligned requires no alignment.
             let v4 = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
             Some(IpAddr::V4(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr))))
         }

@@ -1,15 +1,13 @@
-//! What a new socket takes and there is none of.
-//!
-//! Guarantees: pure: an error goes in, what is used up comes out. Leaves out: what is done about it.
+//! The resource whose exhaustion makes a socket call fail, from its errno.
 
 use std::error::Error;
 use std::fmt;
 use std::io;
 
-/// What a new socket takes and there is none of.
+/// An exhausted resource that a new socket needs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ResourceExhausted {
-    /// The process's descriptors (`EMFILE`): one that is closed helps.
+    /// The process's descriptors (`EMFILE`): closing one helps.
     Descriptors,
     /// The machine's descriptors (`ENFILE`).
     SystemDescriptors,
@@ -20,7 +18,7 @@ pub enum ResourceExhausted {
 }
 
 impl ResourceExhausted {
-    /// Every shortage, in the order of their numbers.
+    /// Every resource, in the order of the variants.
     pub const ALL: [ResourceExhausted; 4] = [
         ResourceExhausted::Descriptors,
         ResourceExhausted::SystemDescriptors,
@@ -38,7 +36,7 @@ impl ResourceExhausted {
         }
     }
 
-    /// What `error` says is used up, if that is what it says.
+    /// The resource whose exhaustion `error` reports, if it reports one.
     pub fn of(error: &io::Error) -> Option<ResourceExhausted> {
         ResourceExhausted::from_errno(rustix::io::Errno::from_io_error(error)?)
     }

@@ -1,7 +1,7 @@
-//! TCP sockets that listen.
+//! Listening TCP sockets.
 //!
-//! Guarantees: what is accepted is non-blocking, closed on exec, and inherits the listener's options; every
-//! failure of an accept says whether it makes sense to call again. Leaves out: waiting (`epoll`).
+//! Guarantees: an accepted socket is non-blocking, closed on exec, and inherits the listener's options. Each
+//! error of accept says whether a further call makes sense.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,54 +13,55 @@ use rustix::net::{self, AddressFamily, SocketType, sockopt};
 use super::{FLAGS, ResourceExhausted, Socket, to_std};
 use crate::send_audit::Entry;
 
-/// How a listening socket is made.
+/// The options of a listening socket.
 #[derive(Clone, Copy, Debug)]
 pub struct ListenOptions {
-    /// Several sockets may listen on the same address, and the kernel spreads connections over them.
+    /// Several sockets may listen on the same address, and the kernel spreads connections over them
+    /// (`SO_REUSEPORT`).
     pub reuse_port: bool,
-    /// Connections that may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
+    /// The length of the accept queue; the kernel lowers it to `net.core.somaxconn`.
     pub backlog: u32,
     /// When the first bytes of a client are acknowledged.
     pub first_ack: AckMode,
 }
 
 impl ListenOptions {
-    /// One socket, whose clients' bytes are acknowledged as the kernel sees fit.
+    /// One socket without `SO_REUSEPORT`, and the kernel's usual acknowledgements.
     pub fn plain(backlog: u32) -> ListenOptions {
         ListenOptions { reuse_port: false, backlog, first_ack: AckMode::Immediate }
     }
 }
 
-/// When the first bytes of a client are acknowledged. Later ones always are as the kernel sees fit.
+/// When the first bytes of a client are acknowledged. For later ones the kernel decides.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AckMode {
     /// At once, by a packet of its own.
     Immediate,
-    /// With our answer, or after 40 ms (`TCP_ATO_MIN`): right for a listener that answers at once by itself.
-    /// A client that sends its first message in several small writes, and leaves Nagle's algorithm on, has
-    /// the second one wait for that.
+    /// With our first response, or after 40 ms (`TCP_ATO_MIN`): for a listener that responds at once. A
+    /// client that sends its first message in several small writes, with Nagle's algorithm on, delays the
+    /// second write until this ACK.
     Delayed,
 }
 
-/// Why accept gave no connection, each reason of accept(2) on purpose. All leave the listener usable.
+/// Why accept(2) returned no connection. The listener stays usable after each of them.
 #[derive(Debug)]
 pub enum AcceptError {
-    /// No connection waits.
+    /// No connection is pending.
     Empty,
-    /// The connection that was next is gone or forbidden (`ECONNABORTED`, `EPERM` of a firewall, and network
-    /// errors that Linux hands over from it); the one after it may be fine.
+    /// The next connection has failed or is forbidden (`ECONNABORTED`, `EPERM` of a firewall, and network
+    /// errors that Linux passes through accept); the one after it may be fine.
     ThisConnection(io::Error),
-    /// Something is used up: the connection stays queued, and the next call would fail as well.
+    /// A resource is exhausted: the connection stays queued, and the next call would fail as well.
     Exhausted(ResourceExhausted),
 }
 
-/// A TCP socket that listens.
+/// A listening TCP socket.
 #[derive(Debug)]
 pub struct Listener(OwnedFd);
 
 impl Listener {
-    /// Listens on `address`. Accepted sockets inherit `TCP_NODELAY` and the way of their first
-    /// acknowledgement from it: no call for each of them.
+    /// Listens on `address`. Accepted sockets inherit `TCP_NODELAY` and the mode of their first ACK from it,
+    /// without a system call for each of them.
     ///
     /// # Errors
     /// `EADDRINUSE`, `EACCES` for a port below 1024, `EADDRNOTAVAIL`.
@@ -68,15 +69,15 @@ impl Listener {
         let socket = Listener::bind_only(address, options)?;
         net::listen(&socket, i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
         let listener = Listener(socket);
-        // Behind the listen, which resets it.
+        // After listen(2), which resets the option.
         listener.set_ack_mode(options.first_ack);
         Ok(listener)
     }
 
-    /// Whether [`Listener::bind`] would succeed, as far as can be known without answering anybody.
+    /// Checks whether [`Listener::bind`] would succeed, as far as a bind without listening shows.
     ///
     /// # Errors
-    /// Its own.
+    /// Those of [`Listener::bind`].
     pub fn probe(address: SocketAddr, options: ListenOptions) -> io::Result<()> {
         Listener::bind_only(address, options).map(drop)
     }
@@ -97,16 +98,16 @@ impl Listener {
         Ok(socket)
     }
 
-    /// Says when the first bytes of those who connect from now on are acknowledged.
+    /// Sets when the first bytes of future connections are acknowledged.
     pub fn set_ack_mode(&self, first_ack: AckMode) {
-        // A hint: where it fails there is a packet more, or a wait of 40 ms.
+        // A hint: if it fails, a connection costs one more packet, or a delay of 40 ms.
         let _ = sockopt::set_tcp_quickack(&self.0, first_ack == AckMode::Immediate);
     }
 
-    /// Takes the next connection that waits.
+    /// Accepts the next pending connection.
     ///
     /// # Errors
-    /// [`AcceptError`] says whether it makes sense to call again.
+    /// [`AcceptError`] says whether a further call makes sense.
     pub fn accept(&self) -> Result<(Socket, SocketAddr), AcceptError> {
         use rustix::io::Errno;
         loop {
@@ -120,7 +121,8 @@ impl Listener {
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => AcceptError::Empty,
                 Err(errno) => match ResourceExhausted::from_errno(errno) {
-                    // A descriptor is taken before the queue is looked at.
+                    // The kernel allocates the descriptor before it checks the queue, so EMFILE alone does
+                    // not mean that a connection is pending.
                     Some(_) if !self.has_pending() => AcceptError::Empty,
                     Some(exhausted) => AcceptError::Exhausted(exhausted),
                     None => AcceptError::ThisConnection(errno.into()),
@@ -130,22 +132,22 @@ impl Listener {
         }
     }
 
-    /// Whether somebody waits, or the next accept has something else to tell than that nobody does.
+    /// Whether a connection or an error is pending in the accept queue.
     fn has_pending(&self) -> bool {
         let mut listener = [PollFd::new(&self.0, PollFlags::IN)];
-        // It takes no descriptor; where it fails all the same, nothing is known.
+        // poll needs no descriptor. If it fails all the same, the state is unknown: `true`.
         event::poll(&mut listener, Some(&Timespec::default())) != Ok(0)
     }
 
-    /// Lets nobody begin a connection any more, while those that wait can be accepted, and those whose
-    /// handshake is under way complete it: the step before closing a listener without resetting anybody. Who
-    /// comes later gets no answer, tries again after a second, and then finds what is there by that time.
+    /// Drops the SYN of every new client (BPF filter), while pending connections can be accepted and begun
+    /// handshakes complete. It is the step before closing a listener without resetting a connection. A later
+    /// client retransmits its SYN after a second, and then meets the listener of that time, if any.
     ///
     /// # Errors
     /// `ENOMEM`.
     pub fn stop_queueing(&self) -> io::Result<()> {
-        // A classic BPF program over the TCP header: load the byte of the flags; where SYN is set keep 0
-        // bytes of the packet, which drops it, and else all. (A backlog of zero would still queue one.)
+        // A classic BPF program over the TCP header: load the byte of the flags; if SYN is set keep 0
+        // bytes of the packet, which drops it, otherwise all. (A backlog of zero would still queue one.)
         const FLAGS_OFFSET: u32 = 13;
         const SYN: u32 = 0x02;
         let instruction =
@@ -157,8 +159,8 @@ impl Listener {
             instruction(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
         ];
         let program = libc::sock_fprog { len: program.len() as libc::c_ushort, filter: program.as_mut_ptr() };
-        // SAFETY: the option's value is a `sock_fprog` of that size; it points to as many instructions as it
-        // says, which live until the call returns and which the kernel copies.
+        // SAFETY: the option's value is a `sock_fprog` of that size. Its `len` is the number of instructions
+        // behind its pointer; they live until the call returns, and the kernel copies them.
         let outcome = unsafe {
             libc::setsockopt(
                 self.0.as_raw_fd(),
@@ -179,7 +181,7 @@ impl Listener {
         Ok(Listener(self.0.try_clone()?))
     }
 
-    /// The address listened on, with the port that the kernel chose if port 0 was asked for.
+    /// The address of the listener, with the port that the kernel chose if port 0 was requested.
     ///
     /// # Errors
     /// `ENOBUFS`.
@@ -211,7 +213,7 @@ mod tests {
         let (_accepted, peer) = listener.accept().unwrap();
         assert_eq!(peer, pending.local().unwrap());
         assert!(matches!(listener.accept(), Err(AcceptError::Empty)));
-        assert_eq!(late.continue_connect(address).unwrap(), Connect::InProgress, "nobody answered");
+        assert_eq!(late.continue_connect(address).unwrap(), Connect::InProgress, "the SYN is dropped");
     }
 
     #[test]
@@ -226,7 +228,7 @@ mod tests {
             };
             assert_eq!(accepted_is_quick(), is_quick);
             listener.set_ack_mode(AckMode::Immediate);
-            assert!(accepted_is_quick(), "it can be said anew");
+            assert!(accepted_is_quick(), "the mode can be changed later");
         }
     }
 

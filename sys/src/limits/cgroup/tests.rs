@@ -1,4 +1,4 @@
-//! Groups of painted machines: version 1, version 2, both, containers, and files that are broken.
+//! Groups of fixture machines: version 1, version 2, both, containers, and broken files.
 
 use super::*;
 use crate::limits::fixture::Machine;

@@ -1,4 +1,4 @@
-//! Each limit of a painted machine, read as it is written, broken and missing; and this machine's own.
+//! Each limit of a fixture machine, with valid, broken and missing files; and the limits of this machine.
 
 use super::*;
 use crate::limits::fixture::{Machine, ample};
@@ -7,7 +7,7 @@ fn read(machine: &Machine, limit: Limit) -> LimitValue {
     LimitReader::new(&machine.root()).read(limit)
 }
 
-/// Writes `text` over the file and expects bound and use of `limit`.
+/// Overwrites the file with `text` and expects this bound and use of `limit`.
 #[track_caller]
 fn check(path: &str, text: &str, limit: Limit, bound: Option<u64>, used: Option<u64>) {
     let machine = ample();
@@ -50,7 +50,7 @@ fn each_limit_has_bound_and_use() {
     check("proc/sys/vm/overcommit_memory", "0", Limit::Commit, None, None);
     let commit = (Some(32_000_000 * 1024), Some(1_000_000 * 1024));
     check("proc/sys/vm/overcommit_memory", "2", Limit::Commit, commit.0, commit.1);
-    // The hard one counts, but never beyond what a process may have at all.
+    // The hard limit counts, but never beyond `fs.nr_open`.
     check("proc/sys/fs/nr_open", "1000000000", Limit::Descriptors, Some(1_048_576), Some(3));
     check("proc/sys/fs/nr_open", "5000", Limit::Descriptors, Some(5000), Some(3));
 }
