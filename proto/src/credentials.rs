@@ -1,6 +1,7 @@
-//! A user name and a secret as a client presented them, whichever protocol carried them.
-//! Promises: the name is printable text, both are bounded and not empty, the secret is wiped when dropped and
-//! never printed. Leaves to others: whether they are right.
+//! The user name and secret that a client presents, in any protocol.
+//!
+//! Guarantees: the name is printable text, both are bounded and not empty, the secret is wiped when dropped
+//! and never printed.
 
 mod basic;
 
@@ -12,7 +13,7 @@ use zeroize::Zeroizing;
 pub use self::basic::basic_credentials;
 use crate::limits::{SECRET_BYTES_MAX, USER_BYTES_MAX};
 
-/// What a client claims to be, with its proof.
+/// The claimed user of a client, with its proof.
 #[derive(Debug)]
 pub struct Credentials {
     /// The user's name: 1 to 255 bytes of text without control characters.
@@ -22,7 +23,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Checks and copies what a message carried.
+    /// Checks and copies the two fields of a message.
     pub fn new(user: &[u8], secret: &[u8]) -> Result<Self, CredentialsError> {
         if user.is_empty() {
             return Err(CredentialsError::UserEmpty);
@@ -49,7 +50,7 @@ impl Credentials {
 pub struct Secret(Zeroizing<Vec<u8>>);
 
 impl Secret {
-    /// The bytes themselves, for a comparison in constant time or a hash; never for a log.
+    /// The bytes, for a comparison in constant time or a hash; never for a log.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
@@ -61,23 +62,23 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Why credentials could not even be checked; always the client's doing.
+/// Why credentials are malformed; always the client's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialsError {
     /// An authentication scheme other than Basic.
     #[error("the proxy credentials are not in the Basic scheme")]
     SchemeUnknown,
-    /// What follows the scheme is not base64 with padding (RFC 7617, RFC 4648 section 4).
+    /// The text after the scheme is not base64 with padding (RFC 7617, RFC 4648 section 4).
     #[error("the proxy credentials are not valid base64")]
     NotBase64,
-    /// More base64 than the longest user and password make.
+    /// More base64 than the longest user and password need.
     #[error(
         "the proxy credentials are too long: at most {USER_BYTES_MAX} bytes of user \
          and {SECRET_BYTES_MAX} of password"
     )]
     PairTooLong,
     /// There is no colon between user and password.
-    #[error("the proxy credentials hold no ':' between user and password")]
+    #[error("the proxy credentials have no ':' between user and password")]
     ColonMissing,
     /// No user name.
     #[error("the user name is empty")]
@@ -88,7 +89,7 @@ pub enum CredentialsError {
     /// The name is not UTF-8, or holds control characters.
     #[error("the user name is not printable UTF-8 text")]
     UserNotText,
-    /// No password. RFC 1929 asks for at least one byte, and no account has an empty one.
+    /// No password. RFC 1929 requires at least one byte, and no account has an empty one.
     #[error("the password is empty")]
     SecretEmpty,
     /// More than 255 bytes of password.

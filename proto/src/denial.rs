@@ -1,48 +1,49 @@
-//! A denial in HTTP: the answer that says why a request is refused.
-//! Promises: one complete response per call; no text from a rule, a user or a client can add a header, end
-//! one, or break out of a quoted string. Leaves to others: which status and which words.
+//! A denial in HTTP: the response that states why a request is refused.
+//!
+//! Guarantees: one complete response per call; no text from a rule, a user or a client can add a header, end
+//! one, or break out of a quoted string.
 
 use std::io::Write;
 
-/// A refusal, in words for a person and in headers for a program.
+/// A denial, as text for a person and as headers for a program.
 #[derive(Clone, Copy, Debug)]
 pub struct DenialResponse<'a> {
     /// The HTTP status, 400 to 599.
     pub status: u16,
-    /// A few words behind the status; see [`reason_phrase`] for the customary ones.
+    /// The reason phrase after the status; see [`reason_phrase`] for the standard ones.
     pub title: &'a str,
     /// One sentence for a person.
     pub reason: &'a str,
     /// The error type for `Proxy-Status`, one of [`proxy_error`].
     pub proxy_status_error: Option<&'a str>,
-    /// The rule that decided.
+    /// The deciding rule.
     pub rule: Option<&'a str>,
-    /// The id under which the log knows this request.
+    /// The id of this request in the log.
     pub request_id: &'a str,
-    /// When to try again, in seconds.
+    /// The value of `Retry-After`, in seconds.
     pub retry_after_s: Option<u32>,
-    /// The realm for which credentials are asked; with status 407 only.
+    /// The realm of `Proxy-Authenticate`; with status 407 only.
     pub challenge: Option<&'a str>,
     /// Whether the body is JSON rather than text.
     pub json: bool,
-    /// When it is made (RFC 9110, section 5.6.7).
+    /// The value of `Date` (RFC 9110, section 5.6.7).
     pub date: Option<&'a str>,
-    /// Whether the connection ends behind it.
+    /// Whether the connection ends after it.
     pub closes: bool,
-    /// Whether the head alone is sent, as an answer to HEAD.
+    /// Whether only the head is sent, as the response to HEAD.
     pub head_only: bool,
 }
 
-/// The methods that a 405 names. Any other token is forwarded too.
+/// The methods in the `Allow` header of a 405. Other tokens are forwarded too.
 pub const ALLOWED_METHODS: &str = "CONNECT, GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
-/// Error types of RFC 9209, section 2.3, that a gateway has use for.
+/// The error types of RFC 9209, section 2.3, that a gateway needs.
 pub mod proxy_error {
     /// The name took too long to resolve.
     pub const DNS_TIMEOUT: &str = "dns_timeout";
     /// The name could not be resolved.
     pub const DNS_ERROR: &str = "dns_error";
-    /// The next hop is not available, for want of our own resources too.
+    /// The next hop is not available, also for lack of our own resources.
     pub const DESTINATION_UNAVAILABLE: &str = "destination_unavailable";
     /// The address is forbidden by configuration.
     pub const DESTINATION_IP_PROHIBITED: &str = "destination_ip_prohibited";
@@ -54,29 +55,29 @@ pub mod proxy_error {
     pub const CONNECTION_TERMINATED: &str = "connection_terminated";
     /// The connection took too long to open.
     pub const CONNECTION_TIMEOUT: &str = "connection_timeout";
-    /// The client holds as many connections as it may.
+    /// The client has as many connections as it may have.
     pub const CONNECTION_LIMIT_REACHED: &str = "connection_limit_reached";
-    /// The request itself is faulty.
+    /// The request is malformed.
     pub const HTTP_REQUEST_ERROR: &str = "http_request_error";
     /// Policy refuses the request.
     pub const HTTP_REQUEST_DENIED: &str = "http_request_denied";
-    /// The proxy answers by itself, without having tried the next hop.
+    /// The proxy responds by itself, without an attempt at the next hop.
     pub const PROXY_INTERNAL_RESPONSE: &str = "proxy_internal_response";
-    /// The destination's answer does not follow its protocol.
+    /// The destination's response violates its protocol.
     pub const HTTP_PROTOCOL_ERROR: &str = "http_protocol_error";
-    /// The destination's answer ended too early.
+    /// The destination's response ended too early.
     pub const HTTP_RESPONSE_INCOMPLETE: &str = "http_response_incomplete";
-    /// The head of the destination's answer is too large.
+    /// The head of the destination's response is too large.
     pub const HTTP_RESPONSE_HEADER_SECTION_SIZE: &str = "http_response_header_section_size";
-    /// The destination's answer is coded in a way that we do not know.
+    /// The destination's response has an unknown transfer coding.
     pub const HTTP_RESPONSE_TRANSFER_CODING: &str = "http_response_transfer_coding";
-    /// The destination did not answer in time.
+    /// The destination did not respond in time.
     pub const HTTP_RESPONSE_TIMEOUT: &str = "http_response_timeout";
-    /// The destination changed protocols without having been asked to.
+    /// The destination changed to a protocol that the request did not offer.
     pub const HTTP_UPGRADE_FAILED: &str = "http_upgrade_failed";
     /// The proxy failed.
     pub const PROXY_INTERNAL_ERROR: &str = "proxy_internal_error";
-    /// The request would come back to the proxy itself.
+    /// The request would return to the proxy itself.
     pub const PROXY_LOOP_DETECTED: &str = "proxy_loop_detected";
 }
 
@@ -112,7 +113,7 @@ pub fn write_denial(out: &mut Vec<u8>, denial: &DenialResponse<'_>) {
         push(out, "\", charset=\"UTF-8\"\r\n");
     }
     if denial.status == 405 {
-        // RFC 9110, section 15.5.6: a 405 must name what is allowed.
+        // RFC 9110, section 15.5.6: a 405 must list the allowed methods.
         push(out, "Allow: ");
         push(out, ALLOWED_METHODS);
         push(out, "\r\n");
@@ -123,7 +124,7 @@ pub fn write_denial(out: &mut Vec<u8>, denial: &DenialResponse<'_>) {
     }
 }
 
-/// The customary words for each status that the gateway uses; empty for any other.
+/// The standard reason phrase for each status that the gateway uses; empty for any other.
 pub fn reason_phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",
@@ -147,7 +148,7 @@ pub fn reason_phrase(status: u16) -> &'static str {
     }
 }
 
-/// RFC 9209: a list member named after the proxy, whose parameters say what happened.
+/// RFC 9209: a list member named after the proxy, whose parameters state the error.
 fn push_proxy_status(out: &mut Vec<u8>, denial: &DenialResponse<'_>) {
     push(out, "Proxy-Status: tollgate");
     if let Some(error) = denial.proxy_status_error {
@@ -202,7 +203,7 @@ fn push_number(out: &mut Vec<u8>, before: &str, number: usize) {
     write!(out, "{before}{number}").expect("a vector takes every write");
 }
 
-/// One line of a text body: controls become spaces, so that no text looks like two lines.
+/// One line of a text body: control characters become spaces, so that no text makes a second line.
 fn push_line(out: &mut Vec<u8>, before: &str, text: &str) {
     push(out, before);
     let mut buffer = [0; 4];
@@ -236,7 +237,7 @@ fn push_visible_byte(out: &mut Vec<u8>, byte: u8) {
     }
 }
 
-/// An sf-token (RFC 8941, section 3.3.4); bytes that none may hold are left out.
+/// An sf-token (RFC 8941, section 3.3.4); forbidden bytes are removed.
 fn push_token(out: &mut Vec<u8>, text: &str) {
     out.extend(text.bytes().filter(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(byte)));
 }

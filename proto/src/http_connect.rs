@@ -1,28 +1,28 @@
-//! HTTP CONNECT as a proxy hears and answers it (RFC 9110, section 9.3.6).
-//! Promises: what is accepted has one target, one `Host` that agrees with it, and no body. Leaves to others:
-//! the head's syntax (`http_head`), credentials (`credentials`), denials (`denial`).
+//! HTTP CONNECT on the proxy's side (RFC 9110, section 9.3.6).
+//!
+//! Guarantees: an accepted request has one target, a `Host` that agrees with it or none, and no body.
 
 use std::fmt;
 
 use crate::http_head::{RequestError, RequestHead};
 use crate::target::Target;
 
-/// A request for a tunnel.
+/// A CONNECT request.
 pub struct Connect<'a> {
-    /// Where to.
+    /// The target of the tunnel.
     pub target: Target,
     /// The value of `Proxy-Authorization`, undecoded. Not printed by `Debug`.
     pub authorization: Option<&'a [u8]>,
 }
 
 impl<'a> Connect<'a> {
-    /// What a CONNECT request asks for.
+    /// Reads a CONNECT request from its head.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// Why the request is refused.
     pub fn read(head: &RequestHead<'a>) -> Result<Self, RequestError> {
         let fields = &head.fields;
-        // Windows' own client sends `Content-Length: 0` with every CONNECT; it can be read in one way only.
+        // The client library of Windows sends `Content-Length: 0` with every CONNECT; that is unambiguous.
         if fields.transfer_encoding.is_some() || fields.content_length.is_some_and(|length| length != b"0") {
             return Err(RequestError::BodyForbidden);
         }
@@ -44,14 +44,14 @@ impl fmt::Debug for Connect<'_> {
     }
 }
 
-/// A `Host` without a port agrees too: several clients leave it out. No `Host` at all is accepted even from
-/// HTTP/1.1 (against RFC 9112, section 3.2), because small tunnel helpers send none and the target stands
-/// above it.
+/// Whether `Host` names the target. A `Host` without a port agrees too: several clients omit it. A missing
+/// `Host` is accepted even in HTTP/1.1 (against RFC 9112, section 3.2), because small tunnel helpers send
+/// none and the target takes precedence over it.
 fn host_agrees(host: &[u8], target: &Target) -> bool {
     Target::parse_with_port(host, target.port) == Ok(*target)
 }
 
-/// Appends the answer that opens a tunnel. It has no body and no framing headers (RFC 9110, section 9.3.6).
+/// Appends the response that opens a tunnel. It has no body and no framing headers (RFC 9110, section 9.3.6).
 pub fn write_established(out: &mut Vec<u8>) {
     out.extend_from_slice(b"HTTP/1.1 200 Connection established\r\n\r\n");
 }

@@ -1,18 +1,18 @@
-//! Plain HTTP/1.x through a proxy: what a request asks for, and what of it and of its answer goes on
+//! Plain HTTP/1.x through a proxy: parsing requests and responses, and writing what is forwarded of them
 //! (RFC 9110, section 7; RFC 9112).
-//! Promises: a message has one end; both heads are written anew from what was understood, so that nothing
-//! travels that was not; what belongs to this hop stays here, above all a proxy's credentials. Leaves to
-//! others: who may go there, and the connections.
+//!
+//! Guarantees: each message has an unambiguous end. Both heads are generated from the parsed head, so nothing
+//! unparsed is forwarded. Headers of this hop are not forwarded, above all a proxy's credentials.
 //!
 //! ```text
-//!  client --- head ---> Forward::read --> Forward::write ---> destination     Asked: what its answer
-//!         --- body ---> Body::take ------ as it is ---------> destination     is read by
-//!  client <-- as it is ------ Body::take <------------------- destination
-//!  client <-- write_answer  <- Answer::read <---------------- destination
+//!  client --- head ---> Forward::read --> Forward::write ---> destination     RequestTraits: what the
+//!         --- body ---> Body::take ------ unchanged --------> destination     response depends on
+//!  client <-- unchanged ----- Body::take <------------------- destination
+//!  client <-- write_answer <- ResponseKind::read <----------- destination
 //! ```
 //!
-//! A body is passed on as it is framed, byte for byte; of chunks only the extensions are cut out and the
-//! trailers looked through, and for a client of HTTP/1.0, which knows no chunks, their frames too.
+//! A body is forwarded with its framing, byte for byte, except that chunk extensions are removed and trailers
+//! are checked. For a client of HTTP/1.0, which has no chunks, the chunk frames are removed too.
 
 mod body;
 mod request;

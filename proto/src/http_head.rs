@@ -1,14 +1,14 @@
-//! The head of an HTTP/1.x message, found and read strictly (RFC 9112).
-//! Promises: the head is bounded, and one byte sequence has one reading. Leaves to others: what is asked
-//! (`http_connect`, `http_forward`), who asks (`credentials`), and the answer (`denial`).
+//! The head of an HTTP/1.x message, delimited and parsed strictly (RFC 9112).
 //!
-//! 1. `scanner`: [`HeadScanner`] finds where the head ends while bytes trickle in.
-//! 2. `request`, `response`: [`RequestHead`] and [`ResponseHead`] read the first line; `httparse` tokenizes,
-//!    strictness is ours (`lines`).
-//! 3. `fields`: what the header lines say about the connection and the body, and which of them end here.
+//! Guarantees: the head is bounded, and a byte sequence has one meaning.
+//!
+//! 1. `scanner`: [`HeadScanner`] finds the end of the head while bytes arrive.
+//! 2. `request`, `response`: [`RequestHead`] and [`ResponseHead`] parse the first line. `httparse` tokenizes;
+//!    `lines` adds the strictness.
+//! 3. `fields`: the headers about the connection and the body, and which headers are forwarded.
 //!
 //! `httparse` is the tokenizer only. Alone it would accept bare LF, empty lines before the request, repeated
-//! `Host` and any framing headers; all of that is refused here.
+//! `Host` and any framing headers; this module refuses all of these.
 
 mod error;
 mod fields;
@@ -28,11 +28,11 @@ pub use scanner::HeadScanner;
 
 use crate::limits::HEADERS_MAX;
 
-/// Room for the header lines of a head; lives on the stack of whoever reads one.
+/// Storage for the header lines of a head, on the stack of the caller that parses it.
 pub struct HeaderStorage<'a>([MaybeUninit<httparse::Header<'a>>; HEADERS_MAX]);
 
 impl HeaderStorage<'_> {
-    /// Empty room.
+    /// Empty storage.
     pub const fn new() -> Self {
         Self([const { MaybeUninit::uninit() }; HEADERS_MAX])
     }
@@ -44,10 +44,10 @@ impl Default for HeaderStorage<'_> {
     }
 }
 
-/// The version that a message says it is written in. Ours are always written in 1.1.
+/// The HTTP version of a message. The gateway always writes 1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// HTTP/1.0: no chunks, no interim answers, one message a connection.
+    /// HTTP/1.0: no chunks, no interim responses, one message per connection.
     Http10,
     /// HTTP/1.1
     Http11,
@@ -62,7 +62,7 @@ impl Version {
         }
     }
 
-    /// As `Via` writes it.
+    /// Its form in `Via`.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Http10 => "1.0",
@@ -71,15 +71,15 @@ impl Version {
     }
 }
 
-/// How a message says where its body ends (RFC 9112, section 6.3).
+/// How the end of a message's body is determined (RFC 9112, section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// There is no body.
     None,
-    /// After so many bytes, below 2^63.
+    /// After this many bytes, below 2^63.
     Length(u64),
-    /// After a last chunk.
+    /// After the last chunk.
     Chunked,
-    /// With the connection; of answers only.
+    /// At the end of the connection; for responses only.
     UntilClose,
 }

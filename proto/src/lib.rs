@@ -1,7 +1,9 @@
-//! Wire formats without I/O: bytes in, decisions and bytes out; no socket, clock, file or random source.
-//! Promises: nothing panics on what a peer sends, a message split at any byte gives the same result as the
-//! whole, and secrets never appear in `Debug` output. Leaves to others: who may go where (`policy`), reading,
-//! writing and deadlines (`gateway`).
+//! Parsers and writers of the wire formats, without I/O: no socket, clock, file or random source.
+//!
+//! Guarantees: no input of a peer causes a panic, a message split at any byte gives the same result as the
+//! whole, and secrets never appear in `Debug` output.
+//!
+//! Not handled here: which targets are allowed (`policy`); reading, writing and deadlines (`gateway`).
 //!
 //! ```text
 //!                first byte
@@ -11,7 +13,7 @@
 //!  client <---- write_* ------- replies (socks5, http_connect) and denials (denial), whole, ready to send
 //! ```
 //!
-//! `target` is where the protocols meet: a destination is parsed once, strictly, and travels as a
+//! All protocols share `target`: a destination is parsed once, strictly, and carried as a
 //! [`target::Target`].
 
 #![forbid(unsafe_code)]
@@ -25,22 +27,22 @@ pub mod limits;
 pub mod socks5;
 pub mod target;
 
-/// What a client speaks, told from the first byte that it sends.
+/// The protocol of a client, detected from its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// An HTTP request: every method of RFC 9110 begins with an upper-case letter.
     Http,
     /// A SOCKS5 greeting (RFC 1928): version byte 5.
     Socks5,
-    /// A SOCKS4 request: recognised, not served. Answer [`socks5::SOCKS4_REFUSED`] and close.
+    /// A SOCKS4 request: recognised, not served. Reply [`socks5::SOCKS4_REFUSED`] and close.
     Socks4,
-    /// A TLS handshake record: recognised, not served in the clear. Close; nothing that we could say in the
-    /// clear would be shown by a TLS client.
+    /// A TLS handshake record: recognised, not served in the clear. Close without a response: a TLS client
+    /// shows no plain text.
     Tls,
 }
 
 impl Protocol {
-    /// One sentence that says what to change, for a protocol that is recognised but not served.
+    /// The remedy in one sentence, for a protocol that is recognised but not served.
     pub fn hint(self) -> Option<&'static str> {
         match self {
             Self::Http | Self::Socks5 => None,
@@ -52,8 +54,8 @@ impl Protocol {
     }
 }
 
-/// Tells the protocol from a connection's first byte; `None` for a byte with which nothing we know begins.
-/// An HTTP method is any token, and an empty line in front of it is answered as the bad request that it is.
+/// Detects the protocol from a connection's first byte; `None` if no known protocol begins with it. An HTTP
+/// method is any token. An empty line before it counts as HTTP too: its response is 400.
 pub fn detect(first_byte: u8) -> Option<Protocol> {
     match first_byte {
         b'\r' | b'\n' => Some(Protocol::Http),

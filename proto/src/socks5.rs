@@ -1,7 +1,9 @@
-//! SOCKS5 as a server hears and answers it: RFC 1928, with the user and password of RFC 1929.
-//! Promises: each parser takes a buffer that may hold less or more than one message, and says how many bytes
-//! the message was; a wrong version, command or type is refused without waiting for the rest. Leaves to
-//! others: the order of the messages and which method to choose. Of the commands only CONNECT is served.
+//! SOCKS5 on the server's side: RFC 1928, with the user and password of RFC 1929. Only CONNECT is served.
+//!
+//! Guarantees: each parser takes a buffer with less or more than one message, and returns the length of the
+//! message. It refuses a wrong version, command or type before the rest of the message has arrived.
+//!
+//! Not handled here: the order of the messages, and the choice of the method.
 //!
 //! ```text
 //!  client                                         server
@@ -19,18 +21,18 @@ use std::num::NonZeroU16;
 use crate::credentials::{Credentials, CredentialsError};
 use crate::target::{Host, Target, TargetError};
 
-/// What a SOCKS4 client understands as "rejected": reply version 0, code 91, six bytes unused.
+/// The SOCKS4 reply "rejected": reply version 0, code 91, six unused bytes.
 pub const SOCKS4_REFUSED: [u8; 8] = [0, 91, 0, 0, 0, 0, 0, 0];
 
 const VERSION: u8 = 5;
-/// RFC 1929 counts its own versions.
+/// The version of RFC 1929's own messages.
 const PASSWORD_VERSION: u8 = 1;
 const COMMAND_CONNECT: u8 = 1;
 const ADDRESS_IPV4: u8 = 1;
 const ADDRESS_NAME: u8 = 3;
 const ADDRESS_IPV6: u8 = 4;
 
-/// A whole message and the number of bytes it took, or `None` while bytes are missing.
+/// A whole message and its length in bytes, or `None` while bytes are missing.
 pub type Parsed<T> = Result<Option<(T, usize)>, Socks5Error>;
 
 /// An authentication method, as numbered on the wire.
@@ -41,20 +43,20 @@ pub enum Method {
     Nothing = 0x00,
     /// User and password (RFC 1929).
     UserPassword = 0x02,
-    /// None of the methods offered will do: the client must close.
+    /// No offered method is acceptable: the client must close.
     Unacceptable = 0xff,
 }
 
-/// Which of the methods that we know a client offers.
+/// The known methods that a client offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// The client would go without authentication.
+    /// The client offers to send no credentials.
     pub offers_nothing: bool,
-    /// The client would send user and password.
+    /// The client offers to send user and password.
     pub offers_user_password: bool,
 }
 
-/// Reads the list of methods that a client offers.
+/// Parses the list of methods that a client offers.
 pub fn greeting(buffer: &[u8]) -> Parsed<Greeting> {
     match *buffer {
         [version, ..] if version != VERSION => Err(Socks5Error::GreetingVersion(version)),
@@ -71,10 +73,10 @@ pub fn greeting(buffer: &[u8]) -> Parsed<Greeting> {
     }
 }
 
-/// Reads the user and password of RFC 1929; `None` for an empty password, which that RFC does not have.
+/// Parses the user and password of RFC 1929; `None` for an empty password, which that RFC does not allow.
 ///
-/// A client of Java that was given no credentials offers [`Method::UserPassword`] all the same, and then
-/// sends the name of its system's account with a password of no bytes: it presents nothing.
+/// A Java client without configured credentials offers [`Method::UserPassword`] all the same. It then sends
+/// the name of its system account with an empty password: it presents no credentials.
 pub fn user_password(buffer: &[u8]) -> Parsed<Option<Credentials>> {
     let Some((&version, rest)) = buffer.split_first() else { return Ok(None) };
     if version != PASSWORD_VERSION {
@@ -86,7 +88,7 @@ pub fn user_password(buffer: &[u8]) -> Parsed<Option<Credentials>> {
     Ok(Some((credentials, buffer.len() - rest.len())))
 }
 
-/// Reads a request: the target of a CONNECT. The commands BIND and UDP ASSOCIATE are errors.
+/// Parses a request: the target of a CONNECT. The commands BIND and UDP ASSOCIATE are errors.
 pub fn request(buffer: &[u8]) -> Parsed<Target> {
     match *buffer {
         [version, ..] if version != VERSION => Err(Socks5Error::RequestVersion(version)),
@@ -108,13 +110,13 @@ pub fn write_method(out: &mut Vec<u8>, method: Method) {
     out.extend_from_slice(&[VERSION, method as u8]);
 }
 
-/// Appends the verdict on user and password. After a refusal the server must close (RFC 1929, section 2).
+/// Appends the status of user and password. After a refusal the server must close (RFC 1929, section 2).
 pub fn write_password_status(out: &mut Vec<u8>, accepted: bool) {
     out.extend_from_slice(&[PASSWORD_VERSION, u8::from(!accepted)]);
 }
 
-/// Appends the reply to a request. `bound` is the address that the server dials from; where there is none, or
-/// it is nobody's business, `0.0.0.0:0` stands.
+/// Appends the reply to a request. `bound` is the local address of the upstream connection; `None` becomes
+/// `0.0.0.0:0`, for a failed request or an address that stays private.
 pub fn write_reply(out: &mut Vec<u8>, reply: Reply, bound: Option<SocketAddr>) {
     let bound = bound.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
     out.extend_from_slice(&[VERSION, reply as u8, 0]);
@@ -137,13 +139,13 @@ pub fn write_reply(out: &mut Vec<u8>, reply: Reply, bound: Option<SocketAddr>) {
 pub enum Reply {
     /// The tunnel is open.
     Succeeded = 0,
-    /// Something else failed; for us, overload.
+    /// Another failure; here, overload.
     GeneralFailure = 1,
-    /// Policy refuses; so do quotas and caps.
+    /// Policy, a quota or a cap refuses.
     NotAllowed = 2,
     /// No route to the network.
     NetworkUnreachable = 3,
-    /// No route to the host, or its name is unknown.
+    /// No route to the host, or an unknown name.
     HostUnreachable = 4,
     /// The destination refused the connection.
     ConnectionRefused = 5,
@@ -155,18 +157,18 @@ pub enum Reply {
     AddressTypeNotSupported = 8,
 }
 
-/// Why a message is refused; always the client's doing. [`Socks5Error::write_refusal`] knows what each stage
-/// of the handshake can be told.
+/// Why a message is refused; always the client's fault. [`Socks5Error::write_refusal`] has the reply of each
+/// stage of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Socks5Error {
     /// The first byte of a connection is not 5.
     #[error("the client does not speak SOCKS5: its greeting has version {0}")]
     GreetingVersion(u8),
-    /// A greeting that offers nothing at all.
+    /// A greeting that offers no method.
     #[error("the SOCKS5 greeting offers no authentication method")]
     MethodsMissing,
     /// RFC 1929 counts from 1; a 5 here is a common slip.
-    #[error("the user and password message has version {0}: RFC 1929 wants 1")]
+    #[error("the user and password message has version {0}: RFC 1929 requires 1")]
     PasswordVersion(u8),
     /// User or password cannot be used.
     #[error(transparent)]
@@ -189,8 +191,7 @@ pub enum Socks5Error {
 }
 
 impl Socks5Error {
-    /// The reply code that fits; faults before the request have none of their own and count as general
-    /// failures.
+    /// The reply code. Faults before the request have none of their own and count as general failures.
     pub fn reply(&self) -> Reply {
         match self {
             Self::CommandUnsupported(_) => Reply::CommandNotSupported,
@@ -205,8 +206,8 @@ impl Socks5Error {
         }
     }
 
-    /// Appends what the client can be told before closing, in the format of the stage that failed. A client
-    /// that does not speak SOCKS5 is told nothing.
+    /// Appends the reply before closing, in the format of the failed stage. A client that does not speak
+    /// SOCKS5 gets none.
     pub fn write_refusal(&self, out: &mut Vec<u8>) {
         match self {
             Self::GreetingVersion(_) => {}
@@ -229,14 +230,14 @@ impl TargetError {
     }
 }
 
-/// A host as the wire carries it, whole but not yet judged.
+/// A host as sent, complete and not yet checked.
 enum WireHost<'a> {
     Address(IpAddr),
     Name(&'a [u8]),
 }
 
 impl WireHost<'_> {
-    /// Some clients send an address as a name; it is read as strictly as in an authority.
+    /// Some clients send an address as a name; it is parsed as strictly as in an authority.
     fn parse(&self) -> Result<Host, TargetError> {
         match *self {
             Self::Address(address) => Ok(Host::from(address)),
@@ -260,7 +261,7 @@ fn split_host(address_type: u8, bytes: &[u8]) -> Result<HostAndRest<'_>, Socks5E
     })
 }
 
-/// Splits off a field that one length byte precedes.
+/// Splits off a field with a length byte before it.
 fn split_counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (&length, rest) = bytes.split_first()?;
     rest.split_at_checked(usize::from(length))

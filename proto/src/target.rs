@@ -1,7 +1,7 @@
-//! The destination a client asks for: a strict host and port, parsed once and carried from then on.
-//! Promises: a [`Name`] is lower-case, made of plain labels, and never an address in disguise; an address has
-//! one spelling (IPv4 inside IPv6 becomes IPv4). Leaves to others: whether one may go there, and what a name
-//! resolves to.
+//! The target of a request: host and port, parsed strictly and once.
+//!
+//! Guarantees: a [`Name`] is lower-case, made of plain labels, and never an address in disguise. An address
+//! has one spelling (an IPv4-mapped IPv6 address becomes IPv4).
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -11,12 +11,12 @@ use std::str;
 
 use crate::limits::{LABEL_BYTES_MAX, NAME_BYTES_MAX};
 
-/// Where a client wants to go. `Display` writes it as an authority again: `host:port`, `[v6]:port`.
+/// The requested host and port. `Display` writes an authority: `host:port`, `[v6]:port`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
-    /// The host as asked for, normalised.
+    /// The requested host, normalised.
     pub host: Host,
-    /// The port as asked for; there is no port 0.
+    /// The requested port, never 0.
     pub port: NonZeroU16,
 }
 
@@ -27,7 +27,7 @@ impl Target {
         parse_authority(text).map_err(|error| explain_authority(text, error))
     }
 
-    /// As [`Target::parse_authority`], of an authority that may leave its port out.
+    /// As [`Target::parse_authority`], with an optional port.
     pub fn parse_with_port(text: &[u8], default: NonZeroU16) -> Result<Self, TargetError> {
         let names_port = match text {
             [b'[', .., b']'] => false,
@@ -49,11 +49,11 @@ impl fmt::Display for Target {
     }
 }
 
-/// A host as asked for: a name still to be resolved, or an address.
+/// A requested host: a name to resolve, or an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(clippy::large_enum_variant, reason = "inline on purpose: a host is copied without allocating")]
 pub enum Host {
-    /// A host name; see [`Name`] for what it promises.
+    /// A host name; [`Name`] states its guarantees.
     Name(Name),
     /// An address; the parsers never yield an IPv4-mapped IPv6 address.
     Address(IpAddr),
@@ -74,7 +74,7 @@ impl Host {
 }
 
 impl From<IpAddr> for Host {
-    /// Normalises: an IPv4-mapped IPv6 address becomes the IPv4 address that it means.
+    /// Normalises: an IPv4-mapped IPv6 address becomes the IPv4 address.
     fn from(address: IpAddr) -> Self {
         Self::Address(address.to_canonical())
     }
@@ -90,7 +90,7 @@ impl fmt::Display for Host {
 }
 
 /// A host name in one spelling: 1 to 253 bytes of `a-z 0-9 - _` in labels of 1 to 63 bytes, no trailing dot,
-/// no label that begins or ends with `-`, and a last label that no IPv4 parser would take for a number.
+/// no label that begins or ends with `-`, and a last label that no IPv4 parser reads as a number.
 ///
 /// International names must arrive as A-labels (`xn--...`), which are matched as bytes and not decoded here.
 #[derive(Clone, Copy)]
@@ -128,7 +128,7 @@ impl Name {
 
     /// The name as text.
     pub fn as_str(&self) -> &str {
-        str::from_utf8(self.as_bytes()).expect("a name holds ASCII only: parse let nothing else through")
+        str::from_utf8(self.as_bytes()).expect("a name is ASCII: parse refuses other bytes")
     }
 
     /// The name as bytes, all of them ASCII.
@@ -163,10 +163,10 @@ impl fmt::Debug for Name {
     }
 }
 
-/// Why a destination was refused; always the client's doing. The texts name what to change.
+/// Why a target is refused; always the client's fault. The texts name the remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// There is no host at all.
+    /// The host is missing.
     #[error("the host is empty")]
     HostEmpty,
     /// A name of more than 253 bytes.
@@ -181,34 +181,32 @@ pub enum TargetError {
     /// A label that begins or ends with `-`.
     #[error("a label of the host name begins or ends with a hyphen")]
     LabelHyphen,
-    /// `example.com.`: the same host as without the dot, and therefore a second spelling for it.
+    /// `example.com.`: a second spelling of the host without the dot.
     #[error("the host name ends with a dot: remove it")]
     TrailingDot,
-    /// A byte that no host name holds: NUL, controls, spaces, `%`, `/` and the like.
-    #[error("the host name holds the byte '{}': only letters, digits, '-', '_' and '.' may stand there",
+    /// A byte that is forbidden in host names: NUL, controls, spaces, `%`, `/` and the like.
+    #[error("the host name contains the byte '{}': only letters, digits, '-', '_' and '.' are allowed",
         .0.escape_ascii())]
     ByteForbidden(u8),
     /// A byte above 127.
     #[error("the host name is not ASCII: send an international name in its xn-- form")]
     NotAscii,
-    /// `0177.0.0.1`, `127.1`, `2130706433`, `0x7f.1`: parsers disagree on what these mean.
+    /// `0177.0.0.1`, `127.1`, `2130706433`, `0x7f.1`: parsers disagree on their meaning.
     #[error(
         "the host looks like an IPv4 address in an unusual spelling: \
          write four decimal numbers without leading zeros"
     )]
     AmbiguousAddress,
-    /// Brackets around something that is not an IPv6 address, or a `:` in something that is not one.
-    #[error(
-        "the host is not a valid IPv6 address, and only such an address may stand in brackets or hold ':'"
-    )]
+    /// Brackets around a text that is not an IPv6 address, or a `:` in a host that is not one.
+    #[error("the host is not a valid IPv6 address, and only such an address may have brackets or ':'")]
     NotIpv6,
-    /// `[fe80::1%eth0]`: a zone means something on the client's machine only.
+    /// `[fe80::1%eth0]`: a zone has a meaning on the client's machine only.
     #[error("the IPv6 address carries a zone: remove the part from '%' on")]
     ZoneForbidden,
     /// `[::1` without its closing bracket.
     #[error("the '[' before the IPv6 address is never closed")]
     BracketNotClosed,
-    /// `::1:443`: where the address ends is anybody's guess.
+    /// `::1:443`: the end of the address is ambiguous.
     #[error("an IPv6 address with a port needs brackets: [address]:port")]
     BracketsMissing,
     /// An authority without a port.
@@ -219,10 +217,10 @@ pub enum TargetError {
     PortInvalid,
     /// `user@host:port`.
     #[error(
-        "the destination holds '@': write host:port alone, and credentials where the proxy asks for them"
+        "the destination contains '@': write host:port only, and set credentials in the client's proxy settings"
     )]
     UserForbidden,
-    /// `https://host/` where an authority belongs.
+    /// `https://host/` instead of an authority.
     #[error("the destination must be host:port, not a URL or a path")]
     NotAuthority,
 }
@@ -253,7 +251,7 @@ fn parse_authority(text: &[u8]) -> Result<Target, TargetError> {
     Ok(Target { host: parse_name_or_ipv4(host)?, port: parse_port(port)? })
 }
 
-/// A URL or user information trips over whatever rule comes first; this says what it really was.
+/// Replaces the error of the first violated rule by the real fault: a URL, or user information.
 fn explain_authority(text: &[u8], error: TargetError) -> TargetError {
     if text.contains(&b'/') {
         return TargetError::NotAuthority;
@@ -264,7 +262,7 @@ fn explain_authority(text: &[u8], error: TargetError) -> TargetError {
     error
 }
 
-/// Decimal digits only: `str::parse` alone would take a sign and leading zeros.
+/// Decimal digits only: `str::parse` alone would accept a sign and leading zeros.
 fn parse_port(text: &[u8]) -> Result<NonZeroU16, TargetError> {
     if text.is_empty() || text.len() > 5 || text[0] == b'0' {
         return Err(TargetError::PortInvalid);
@@ -292,7 +290,7 @@ fn parse_ipv6(text: &[u8]) -> Option<Host> {
     Some(Host::from(IpAddr::V6(address)))
 }
 
-/// Whatever looks like a number to any IPv4 parser must be one that all parsers read alike.
+/// A host that any IPv4 parser reads as an address must be one that all parsers read alike.
 fn parse_name_or_ipv4(text: &[u8]) -> Result<Host, TargetError> {
     match Name::parse(text) {
         Ok(name) => Ok(Host::Name(name)),
@@ -326,7 +324,7 @@ fn check_label(label: &[u8]) -> Result<(), TargetError> {
     }
 }
 
-/// The test of the WHATWG URL standard ("ends in a number"): `inet_aton` and its relatives take a host for an
+/// The test of the WHATWG URL standard ("ends in a number"): `inet_aton` and its relatives read a host as an
 /// IPv4 address only if its last part is decimal, octal or `0x` hexadecimal.
 fn is_ipv4_number(label: &[u8]) -> bool {
     match label.strip_prefix(b"0x") {

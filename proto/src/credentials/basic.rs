@@ -1,6 +1,8 @@
 //! The Basic scheme of `Proxy-Authorization` (RFC 7617).
-//! Promises: the decoded secret is wiped from every buffer of ours. Leaves to others: whether the credentials
-//! are right, and the buffer that the head was read into.
+//!
+//! Guarantees: the decoded secret is wiped from every buffer of this module.
+//!
+//! Not handled here: wiping the buffer that the head was read into.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +11,7 @@ use zeroize::Zeroizing;
 use crate::credentials::{Credentials, CredentialsError};
 use crate::limits::{SECRET_BYTES_MAX, USER_BYTES_MAX};
 
-/// Bytes of the longest `user:secret`, rounded up to the three that four base64 digits carry.
+/// Bytes of the longest `user:secret`, rounded up to a multiple of 3: four base64 digits encode three bytes.
 const PAIR_BYTES_MAX: usize = (USER_BYTES_MAX + 1 + SECRET_BYTES_MAX).next_multiple_of(3);
 
 /// Decodes the value of a `Proxy-Authorization` header: `Basic`, in any case, and base64 with its padding.
@@ -25,7 +27,7 @@ pub fn basic_credentials(value: &[u8]) -> Result<Credentials, CredentialsError> 
     let mut buffer = Zeroizing::new([0; PAIR_BYTES_MAX]);
     let length = STANDARD.decode_slice(encoded, &mut buffer[..]).map_err(|_| CredentialsError::NotBase64)?;
     let pair = &buffer[..length];
-    // The first colon: a user name holds none, a password may.
+    // The first colon: a user name contains none, a password may.
     let colon = pair.iter().position(|&byte| byte == b':').ok_or(CredentialsError::ColonMissing)?;
     Credentials::new(&pair[..colon], &pair[colon + 1..])
 }

@@ -1,6 +1,7 @@
-//! Where a body ends, followed while its bytes pass.
-//! Promises: what is taken belongs to the body, and what is kept is what goes on; however the bytes are
-//! split, the same bytes are kept. Leaves to others: chunks (`chunks`), and reading and writing.
+//! A body in transit: finds its end while its bytes pass through.
+//!
+//! Guarantees: taken bytes belong to the body, and kept bytes are forwarded. Any split of the input keeps the
+//! same bytes.
 
 mod chunks;
 
@@ -8,7 +9,7 @@ use chunks::Chunks;
 
 use crate::http_head::Framing;
 
-/// Why a body cannot be passed on; the doing of whoever sent it.
+/// Why a body cannot be forwarded; its sender's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
     /// The connection ended before the body did.
@@ -17,7 +18,7 @@ pub enum BodyError {
     /// Not a hexadecimal number followed by CRLF or an extension.
     #[error("the size of a chunk is malformed")]
     ChunkSizeMalformed,
-    /// More than a chunk's size may have of digits and extensions, or a body of extensions.
+    /// Too many digits in a chunk's size, or too many bytes of extensions in the body.
     #[error("the line of a chunk's size is too long")]
     ChunkLineTooLong,
     /// A chunk's data is not followed by CRLF.
@@ -29,18 +30,18 @@ pub enum BodyError {
     /// Trailers whose lines are malformed.
     #[error("a trailer is malformed")]
     TrailerMalformed,
-    /// A trailer that would change what the head said (RFC 9110, section 6.5.1).
-    #[error("a trailer has a name that may stand in a head only")]
+    /// A trailer that would change the meaning of the head (RFC 9110, section 6.5.1).
+    #[error("a trailer has a name that is allowed in a head only")]
     TrailerForbidden,
 }
 
-/// A body on its way.
+/// The state of a body in transit.
 #[derive(Debug)]
 pub struct Body(State);
 
 #[derive(Debug)]
 enum State {
-    /// So many bytes are still to come.
+    /// This many bytes are missing.
     Length(u64),
     /// Boxed, since few bodies are chunked.
     Chunked(Box<Chunks>),
@@ -48,17 +49,17 @@ enum State {
     Complete,
 }
 
-/// What [`Body::take`] did with the bytes that it was given.
+/// What [`Body::take`] did with its input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Consumed {
-    /// Bytes from the first on that belong to the body. What follows them is another message's.
+    /// The number of leading bytes that belong to the body. The following ones belong to another message.
     pub taken: usize,
-    /// How many of them go on: they lie at the front now. kept <= taken
+    /// How many of them are forwarded: they are at the front now. kept <= taken
     pub kept: usize,
 }
 
 impl Body {
-    /// The body of a message framed so.
+    /// The body of a message with this framing.
     pub fn new(framing: Framing) -> Self {
         Self(match framing {
             Framing::None | Framing::Length(0) => State::Complete,
@@ -68,7 +69,7 @@ impl Body {
         })
     }
 
-    /// The same for a receiver who knows no chunks: their data alone goes on.
+    /// As [`Body::new`], for a receiver without chunked coding: only the data of chunks is forwarded.
     pub fn unwrapped(framing: Framing) -> Self {
         match framing {
             Framing::Chunked => Self(State::Chunked(Box::new(Chunks::new(true)))),
@@ -76,7 +77,7 @@ impl Body {
         }
     }
 
-    /// The same without its trailers: they are read, and do not go on.
+    /// The same body without its trailers: they are checked and not forwarded.
     #[must_use]
     pub fn without_trailers(mut self) -> Self {
         if let State::Chunked(chunks) = &mut self.0 {
@@ -88,7 +89,7 @@ impl Body {
     /// Takes the next bytes, as far as they belong to the body.
     ///
     /// # Errors
-    /// The sender's framing is broken. What was kept before may have gone on already.
+    /// The framing is malformed. Bytes that were kept before may be forwarded already.
     pub fn take(&mut self, bytes: &mut [u8]) -> Result<Consumed, BodyError> {
         let all = |count: usize| Consumed { taken: count, kept: count };
         match &mut self.0 {
@@ -107,7 +108,7 @@ impl Body {
         }
     }
 
-    /// How many bytes to read for it at a time, at most `most`: of a body whose length is known, none beyond.
+    /// How many bytes to read next, at most `most`: for a body of known length, none beyond its end.
     pub fn room(&self, most: usize) -> usize {
         match &self.0 {
             State::Length(remaining) => {
@@ -117,12 +118,12 @@ impl Body {
         }
     }
 
-    /// Whether its end shows only in what is read, so that a read may go beyond it.
+    /// Whether only its bytes show where it ends, so that a read may go beyond the end.
     pub fn is_chunked(&self) -> bool {
         matches!(self.0, State::Chunked(_))
     }
 
-    /// What goes on behind the last byte that was kept: trailers. Empty the second time.
+    /// The trailers, which are forwarded after the last kept byte. Empty at the second call.
     pub fn take_tail(&mut self) -> Vec<u8> {
         match &mut self.0 {
             State::Chunked(chunks) => chunks.take_tail(),
@@ -130,7 +131,7 @@ impl Body {
         }
     }
 
-    /// Whether its end has come.
+    /// Whether its end is reached.
     pub fn is_complete(&self) -> bool {
         match &self.0 {
             State::Complete => true,
@@ -139,10 +140,10 @@ impl Body {
         }
     }
 
-    /// Notes that the connection has ended.
+    /// Reports the end of the connection.
     ///
     /// # Errors
-    /// [`BodyError::Truncated`] if the body needs more.
+    /// [`BodyError::Truncated`] if the body is incomplete.
     pub fn end(&mut self) -> Result<(), BodyError> {
         if matches!(self.0, State::UntilClose) {
             self.0 = State::Complete;

@@ -1,7 +1,8 @@
-//! A request to be forwarded: read strictly, and written anew for its destination.
-//! Promises: the destination is the URL's, and `Host` says the same; the URL holds nothing that readers take
-//! differently; what is written has the `Host`, the framing and the `Via` of our own making, and nothing that
-//! was meant for us. Leaves to others: the body (`body`).
+//! A forwarded request: parsed strictly, and generated anew for its destination.
+//!
+//! Guarantees: the destination is the URL's, and `Host` agrees. The URL contains no byte that parsers treat
+//! differently. The generated head has our own `Host`, framing and `Via`, and no header that was meant for
+//! the proxy.
 
 use std::fmt;
 use std::io::Write;
@@ -11,55 +12,55 @@ use crate::denial::ALLOWED_METHODS;
 use crate::http_head::{Fields, Framing, KnownHeader, RequestError, RequestHead, UriForm, Version, is_token};
 use crate::target::Target;
 
-/// The port of an `http://` or `ws://` URL that names none.
+/// The default port of an `http://` or `ws://` URL.
 const DEFAULT_PORT: NonZeroU16 = NonZeroU16::new(80).expect("80 is not 0");
 
 /// A request for one resource, in absolute form.
 pub struct Forward<'a> {
-    /// Where to.
+    /// The destination.
     pub target: Target,
     /// The value of `Proxy-Authorization`, undecoded. Not printed by `Debug`.
     pub authorization: Option<&'a [u8]>,
     /// Where its body ends; never [`Framing::UntilClose`].
     pub body: Framing,
     head: &'a RequestHead<'a>,
-    /// As the destination is to read it: `/path?query`, or `*`.
+    /// The request target for the destination: `/path?query`, or `*`.
     path: &'a str,
-    /// `Max-Forwards` of a method that heeds it.
+    /// `Max-Forwards`, for OPTIONS.
     forwards_left: Option<u32>,
     upgrade: Option<&'a [u8]>,
 }
 
-/// What the answer to a request depends on, once the request is gone.
+/// What the response to a request depends on, kept after the request is sent.
 #[derive(Clone, Debug)]
 pub struct RequestTraits {
     /// The client's version.
     pub version: Version,
     /// The method; `OTHER` for one that RFC 9110 and RFC 5789 do not name.
     pub method: &'static str,
-    /// Whether the client wants the connection to live on.
+    /// Whether the client keeps the connection alive.
     pub keeps_alive: bool,
-    /// Whether it may be sent a second time if nobody answered the first: an idempotent method and no body
+    /// Whether it may be sent a second time if the first got no response: an idempotent method and no body
     /// (RFC 9110, section 9.2.2).
     pub is_repeatable: bool,
-    /// The protocol that the connection may change to.
+    /// The offered protocol of an upgrade.
     pub upgrade: Option<Box<[u8]>>,
-    /// Whether the client waits to be told to send the body.
+    /// Whether the client waits for 100 (Continue) before it sends the body.
     pub expects_continue: bool,
 }
 
 impl RequestTraits {
-    /// HEAD: the answer has no body, whatever its head says.
+    /// HEAD: the response has no body, regardless of its head.
     pub fn is_head(&self) -> bool {
         self.method == "HEAD"
     }
 }
 
 impl<'a> Forward<'a> {
-    /// What a request that is not CONNECT asks for.
+    /// Reads a request other than CONNECT from its head.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// Why the request is refused.
     pub fn read(head: &'a RequestHead<'a>) -> Result<Self, RequestError> {
         check_form(head)?;
         let fields = &head.fields;
@@ -89,7 +90,7 @@ impl<'a> Forward<'a> {
         Ok(Self { target, authorization, body, head, path, forwards_left, upgrade })
     }
 
-    /// What the answer will depend on.
+    /// What the response will depend on.
     pub fn traits(&self) -> RequestTraits {
         let head = self.head;
         RequestTraits {
@@ -104,24 +105,24 @@ impl<'a> Forward<'a> {
         }
     }
 
-    /// Whether trailers behind its body may go on.
+    /// Whether the trailers of its body may be forwarded.
     pub fn keeps_trailers(&self) -> bool {
         self.head.fields.keeps_trailers()
     }
 
-    /// Whether the client counted us as the last to forward to: we answer by ourselves
-    /// ([`write_own_options`]; RFC 9110, section 7.6.2).
+    /// Whether `Max-Forwards` makes this proxy the recipient: it responds itself ([`write_own_options`];
+    /// RFC 9110, section 7.6.2).
     pub fn is_for_us(&self) -> bool {
         self.forwards_left == Some(0)
     }
 
-    /// The path without the query, which may carry secrets; `*` where the request is for the server itself.
+    /// The path without the query, which may contain secrets; `*` for a request about the server itself.
     pub fn path(&self) -> &str {
         let path = self.path.split('?').next().unwrap_or_default();
         if path.is_empty() { "/" } else { path }
     }
 
-    /// Whether a gateway of this name, as it stands in `Via`, has forwarded it already.
+    /// Whether `Via` says that a gateway of this name has forwarded it already.
     pub fn has_passed(&self, via: &str) -> bool {
         if !self.head.fields.has_via {
             return false;
@@ -134,11 +135,11 @@ impl<'a> Forward<'a> {
         })
     }
 
-    /// Appends the head for the destination, in HTTP/1.1. `via` is our own name in `Via`; `closes` asks the
-    /// destination to end the connection with its answer.
+    /// Appends the head for the destination, in HTTP/1.1. `via` is our own name in `Via`; `closes` requests
+    /// that the destination closes the connection after its response.
     pub fn write(&self, out: &mut Vec<u8>, via: &str, closes: bool) {
         let (head, fields) = (self.head, &self.head.fields);
-        // Behind an authority nothing else can begin with an asterisk.
+        // A path never begins with an asterisk, so this is the `*` of OPTIONS.
         let slash = if self.path.starts_with(['/', '*']) { "" } else { "/" };
         let host = HostHeader(&self.target);
         write(out, format_args!("{} {slash}{} HTTP/1.1\r\nHost: {host}\r\n", head.method, self.path));
@@ -161,7 +162,7 @@ impl<'a> Forward<'a> {
     }
 
     fn write_connection(&self, out: &mut Vec<u8>, closes: bool) {
-        // Of chunks that are unwrapped for HTTP/1.0 no trailers remain.
+        // For HTTP/1.0 the chunk frames are removed, and the trailers with them.
         let takes_trailers = self.head.fields.takes_trailers && self.head.version == Version::Http11;
         let options = [
             (self.upgrade.is_some(), "Upgrade"),
@@ -183,7 +184,7 @@ impl<'a> Forward<'a> {
 }
 
 impl fmt::Debug for Forward<'_> {
-    /// Without the path, whose query may hold credentials.
+    /// Without the path, whose query may contain credentials.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("Forward")
@@ -195,7 +196,7 @@ impl fmt::Debug for Forward<'_> {
     }
 }
 
-/// The value of `Host`: without the port that everybody assumes.
+/// The value of `Host`: without the default port.
 struct HostHeader<'a>(&'a Target);
 
 impl fmt::Display for HostHeader<'_> {
@@ -211,16 +212,17 @@ impl fmt::Display for HostHeader<'_> {
     }
 }
 
-/// Appends our own answer to a request that [`Forward::is_for_us`], made at `date` (RFC 9110, section 5.6.7).
+/// Appends our own response to a request that [`Forward::is_for_us`], with `date` as its `Date` (RFC 9110,
+/// section 5.6.7).
 pub fn write_own_options(out: &mut Vec<u8>, date: &str, closes: bool) {
     let connection = if closes { "Connection: close\r\n" } else { "" };
     write(out, format_args!("HTTP/1.1 200 OK\r\nAllow: {ALLOWED_METHODS}\r\nContent-Length: 0\r\n"));
     write(out, format_args!("{connection}Date: {date}\r\n\r\n"));
 }
 
-/// Absolute form is what a proxy is asked in; each other one gets a reason.
+/// Accepts the absolute form, which requests to a proxy have; each other form gets its own error.
 fn check_form(head: &RequestHead<'_>) -> Result<(), RequestError> {
-    // In any case of letters: a server that does not tell `connect` from `CONNECT` would open a tunnel.
+    // Case-insensitive: a server that treats `connect` as `CONNECT` would open a tunnel.
     let is_method = |name: &str| head.method.eq_ignore_ascii_case(name);
     match head.uri_form() {
         _ if is_method("TRACE") => Err(RequestError::MethodNotAllowed),
@@ -233,11 +235,11 @@ fn check_form(head: &RequestHead<'_>) -> Result<(), RequestError> {
     }
 }
 
-/// The schemes whose resources are asked for by a request without TLS.
+/// The schemes of requests without TLS.
 #[derive(Clone, Copy, PartialEq)]
 enum Scheme {
     Http,
-    /// `ws://`: by an HTTP request that asks to change to WebSocket (RFC 6455, section 4.1).
+    /// `ws://`: an HTTP request with an upgrade to WebSocket (RFC 6455, section 4.1).
     WebSocket,
 }
 
@@ -255,7 +257,7 @@ fn parse_url(url: &str) -> Result<(Scheme, Target, &str), RequestError> {
     let mut is_query = false;
     for byte in path.bytes() {
         is_query |= byte == b'?';
-        // What browsers encode, and what some readers take for a slash or an end.
+        // Bytes that browsers encode, and bytes that some parsers treat as a slash or an end.
         let is_forbidden = match byte {
             b'"' | b'#' | b'<' | b'>' => true,
             b'\\' | b'^' | b'`' => !is_query,
@@ -273,13 +275,13 @@ fn parse_forwards(value: &[u8]) -> Result<u32, RequestError> {
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(RequestError::MaxForwardsMalformed);
     }
-    // What exceeds our greatest number is counted from there (RFC 9110, section 7.6.2).
+    // A greater number counts down from our maximum (RFC 9110, section 7.6.2).
     Ok(digits.parse().unwrap_or(u32::MAX))
 }
 
-/// The one protocol that the client would change to, if the destination agrees. A request with a body does
-/// not get that far here; HTTP/2 would carry requests that nobody judges, and TLS belongs into a tunnel:
-/// those offers are left out, which RFC 9110, section 7.8, lets a server do too.
+/// The one protocol that the client offers to change to. Offers with a request body are dropped, and so are
+/// HTTP/2, whose requests would bypass the policy, and TLS, which needs a tunnel. RFC 9110, section 7.8, lets
+/// a server ignore an offer.
 fn upgrade<'a>(head: &RequestHead<'a>, body: Framing) -> Option<&'a [u8]> {
     let fields = &head.fields;
     let offered = fields.upgrade.filter(|_| fields.upgrades && head.version == Version::Http11)?;
@@ -291,7 +293,7 @@ fn upgrade<'a>(head: &RequestHead<'a>, body: Framing) -> Option<&'a [u8]> {
     (is_one && !is_refused && !has_body).then_some(offered)
 }
 
-/// Appends the lines that go on.
+/// Appends the forwarded lines.
 pub(super) fn write_forwarded_lines(out: &mut Vec<u8>, fields: &Fields<'_>) {
     for line in fields.forwarded_lines() {
         write_line(out, line.name, line.value);
@@ -306,7 +308,7 @@ pub(super) fn write_framing(out: &mut Vec<u8>, framing: Framing) {
     }
 }
 
-/// Adds us behind those whom `Via` names already (RFC 9110, section 7.6.3).
+/// Appends a `Via` line for this proxy after the existing ones (RFC 9110, section 7.6.3).
 pub(super) fn write_via(out: &mut Vec<u8>, received: Version, via: &str) {
     write(out, format_args!("Via: {} {via}\r\n", received.as_str()));
 }

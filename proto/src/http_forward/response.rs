@@ -1,32 +1,32 @@
-//! A destination's answer: read strictly, and written anew for the client.
-//! Promises: the body's end is the one of RFC 9112, section 6.3; an answer that could be read in two ways is
-//! none; what is written closes the connection where the client could not find the end otherwise. Leaves to
-//! others: the body (`body`).
+//! A destination's response: parsed strictly, and generated anew for the client.
+//!
+//! Guarantees: the end of the body follows RFC 9112, section 6.3. An ambiguous response is an error. The
+//! generated head closes the connection where the client could not find the end otherwise.
 
 use super::request::{RequestTraits, write, write_forwarded_lines, write_framing, write_line, write_via};
 use crate::http_head::{Framing, ResponseError, ResponseHead, Version};
 
-/// What an answer is.
+/// The kind of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseKind {
-    /// 1xx: another one follows.
+    /// 1xx: another response follows.
     Interim,
-    /// 101: from here on the connection speaks what the request asked for.
+    /// 101: the connection now carries the requested protocol.
     Upgraded,
-    /// The answer.
+    /// The final response.
     Final {
         /// Where its body ends.
         body: Framing,
-        /// Whether the destination keeps the connection open behind it.
+        /// Whether the destination keeps the connection open after it.
         keeps_alive: bool,
     },
 }
 
 impl ResponseKind {
-    /// What an answer's head says, given what was asked.
+    /// Reads a response's head, given the traits of its request.
     ///
     /// # Errors
-    /// Why it cannot be passed on.
+    /// Why the response cannot be forwarded.
     pub fn read(head: &ResponseHead<'_>, request: &RequestTraits) -> Result<Self, ResponseError> {
         let fields = &head.fields;
         match head.status {
@@ -48,8 +48,8 @@ impl ResponseKind {
             Version::Http10 => fields.keeps_alive && !fields.closes,
         };
         Ok(match (request.is_head() || matches!(head.status, 204 | 304), framing) {
-            // A length behind 204 contradicts it, and a destination that writes one may send a body too: the
-            // next answer is not looked for behind it.
+            // A length contradicts 204, and a destination that sends one may send a body too: the connection
+            // is not reused for a next response.
             (true, framing) => {
                 let is_sound = head.status != 204 || matches!(framing, None | Some(Framing::Length(0)));
                 Self::Final { body: Framing::None, keeps_alive: keeps_alive && is_sound }
@@ -59,7 +59,7 @@ impl ResponseKind {
         })
     }
 
-    /// Whether the client finds the body's end by the end of the connection alone.
+    /// Whether only the end of the connection shows the client the body's end.
     pub fn ends_with_connection(self, request: &RequestTraits) -> bool {
         match self {
             Self::Final { body: Framing::UntilClose, .. } => true,
@@ -69,9 +69,9 @@ impl ResponseKind {
     }
 }
 
-/// Appends the head for the client, in HTTP/1.1; of an interim answer nothing if the client speaks HTTP/1.0,
-/// which has none. With [`ResponseHeaders::closes`], and wherever
-/// [`ResponseKind::ends_with_connection`], the connection ends behind the answer, which the head then says.
+/// Appends the head for the client, in HTTP/1.1. Interim responses are not written for HTTP/1.0, which has
+/// none. With [`ResponseHeaders::closes`], or if [`ResponseKind::ends_with_connection`], the head announces
+/// that the connection ends after the response.
 pub fn write_answer(
     out: &mut Vec<u8>,
     head: &ResponseHead<'_>,
@@ -89,8 +89,7 @@ pub fn write_answer(
     match kind {
         ResponseKind::Upgraded => write_line(out, "Upgrade", fields.upgrade.unwrap_or_default()),
         ResponseKind::Final { body: Framing::None, .. } => {
-            // What the body would have been long: to HEAD, and for what is in a cache already. Of 204 nothing
-            // is told (RFC 9110, section 8.6).
+            // The length that the body would have, for HEAD and 304; never for 204 (RFC 9110, section 8.6).
             let has_length = head.status == 304 || request.is_head() && head.status != 204;
             if let Some(length) = fields.content_length.filter(|_| has_length) {
                 write_line(out, "Content-Length", length);
@@ -112,13 +111,13 @@ pub fn write_answer(
     out.extend_from_slice(b"\r\n");
 }
 
-/// What we add to an answer.
+/// The headers that the proxy adds to a response.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseHeaders<'a> {
     /// Our own name in `Via`.
     pub via: &'a str,
-    /// The time (RFC 9110, section 5.6.7), for an answer that does not say when it was made.
+    /// The time (RFC 9110, section 5.6.7), for a response without a `Date`.
     pub date: Option<&'a str>,
-    /// Whether the connection ends behind the answer.
+    /// Whether the connection ends after the response.
     pub closes: bool,
 }

@@ -1,12 +1,12 @@
-//! What can be wrong with a head, and with which status a client hears of it.
-//! Promises: each text names what to change; a destination's fault is never a client's. Leaves to others:
-//! where the text stands (`denial`).
+//! The errors of a head, and the HTTP status of each.
+//!
+//! Guarantees: each text names the remedy; a destination's fault never becomes a client error (4xx).
 
 use crate::denial::proxy_error;
 use crate::limits::{CONNECTION_OPTIONS_MAX, HEAD_BYTES_MAX, HEADERS_MAX};
 use crate::target::TargetError;
 
-/// The head does not end within `HEAD_BYTES_MAX` bytes; its sender's doing.
+/// The head does not end within `HEAD_BYTES_MAX` bytes; its sender's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the head is longer than {HEAD_BYTES_MAX} bytes")]
 pub struct HeadTooLarge;
@@ -18,7 +18,7 @@ impl HeadTooLarge {
     }
 }
 
-/// What is wrong with a head, whether it asks or answers.
+/// A fault in the head of a request or a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeadError {
     /// See [`HeadTooLarge`].
@@ -27,14 +27,14 @@ pub enum HeadError {
     /// More than `HEADERS_MAX` header lines.
     #[error("there are more than {HEADERS_MAX} headers")]
     TooManyHeaders,
-    /// An empty line where the first line belongs.
+    /// An empty line instead of the first line.
     #[error("it begins with an empty line")]
     FirstLineEmpty,
     /// A line that ends in LF alone.
     #[error("a line ends in LF alone: end each line with CRLF")]
     LineFeedBare,
-    /// A CR that no LF follows.
-    #[error("it holds a CR that is not part of a line end")]
+    /// A CR without a following LF.
+    #[error("it contains a CR that is not part of a line end")]
     CarriageReturnBare,
     /// A header continued on the next line (obs-fold; RFC 9112, section 5.2).
     #[error("a header line begins with a space: folded headers are not accepted")]
@@ -43,13 +43,13 @@ pub enum HeadError {
     #[error("a header name is malformed: it must be a token, followed by ':' without a space between")]
     HeaderNameMalformed,
     /// A control character in a header's value.
-    #[error("a header value holds a control character")]
+    #[error("a header value contains a control character")]
     HeaderValueMalformed,
-    /// A header of which two would contradict each other.
+    /// A second line of a header that must be unique.
     #[error("there is more than one {0} header")]
     HeaderRepeated(&'static str),
-    /// `Connection` is no list of tokens, or names a header that is not the connection's.
-    #[error("the Connection header must list tokens, and no header that the message cannot do without")]
+    /// `Connection` is not a list of tokens, or names a header that the message needs.
+    #[error("the Connection header must list tokens, and no header that the message needs")]
     ConnectionMalformed,
     /// More than `CONNECTION_OPTIONS_MAX` items in the `Connection` headers.
     #[error("the Connection header lists more than {CONNECTION_OPTIONS_MAX} names")]
@@ -57,24 +57,24 @@ pub enum HeadError {
     /// `Content-Length` is not one decimal number below 2^63.
     #[error("the Content-Length must be one decimal number, without sign, list or leading zeros")]
     LengthMalformed,
-    /// `Content-Length` beside `Transfer-Encoding`: two readers would find two ends of the body.
+    /// `Content-Length` beside `Transfer-Encoding`: two parsers may find two ends of the body.
     #[error("Content-Length and Transfer-Encoding contradict each other: send one of them")]
     FramingConflict,
-    /// A last transfer coding other than `chunked`: nothing says where the body ends (RFC 9112, section 6.3).
+    /// A last transfer coding other than `chunked`: the end of the body is unknown (RFC 9112, section 6.3).
     #[error("the last transfer coding must be chunked: send chunked alone")]
     ChunkedNotLast,
     /// A transfer coding before `chunked`.
     #[error("this transfer coding is not implemented: send chunked alone")]
     CodingUnknown,
-    /// `Transfer-Encoding` in a message of HTTP/1.0, which knows none.
+    /// `Transfer-Encoding` in a message of HTTP/1.0, which has none.
     #[error("HTTP/1.0 has no Transfer-Encoding: send HTTP/1.1, or a Content-Length")]
     CodingInHttp10,
-    /// The caller's mistake: what was passed is not exactly the head that the scanner delimited.
+    /// The caller's mistake: the input is not exactly the head that the scanner delimited.
     #[error("the gateway did not delimit it correctly")]
     NotOneHead,
 }
 
-/// Why a request is refused. All but [`HeadError::NotOneHead`] are the client's doing.
+/// Why a request is refused. All but [`HeadError::NotOneHead`] are the client's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// See [`HeadError`].
@@ -85,10 +85,10 @@ pub enum RequestError {
         "the request line is malformed: it must be a method, a target and a version, with one space between"
     )]
     RequestLineMalformed,
-    /// A method that alone is longer than a head may be.
+    /// A method that is longer than a whole head may be.
     #[error("the method is too long: a head has {HEAD_BYTES_MAX} bytes at most")]
     MethodTooLong,
-    /// A method and a URL that alone are longer than a head may be.
+    /// A method and a URL that are longer than a whole head may be.
     #[error("the URL is too long: a head has {HEAD_BYTES_MAX} bytes at most")]
     UriTooLong,
     /// A request line of two words: HTTP/0.9.
@@ -103,30 +103,28 @@ pub enum RequestError {
     /// HTTP/1.1 without `Host` (RFC 9112, section 3.2).
     #[error("the Host header is missing")]
     HostMissing,
-    /// `Host` and the request target name different places.
+    /// `Host` and the request target name different destinations.
     #[error("the Host header does not agree with the destination of the request")]
     HostDisagrees,
     /// The destination cannot be used.
     #[error("the destination of the request is refused: {0}")]
     Target(#[from] TargetError),
-    /// A byte that no URI holds, or a fragment.
-    #[error("the URL holds the byte '{}': percent-encode it, and leave a fragment out", .0.escape_ascii())]
+    /// A byte that is forbidden in URIs, or a fragment.
+    #[error("the URL contains the byte '{}': percent-encode it, and leave a fragment out", .0.escape_ascii())]
     UriMalformed(u8),
     /// `GET https://...`
-    #[error(
-        "an https:// URL is asked for by CONNECT, which a client does once it knows this proxy for HTTPS"
-    )]
+    #[error("an https:// URL is asked for by CONNECT: set this proxy for HTTPS in the client, too")]
     SchemeNeedsTunnel,
     /// `GET ftp://...`
     #[error("only http:// URLs are forwarded, and ws:// ones")]
     SchemeUnknown,
     /// `GET ws://...` without `Upgrade: websocket`, or in HTTP/1.0, or with a body.
-    #[error("a ws:// URL is asked for in HTTP/1.1, with `Upgrade: websocket` and without a body")]
+    #[error("a ws:// URL needs HTTP/1.1, `Upgrade: websocket` and no body")]
     WebSocketUnasked,
     /// `GET /path`: a request for a web server.
     #[error(
         "this is a proxy, not a web server: set it as the proxy of your client (curl: -x http://HOST:PORT) \
-         and ask for the full URL"
+         and request the full URL"
     )]
     NotProxyRequest,
     /// `GET host:port`.
@@ -135,22 +133,22 @@ pub enum RequestError {
     /// `GET *`.
     #[error("only OPTIONS takes * as its target")]
     AsteriskWithoutOptions,
-    /// TRACE, which would send our own headers back, `OPTIONS *`, and CONNECT with a URL.
+    /// TRACE, which would return our own headers, `OPTIONS *`, and CONNECT with a URL.
     #[error("this method is not allowed here")]
     MethodNotAllowed,
     /// An `Expect` that is not `100-continue`.
-    #[error("the only expectation that is known here is 100-continue")]
+    #[error("the Expect header may only be 100-continue")]
     ExpectationUnknown,
     /// `Max-Forwards` is not a decimal number.
     #[error("the Max-Forwards header must be a decimal number")]
     MaxForwardsMalformed,
-    /// Our own name stands in `Via`.
-    #[error("the request came from this gateway already: it would go in a circle")]
+    /// `Via` contains our own name.
+    #[error("the request has passed this gateway already: forwarding it would loop")]
     Looped,
 }
 
 impl RequestError {
-    /// The HTTP status of the answer.
+    /// The HTTP status of the response.
     pub fn status(&self) -> u16 {
         match self {
             Self::Head(HeadError::HeadTooLarge(error)) => error.status(),
@@ -192,23 +190,23 @@ impl RequestError {
     }
 }
 
-/// Why a destination's answer cannot be passed on: the client gets 502.
+/// Why a destination's response cannot be forwarded: the client gets 502.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseError {
     /// See [`HeadError`].
-    #[error("the destination's answer is malformed: {0}")]
+    #[error("the destination's response is malformed: {0}")]
     Head(#[from] HeadError),
     /// Not `HTTP/1.x SP status`, such as the banner of another protocol.
-    #[error("the destination does not answer in HTTP/1.x")]
+    #[error("the destination does not respond in HTTP/1.x")]
     StatusLineMalformed,
-    /// 101 without having been asked to change protocols, or to another one than was asked for.
-    #[error("the destination changes to a protocol that the request did not ask for")]
+    /// 101 without an upgrade in the request, or to another protocol than the requested one.
+    #[error("the destination changes to a protocol that the request did not offer")]
     UpgradeUnasked,
-    /// More 1xx answers than a destination has reason to send.
-    #[error("the destination sends one interim answer after another")]
+    /// More 1xx responses than a destination has reason to send.
+    #[error("the destination sends too many interim responses")]
     InterimsTooMany,
-    /// 407: only we ask for a proxy's credentials, and a client must not give ours to anybody else.
-    #[error("the destination asks for credentials that belong to a proxy")]
+    /// 407: only this gateway requests proxy credentials, and a client must not send them to a destination.
+    #[error("the destination requests credentials that belong to a proxy")]
     ProxyCredentialsAsked,
 }
 

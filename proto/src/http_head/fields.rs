@@ -1,7 +1,8 @@
-//! The header lines of a head: what they say about this connection and this body, and which of them end at
-//! a proxy (RFC 9110, section 7.6.1).
-//! Promises: of a header that may stand once there is one; a header that is named by `Connection` is never
-//! passed on, nor is one that carries a proxy's credentials. Leaves to others: what the rest means.
+//! The header lines of a head: those about this connection and this body, and the ones to forward (RFC 9110,
+//! section 7.6.1).
+//!
+//! Guarantees: a header that must be unique occurs once. A header named by `Connection` is never forwarded,
+//! nor is one with a proxy's credentials.
 
 use super::error::HeadError;
 use super::{Framing, Version};
@@ -23,11 +24,11 @@ pub(crate) struct Fields<'a> {
     pub(crate) takes_trailers: bool,
     /// `Connection` or `Proxy-Connection` lists `close`.
     pub(crate) closes: bool,
-    /// `Connection` lists `keep-alive`, as HTTP/1.0 has to.
+    /// `Connection` lists `keep-alive`, which HTTP/1.0 needs.
     pub(crate) keeps_alive: bool,
     /// `Connection` lists `upgrade`.
     pub(crate) upgrades: bool,
-    /// `Connection` lists something else, so that each line's name has to be looked for there.
+    /// `Connection` lists other names, so that each line's name must be compared with the list.
     names_other_headers: bool,
     /// Items of `Connection` so far. <= CONNECTION_OPTIONS_MAX
     connection_options: usize,
@@ -76,7 +77,7 @@ impl<'a> Fields<'a> {
                 return Ok(());
             }
             KnownHeader::Upgrade => {
-                // Several lines are one list, and a list is no protocol that could be changed to.
+                // Several lines make a list, and a list is not a single protocol: empty means none.
                 self.upgrade = Some(if self.upgrade.is_none() { line.value } else { b"" });
                 return Ok(());
             }
@@ -105,7 +106,8 @@ impl<'a> Fields<'a> {
                 return Err(HeadError::ConnectionMalformed);
             }
             match KnownHeader::from_name(name) {
-                // Removed, they would change where the message goes, where it ends and what it waits for.
+                // Their removal would change the message's destination, its end, or what its sender waits
+                // for.
                 KnownHeader::Host
                 | KnownHeader::ContentLength
                 | KnownHeader::TransferEncoding
@@ -120,7 +122,7 @@ impl<'a> Fields<'a> {
         Ok(())
     }
 
-    /// The lines that go on to the next hop.
+    /// The lines to forward to the next hop.
     pub(crate) fn forwarded_lines(&self) -> impl Iterator<Item = &httparse::Header<'a>> {
         self.lines.iter().filter(|line| {
             let is_named = self.names_other_headers && self.is_named_by_connection(line.name);
@@ -128,13 +130,13 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Whether trailers may go on: where `Connection` names fields that only their sender knows, one of those
-    /// could be a trailer (RFC 9110, section 7.6.1).
+    /// Whether trailers may be forwarded: if `Connection` names unknown fields, one of them could be a
+    /// trailer (RFC 9110, section 7.6.1).
     pub(crate) fn keeps_trailers(&self) -> bool {
         !self.names_other_headers
     }
 
-    /// The values of all lines of this name.
+    /// The values of all lines with this name.
     pub(crate) fn values(&self, name: KnownHeader) -> impl Iterator<Item = &'a [u8]> {
         self.lines.iter().filter(move |line| KnownHeader::from_name(line.name) == name).map(|line| line.value)
     }
@@ -145,7 +147,7 @@ impl<'a> Fields<'a> {
             .any(|option| option.eq_ignore_ascii_case(name.as_bytes()))
     }
 
-    /// Where the body ends, as the sender says; `None` if it does not say.
+    /// The framing that the headers state; `None` if they state none.
     pub(crate) fn framing(&self, version: Version) -> Result<Option<Framing>, HeadError> {
         match (self.transfer_encoding, self.content_length) {
             (None, None) => Ok(None),
@@ -161,11 +163,11 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The headers that mean something to a proxy.
+/// The headers that a proxy interprets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KnownHeader {
     Accept,
-    /// No header has this name, so that it can stand in `Connection` for something else.
+    /// No header has this name: it is an option in `Connection`.
     Close,
     Connection,
     ContentLength,
@@ -187,9 +189,9 @@ pub(crate) enum KnownHeader {
 }
 
 impl KnownHeader {
-    /// The header of this name, whatever its case.
+    /// The header with this name, in any case.
     pub(crate) fn from_name(name: &str) -> Self {
-        // By length first: the usual header costs one comparison of integers.
+        // By length first: the usual header then costs one integer comparison.
         let candidates: &[(&str, Self)] = match name.len() {
             2 => &[("TE", Self::Te)],
             3 => &[("Via", Self::Via)],
@@ -211,13 +213,14 @@ impl KnownHeader {
         found.map_or(Self::Other, |(_, known)| *known)
     }
 
-    /// Whether it is for this hop alone, or written anew for the next one.
+    /// Whether its lines are forwarded unchanged. The others are for this hop only, or generated anew for the
+    /// next one.
     fn is_forwarded(self) -> bool {
         matches!(self, Self::Accept | Self::Date | Self::Via | Self::Other)
     }
 }
 
-/// The items of a list (RFC 9110, section 5.6.1), empty ones left out.
+/// The items of a list (RFC 9110, section 5.6.1), without empty ones.
 pub(super) fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii).filter(|item| !item.is_empty())
 }
@@ -228,14 +231,14 @@ pub(crate) fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(is_allowed)
 }
 
-/// A `Content-Length` that every reader reads alike: `str::parse` alone would take a sign.
+/// Parses a `Content-Length` that all parsers read alike: `str::parse` alone would accept a sign.
 fn parse_length(value: &[u8]) -> Result<u64, HeadError> {
     let digits = str::from_utf8(value).unwrap_or_default();
     let has_one_spelling = digits == "0" || !digits.starts_with('0');
     if !has_one_spelling || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(HeadError::LengthMalformed);
     }
-    // Readers with signed lengths are many.
+    // Many parsers have signed lengths.
     let length = digits.parse::<i64>().map_err(|_| HeadError::LengthMalformed)?;
     Ok(length.unsigned_abs())
 }

@@ -1,10 +1,10 @@
-//! The lines of a head, or of trailers: where they end and what the tokenizer's complaints about them mean.
-//! Promises: every line ends in CRLF and stands alone, and the only empty one is the last. Leaves to others:
-//! what stands in a line.
+//! The lines of a head, or of trailers: their ends, and the meaning of the tokenizer's errors.
+//!
+//! Guarantees: every line ends in CRLF and is not folded, and the only empty one is the last.
 
 use super::error::HeadError;
 
-/// Reads header lines that no first line stands before, such as trailers, their closing empty line included.
+/// Parses header lines without a first line, such as trailers, their closing empty line included.
 pub(crate) fn parse_lines<'a, 'b>(
     lines: &'a [u8],
     storage: &'b mut [httparse::Header<'a>],
@@ -36,7 +36,7 @@ pub(super) fn check(head: &[u8]) -> Result<(), HeadError> {
     Err(HeadError::NotOneHead)
 }
 
-/// What the tokenizer complains about, in words that name what to change; `None` if it is the first line.
+/// The tokenizer's error as one with a remedy; `None` if the fault is in the first line.
 pub(super) fn explain(error: httparse::Error, head: &[u8]) -> Option<HeadError> {
     if error == httparse::Error::TooManyHeaders {
         return Some(HeadError::TooManyHeaders);

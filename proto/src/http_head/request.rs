@@ -1,6 +1,8 @@
-//! A request's head: the method, the target as it is written, and the header lines.
-//! Promises: what is read has no line that another parser could read differently. Leaves to others: finding
-//! the head's end (`scanner`), what is asked (`http_connect`, `http_forward`).
+//! A request's head: the method, the target as sent, and the header lines.
+//!
+//! Guarantees: a parsed head has no line that another parser could read differently.
+//!
+//! Not handled here: the meaning of the target (`http_connect`, `http_forward`).
 
 use std::fmt;
 
@@ -20,11 +22,11 @@ pub struct RequestHead<'a> {
 }
 
 impl<'a> RequestHead<'a> {
-    /// Reads one request head: exactly the bytes that [`super::HeadScanner`] delimited, closing empty line
+    /// Parses one request head: exactly the bytes that [`super::HeadScanner`] delimited, closing empty line
     /// included.
     ///
     /// # Errors
-    /// What is wrong with its lines; what it asks for is not looked at yet.
+    /// A fault in its lines; the target is not checked yet.
     pub fn parse(head: &'a [u8], storage: &'a mut HeaderStorage<'a>) -> Result<Self, RequestError> {
         lines::check(head)?;
         let mut tokens = httparse::Request::new(&mut []);
@@ -43,17 +45,17 @@ impl<'a> RequestHead<'a> {
         Ok(Self { method, uri, version, fields: Fields::collect(tokens.headers)? })
     }
 
-    /// Whether a tunnel is asked for.
+    /// Whether it requests a tunnel.
     pub fn is_connect(&self) -> bool {
         self.method == "CONNECT"
     }
 
-    /// Whether the body of an answer of ours should be JSON: `Accept` names `application/json`.
+    /// Whether the body of our own response should be JSON: `Accept` lists `application/json`.
     pub fn accepts_json(&self) -> bool {
         self.fields.accepts_json
     }
 
-    /// How the request names what it wants.
+    /// The form of the request target.
     pub fn uri_form(&self) -> UriForm {
         match self.uri.as_bytes() {
             b"*" => UriForm::Asterisk,
@@ -65,7 +67,7 @@ impl<'a> RequestHead<'a> {
 }
 
 impl fmt::Debug for RequestHead<'_> {
-    /// Without the header lines and the target: either may hold credentials.
+    /// Without the header lines and the target: both may contain credentials.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("RequestHead")
@@ -78,11 +80,11 @@ impl fmt::Debug for RequestHead<'_> {
 /// The four forms of a request target (RFC 9112, section 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UriForm {
-    /// `/path`: the client takes us for a web server.
+    /// `/path`: the client treats the proxy as a web server.
     Origin,
-    /// `http://host/path`: a plain request to be forwarded.
+    /// `http://host/path`: a plain request to forward.
     Absolute,
-    /// `host:port`, or whatever has no form of its own.
+    /// `host:port`, or any text of no other form.
     Authority,
     /// `*`
     Asterisk,

@@ -1,5 +1,4 @@
-//! A response's head: the status and the header lines.
-//! Promises: the same strictness as for requests. Leaves to others: where the body ends (`http_forward`).
+//! A response's head: the status and the header lines, parsed as strictly as a request's.
 
 use super::error::{HeadError, ResponseError};
 use super::fields::{Fields, KnownHeader};
@@ -7,9 +6,9 @@ use super::{HeaderStorage, Version, lines};
 
 /// The head of a response, tokenized.
 pub struct ResponseHead<'a> {
-    /// The status, 100 to 999: three digits, of which the first may be one that RFC 9110 does not define.
+    /// The status, 100 to 999: three digits; RFC 9110 defines no status from 600 on.
     pub status: u16,
-    /// The words behind the status; empty if there are none.
+    /// The reason phrase; may be empty.
     pub(crate) reason: &'a str,
     /// The destination's version.
     pub version: Version,
@@ -17,12 +16,12 @@ pub struct ResponseHead<'a> {
 }
 
 impl<'a> ResponseHead<'a> {
-    /// Reads one response head: exactly the bytes that [`super::HeadScanner`] delimited.
+    /// Parses one response head: exactly the bytes that [`super::HeadScanner`] delimited.
     ///
     /// # Errors
-    /// What is wrong with its lines.
+    /// A fault in its lines.
     pub fn parse(head: &'a [u8], storage: &'a mut HeaderStorage<'a>) -> Result<Self, ResponseError> {
-        // Asked first: the banner of another protocol has no lines worth a word.
+        // Checked first: for the banner of another protocol an error about its lines would mislead.
         if !head.starts_with(b"HTTP/1.") {
             return Err(ResponseError::StatusLineMalformed);
         }
@@ -44,12 +43,12 @@ impl<'a> ResponseHead<'a> {
         Ok(Self { status, reason, version, fields: Fields::collect(tokens.headers)? })
     }
 
-    /// Whether trailers behind its body may go on.
+    /// Whether the trailers of its body may be forwarded.
     pub fn keeps_trailers(&self) -> bool {
         self.fields.keeps_trailers()
     }
 
-    /// Whether it says when it was made. A proxy adds that where it is missing (RFC 9110, section 6.6.1).
+    /// Whether it has a `Date` to forward. A proxy adds a missing one (RFC 9110, section 6.6.1).
     pub fn is_dated(&self) -> bool {
         self.fields.forwarded_lines().any(|line| KnownHeader::from_name(line.name) == KnownHeader::Date)
     }

@@ -1,25 +1,28 @@
-//! Where a head ends, found incrementally.
-//! Promises: each byte is looked at once however the head was split, and at most `HEAD_BYTES_MAX` are looked
-//! at. Leaves to others: whether the head is well-formed (`request`, `response`).
+//! The incremental search for the end of a head.
+//!
+//! Guarantees: each byte is scanned once, however the head is split, and at most `HEAD_BYTES_MAX` are
+//! scanned.
+//!
+//! Not handled here: the syntax of the head (`request`, `response`).
 
 use super::error::{HeadError, HeadTooLarge, RequestError};
 use crate::limits::HEAD_BYTES_MAX;
 
-/// Remembers how much of a growing buffer was searched. One scanner serves one head.
+/// The position of the search in a growing buffer. One scanner serves one head.
 #[derive(Debug, Default)]
 pub struct HeadScanner {
     /// Bytes already searched. line_start <= scanned <= HEAD_BYTES_MAX
     scanned: usize,
-    /// Where the line that is still open begins.
+    /// The start of the incomplete line.
     line_start: usize,
 }
 
 impl HeadScanner {
     /// The length of the head at the beginning of `buffer`, its closing empty line included, or `None` while
-    /// that line has not arrived. Each call must pass the bytes of the calls before, with more behind them.
+    /// that line is missing. Each call must pass the bytes of the previous calls, with more appended.
     ///
-    /// A bare LF ends a line here: a client that sends those gets its error from the parser at once, where
-    /// waiting for a CRLF would leave it hanging until the deadline.
+    /// A bare LF ends a line here: a client that sends those then gets its error from the parser at once.
+    /// Waiting for a CRLF would let it wait until the deadline.
     pub fn find(&mut self, buffer: &[u8]) -> Result<Option<usize>, HeadTooLarge> {
         let window = &buffer[..buffer.len().min(HEAD_BYTES_MAX)];
         while let Some(offset) = window[self.scanned..].iter().position(|&byte| byte == b'\n') {
@@ -35,8 +38,8 @@ impl HeadScanner {
         if window.len() == HEAD_BYTES_MAX { Err(HeadTooLarge) } else { Ok(None) }
     }
 
-    /// The same of a request, whose first line has errors of its own for what is too long in it (RFC 9112,
-    /// section 3).
+    /// As [`HeadScanner::find`] for a request, whose first line has errors of its own for an overlong method
+    /// or URL (RFC 9112, section 3).
     pub fn find_request(&mut self, buffer: &[u8]) -> Result<Option<usize>, RequestError> {
         self.find(buffer).map_err(|error| match &buffer[..HEAD_BYTES_MAX] {
             _ if self.line_start > 0 => HeadError::from(error).into(),

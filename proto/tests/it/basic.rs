@@ -1,4 +1,4 @@
-//! Basic credentials: what decodes, what is refused and why, and that secrets stay out of `Debug`.
+//! Basic credentials: valid ones, the error of each invalid one, and secrets that stay out of `Debug`.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

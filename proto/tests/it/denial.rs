@@ -1,4 +1,4 @@
-//! Responses byte for byte, and proof that no text that they quote can break out of its place.
+//! Denials byte for byte, and the proof that no quoted text can break out of its field.
 
 use proptest::prelude::*;
 use proto::denial::{DenialResponse, proxy_error, reason_phrase, write_denial};
@@ -164,7 +164,7 @@ fn success_status_is_refused_as_denial() {
     write_denial(&mut Vec::new(), &DenialResponse { status: 200, ..FORBIDDEN });
 }
 
-/// The inside of an sf-string at the beginning of `text`, unescaped, and what follows its closing quote.
+/// The unescaped content of an sf-string at the beginning of `text`, and the text after its closing quote.
 fn sf_string(text: &str) -> Option<(String, &str)> {
     let mut characters = text.strip_prefix('"')?.chars();
     let mut inside = String::new();

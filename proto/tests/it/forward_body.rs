@@ -1,5 +1,5 @@
-//! Bodies on their way: what is kept of each at every split, where each ends, and every fault of a chunk.
-//! Properties compare with a naive reader that has the whole body before it.
+//! Bodies in transit: the kept bytes at every split, the end of each body, and every fault of a chunk.
+//! Properties compare with a naive parser that has the whole body.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -8,11 +8,11 @@ use proto::limits::{CHUNK_EXTENSION_BYTES_MAX, HEADERS_MAX, TRAILER_BYTES_MAX};
 
 use crate::seeded;
 
-/// What goes on, its tail included, and how many bytes belonged to the body.
+/// The forwarded bytes, trailers included, and the number of bytes that belong to the body.
 pub(crate) type Outcome = Result<(Vec<u8>, usize), BodyError>;
 
-/// The one place that calls the reader: pieces that end at `cuts`, then the rest, then the end of the
-/// connection, of which only a body that is complete does not hear.
+/// Calls the parser (no other function does): with pieces that end at `cuts`, with the remaining bytes, then
+/// with the end of the connection.
 pub(crate) fn run_body(mut body: Body, bytes: &[u8], cuts: impl IntoIterator<Item = usize>) -> Outcome {
     let (mut out, mut taken, mut start) = (Vec::new(), 0, 0);
     for end in cuts.into_iter().chain([bytes.len()]) {
@@ -21,14 +21,14 @@ pub(crate) fn run_body(mut body: Body, bytes: &[u8], cuts: impl IntoIterator<Ite
         let was_complete = body.is_complete();
         let done = body.take(&mut piece)?;
         assert!(done.kept <= done.taken && done.taken <= piece.len(), "{done:?} of {}", piece.len());
-        assert!(done.taken == piece.len() || body.is_complete(), "bytes were left, yet more are wanted");
-        assert!(!was_complete || done.taken == 0, "a complete body takes nothing");
+        assert!(done.taken == piece.len() || body.is_complete(), "an incomplete body takes all bytes");
+        assert!(!was_complete || done.taken == 0, "a complete body takes no byte");
         taken += done.taken;
         out.extend_from_slice(&piece[..done.kept]);
         if body.is_complete() {
             out.extend_from_slice(&body.take_tail());
         }
-        assert_eq!(body.take_tail(), b"", "a tail is given once, at the end");
+        assert_eq!(body.take_tail(), b"", "trailers are returned once, at the end");
     }
     body.end()?;
     assert!(body.is_complete());
@@ -42,7 +42,7 @@ fn render(outcome: &Outcome) -> String {
     }
 }
 
-/// The same outcome whole, cut at each byte, and byte by byte.
+/// Checks that the outcome is the same whole, cut at each byte, and byte by byte.
 #[track_caller]
 fn check_with(new: impl Fn() -> Body, bytes: &[u8], expected: &str) {
     let shown = bytes[..bytes.len().min(80)].escape_ascii();
@@ -60,7 +60,8 @@ fn check(framing: Framing, bytes: &str, expected: &str) {
     check_with(|| Body::new(framing), bytes.as_bytes(), expected);
 }
 
-/// A chunked body that goes on as `kept`; unwrapped, as `data`. Each of its beginnings is truncated.
+/// Checks a chunked body that is forwarded as `kept`, and unwrapped as `data`. Each proper prefix is
+/// truncated.
 #[track_caller]
 fn check_chunks(bytes: &str, kept: &str, data: &str) {
     let result = |kept: &str| format!("{}: {}", bytes.len(), kept.as_bytes().escape_ascii());
@@ -74,7 +75,7 @@ fn check_chunks(bytes: &str, kept: &str, data: &str) {
     check(Framing::Chunked, &followed, &result(kept));
 }
 
-/// A chunked body that is refused, wrapped or not.
+/// Checks a chunked body that is refused, with and without unwrapping.
 #[track_caller]
 fn check_refused(bytes: &str, expected: BodyError) {
     check(Framing::Chunked, bytes, &format!("{expected:?}"));
@@ -99,7 +100,7 @@ fn length_framing_counts_bytes() {
     assert!(!Body::new(Framing::UntilClose).is_complete() && !Body::new(Framing::Chunked).is_complete());
 }
 
-/// What is read for a body of known length is not the next message's.
+/// A read for a body of known length must not include bytes of the next message.
 #[test]
 fn read_limit_stays_within_the_body() {
     for (framing, room) in [
@@ -112,7 +113,7 @@ fn read_limit_stays_within_the_body() {
         assert_eq!(Body::new(framing).is_chunked(), framing == Framing::Chunked);
     }
     let mut body = Body::new(Framing::Length(5));
-    body.take(&mut b"hel".to_vec()).expect("it is counted");
+    body.take(&mut b"hel".to_vec()).expect("a length has no malformed bytes");
     assert_eq!((body.room(100), body.room(1)), (2, 1));
 }
 
@@ -160,7 +161,7 @@ fn chunk_extensions_are_removed() {
     }
 }
 
-/// All extensions of one body together: a byte of data each could carry a kilobyte of them.
+/// The bound is for all extensions of one body: otherwise each byte of data could have a kilobyte of them.
 #[test]
 fn chunk_extensions_are_bounded() {
     let of = |bytes: usize| format!("1;{}\r\nx\r\n", "e".repeat(bytes - 1));
@@ -187,7 +188,7 @@ fn chunk_sizes_are_strict() {
     for size in ["0000000000000005", "ffffffffffffffff", "10000000000000005", "8000000000000000"] {
         check_refused(&format!("{size}\r\nhello\r\n0\r\n\r\n"), BodyError::ChunkLineTooLong);
     }
-    // Not read as 5 by whoever counts in 32 bits: it is as large as it says.
+    // A 32-bit parser would read these sizes as 5 or a negative number; here they have their full value.
     for size in ["100000005", "fffffffffffffff", "80000000"] {
         check_refused(&format!("{size}\r\nhello\r\n0\r\n\r\n"), BodyError::Truncated);
     }
@@ -220,8 +221,8 @@ fn chunk_must_end_where_its_size_says() {
     }
 }
 
-/// They were written anew, with a space behind each colon. What had been as long as it may be grew, and a
-/// second gateway refused it; found by the fuzzer. They go on as they came.
+/// An earlier version regenerated trailers, with a space after each colon. Trailers of the maximum length
+/// then grew, and a second gateway refused them (found by the fuzzer). They are forwarded unchanged.
 #[test]
 fn trailers_are_forwarded_unchanged() {
     let data = "5\r\nhello\r\n0\r\n";
@@ -293,9 +294,9 @@ fn trailers_that_alter_the_head_are_refused() {
     }
 }
 
-/// Trailers were split at LF and trimmed of whatever is space in ASCII: `A: 1\n`, `A: 1\r\r\n` and a form
-/// feed were cleaned and passed on, though another reader finds other lines there, or another end of the
-/// body. They are read as the lines of a head are.
+/// An earlier version split trailers at LF and trimmed ASCII whitespace. It cleaned and forwarded `A: 1\n`,
+/// `A: 1\r\r\n` and a form feed, where another parser finds other lines or another end of the body. They are
+/// parsed like the lines of a head.
 #[test]
 fn trailer_lines_are_as_strict_as_header_lines() {
     for lines in [
@@ -322,7 +323,7 @@ fn trailer_lines_are_as_strict_as_header_lines() {
         check_refused(&format!("0\r\n{lines}\r\n"), BodyError::TrailerMalformed);
     }
     check_refused("0\r\n\rX", BodyError::TrailerMalformed);
-    // Told at once, not when the bound is reached.
+    // The error comes at once, not at the length limit.
     let mut body = Body::new(Framing::Chunked);
     assert_eq!(body.take(&mut b"0\r\nA: 1\n\n".to_vec()), Err(BodyError::TrailerMalformed));
 }
@@ -339,7 +340,7 @@ fn trailers_are_bounded() {
     check_refused(&lines(HEADERS_MAX + 1), BodyError::TrailerTooLong);
 }
 
-/// A naive reader of a body without extensions and trailers: its data and its length, if all of it is there.
+/// A naive parser of a body without extensions and trailers: its data and its length, if it is complete.
 fn model(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     let (mut data, mut rest) = (Vec::new(), bytes);
     loop {
@@ -361,7 +362,7 @@ fn model(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     }
 }
 
-/// Chunks with and without faults between them.
+/// Chunks, sometimes with faults between them.
 fn chunks() -> impl Strategy<Value = Vec<u8>> {
     let data = prop::collection::vec(select(b"ab\r\n05".as_slice()), 0..6);
     let chunk = (data, any::<bool>()).prop_map(|(data, pads)| {
@@ -381,7 +382,7 @@ proptest! {
         let expected = model(&bytes);
         let wrapped = run_body(Body::new(Framing::Chunked), &bytes, []).ok();
         let data = run_body(Body::unwrapped(Framing::Chunked), &bytes, []).ok();
-        // What we pass on ends for the next hop where it ended for us.
+        // The next hop finds the same end in the forwarded bytes.
         if let Some((kept, taken)) = &wrapped {
             prop_assert_eq!(&kept[..], &bytes[..*taken]);
             prop_assert_eq!(model(kept).map(|(_, length)| length), Some(kept.len()));
@@ -409,7 +410,7 @@ proptest! {
     }
 }
 
-/// The properties above would hold for a reader that refuses everything.
+/// The properties above would also hold for a parser that refuses everything.
 #[test]
 fn generator_yields_valid_and_refused_bodies() {
     use proptest::strategy::ValueTree;

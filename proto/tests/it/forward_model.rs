@@ -1,6 +1,7 @@
-//! What we write for a destination, read by a second parser: `hyper`'s server must see one request, the one
-//! that we understood, with the same destination, headers and body, and nothing behind it. Leaves to others:
-//! which requests are refused (`forward_request`), and search by coverage (the fuzz targets).
+//! The forwarded bytes, read by a second parser: `hyper`'s server must find exactly one request, with the
+//! same destination, headers and body that this crate parsed.
+//!
+//! Not handled here: search by coverage (the fuzz targets).
 
 use std::num::NonZeroU16;
 
@@ -15,8 +16,8 @@ use crate::mutation::mutated;
 use crate::seeded;
 use crate::server::{ReceivedRequest, parse_with_hyper};
 
-/// What a server must see of a head that we forward, by the letter of the RFCs: told from the client's bytes
-/// alone. Valid for heads that are accepted, which need no second look at their syntax.
+/// The request that a server must receive by the RFCs, computed from the client's bytes alone. It assumes an
+/// accepted head and does not check the syntax again.
 fn model(head: &str, body: &[u8]) -> ReceivedRequest {
     let mut lines = head.trim_end_matches("\r\n").split("\r\n");
     let words: Vec<&str> = lines.next().expect("a first line").split(' ').collect();
@@ -45,18 +46,18 @@ fn model(head: &str, body: &[u8]) -> ReceivedRequest {
         .collect();
     let mut add = |name: &str, value: &str| headers.push((name.to_owned(), value.as_bytes().to_vec()));
     let port = NonZeroU16::new(80).expect("80 is not 0");
-    let target = Target::parse_with_port(authority.as_bytes(), port).expect("it was accepted").to_string();
+    let target = Target::parse_with_port(authority.as_bytes(), port).expect("an accepted target").to_string();
     add("host", target.strip_suffix(":80").unwrap_or(&target));
     add("via", &format!("{} {VIA}", &words[2]["HTTP/".len()..]));
     values("content-length").into_iter().for_each(|length| add("content-length", length));
     values("transfer-encoding").into_iter().for_each(|_| add("transfer-encoding", "chunked"));
-    // Checked by table (`forward_request`); here only that there is one at most.
+    // A table checks these (`forward_request`); here only their count matters, at most one.
     headers.retain(|header| !GENERATED_HEADERS.contains(&&*header.0));
     headers.sort_by(|one, other| one.0.cmp(&other.0));
     ReceivedRequest { method: words[0].to_owned(), path, headers, body: body.to_vec() }
 }
 
-/// Headers that we write ourselves, whatever the client's say.
+/// Headers that the gateway generates, regardless of the client's.
 const REWRITTEN_HEADERS: [&str; 3] = ["host", "content-length", "transfer-encoding"];
 const HOP_BY_HOP_HEADERS: [&str; 7] = [
     "connection",
@@ -157,7 +158,7 @@ fn head() -> impl Strategy<Value = String> {
     ]);
     let version = prop_oneof![8 => Just("HTTP/1.1"), 1 => Just("HTTP/1.0")];
     let lines = prop::collection::vec(header_line(), 0..5);
-    // With what `ws://` requires, and without.
+    // With the headers that `ws://` requires, and without.
     let upgrade = "Connection: upgrade\r\nUpgrade: websocket\r\n";
     let scheme = prop_oneof![8 => Just(("http", "")), 1 => Just(("ws", upgrade)), 1 => Just(("ws", ""))];
     (method, scheme, authority, path, version, lines).prop_map(
@@ -168,7 +169,7 @@ fn head() -> impl Strategy<Value = String> {
     )
 }
 
-/// What an attacker would insert, and what a broken client would.
+/// Texts that an attacker or a broken client would insert.
 const INSERTIONS: [&str; 20] = [
     "\r",
     "\n",
@@ -216,7 +217,7 @@ proptest! {
     }
 }
 
-/// The properties above would hold for a parser that refuses everything.
+/// The properties above would also hold for a parser that refuses everything.
 #[test]
 fn generator_yields_forwarded_and_refused_heads() {
     use proptest::strategy::ValueTree;
@@ -228,7 +229,7 @@ fn generator_yields_forwarded_and_refused_heads() {
     assert!(forwarded.len() > 300 && refused.len() > 300, "{} and {}", forwarded.len(), refused.len());
 }
 
-/// The judge can tell: two requests are two, and a body that is cut is none.
+/// hyper can detect the faults: it finds two requests, and refuses a truncated body.
 #[test]
 fn hyper_detects_smuggling_and_truncation() {
     let two = parse_with_hyper(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n");

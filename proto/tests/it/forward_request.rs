@@ -1,6 +1,4 @@
-//! Plain requests to be forwarded: the exact bytes that are written for the destination, or the exact
-//! refusal. Leaves to others: the syntax of heads in general (`request`), bodies (`forward_body`), and what a
-//! second parser reads (`forward_model`).
+//! Forwarded plain requests: the exact bytes that are written for the destination, or the exact error.
 
 use proto::http_forward::{Forward, Framing, RequestTraits, write_own_options};
 use proto::http_head::{HeaderStorage, RequestError, RequestHead, Version};
@@ -9,11 +7,11 @@ use proto::limits::{CONNECTION_OPTIONS_MAX, HEADERS_MAX};
 /// Our own name in `Via`.
 pub(crate) const VIA: &str = "gate";
 
-/// A request as it goes on.
+/// A forwarded request.
 pub(crate) struct Forwarded {
-    /// Where to, as `host:port`.
+    /// The destination, as `host:port`.
     pub(crate) target: String,
-    /// What the destination reads.
+    /// The head that the destination reads.
     pub(crate) head: Vec<u8>,
     pub(crate) body: Framing,
     pub(crate) traits: RequestTraits,
@@ -22,7 +20,7 @@ pub(crate) struct Forwarded {
     pub(crate) authorization: Option<Vec<u8>>,
 }
 
-/// The one place that calls the reader and the writer.
+/// Calls the parser and the writer; no other function of this file does.
 pub(crate) fn forward(head: &[u8], closes: bool) -> Result<Forwarded, RequestError> {
     let mut storage = HeaderStorage::new();
     let head = RequestHead::parse(head, &mut storage)?;
@@ -61,7 +59,7 @@ fn check(head: &str, expected: &str) {
     assert_eq!(render(head.as_bytes(), false), expected, "{head:?}");
 }
 
-/// A GET with these header lines; `expected` is a refusal, or what stands between `Host` and `Via`.
+/// Checks a GET with these header lines; `expected` is an error, or the text between `Host` and `Via`.
 #[track_caller]
 fn check_headers(headers: &str, expected: &str) {
     let head = format!("GET http://a.example/x HTTP/1.1\r\nHost: a.example\r\n{headers}\r\n");
@@ -187,14 +185,14 @@ fn only_chunked_alone_is_accepted_as_coding() {
         check_headers(&format!("transfer-encoding:{value}\r\n"), "Transfer-Encoding: chunked\r\n");
         check_headers_10(&format!("Transfer-Encoding:{value}\r\n"), "400 CodingInHttp10");
     }
-    // What comes before `chunked` we cannot decode, and RFC 9112, section 6.1, wants 501.
+    // A coding before `chunked` cannot be decoded, and RFC 9112, section 6.1, requires 501.
     for value in
         ["gzip, chunked", "gzip,chunked", "chunked, chunked", "identity, chunked", ",chunked", "chunked,"]
     {
         check_headers(&format!("Transfer-Encoding: {value}\r\n"), "501 CodingUnknown");
         check_headers_10(&format!("Transfer-Encoding: {value}\r\n"), "400 CodingInHttp10");
     }
-    // Without `chunked` at the end nobody can say how long the body is: 400 (section 6.3).
+    // Without `chunked` at the end the length of the body is unknown: 400 (section 6.3).
     for value in [
         "",
         ",",
@@ -314,12 +312,12 @@ fn host_header_must_match_the_url() {
     );
 }
 
-/// Without `Host`, which HTTP/1.0 may leave out: the URL alone decides.
+/// Without `Host`, which is optional in HTTP/1.0: only the URL decides.
 #[track_caller]
 fn check_url(url: &str, target: &str, host: &str, path: &str) {
     let head = format!("GET {url} HTTP/1.0\r\n\r\n");
     check(&head, &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nVia: 1.0 gate\r\n\r\n"));
-    assert_eq!(forward(head.as_bytes(), false).expect("just read").target, target);
+    assert_eq!(forward(head.as_bytes(), false).expect("the request is forwarded").target, target);
 }
 
 #[test]
@@ -464,7 +462,7 @@ fn methods_are_case_sensitive_tokens() {
     for method in ["GET", "PATCH", "PROPFIND", "get", "M-SEARCH", "head", "PRI", "X!#$%&'*+-.^_`|~"] {
         check_line(&format!("{method} http://a.example/x"), "", &format!("{method} /x"), NOTHING);
     }
-    // A server that does not tell them apart would open a tunnel, or send our headers back.
+    // A server that ignores case would open a tunnel, or return our headers.
     for method in ["TRACE", "trace", "CONNECT", "connect", "Connect"] {
         check_line(&format!("{method} http://a.example/x"), "", "", "405 MethodNotAllowed");
     }
@@ -498,14 +496,14 @@ fn options_asterisk_and_max_forwards() {
             (format!("Max-Forwards: {received}\r\n"), format!("Max-Forwards: {written}\r\n"));
         check_line("OPTIONS http://a.example", &received, "OPTIONS *", &written);
         let head = format!("OPTIONS http://a.example/ HTTP/1.0\r\n{received}\r\n");
-        let forwarded = forward(head.as_bytes(), false).expect("it is forwarded or answered");
+        let forwarded = forward(head.as_bytes(), false).expect("the request is valid");
         assert_eq!(forwarded.is_for_us, received == "Max-Forwards: 0\r\n");
     }
     for value in ["", "-1", "+5", "5x", "0x5", "5, 4", "\u{661}"] {
         let header = format!("Max-Forwards: {value}\r\n");
         check_line("OPTIONS http://a.example", &header, "", "400 MaxForwardsMalformed");
     }
-    // Of other methods it is not ours to judge.
+    // For other methods it is forwarded unchecked.
     for value in ["0", "5", "x"] {
         let header = format!("Max-Forwards: {value}\r\n");
         check_headers(&header, &header);
@@ -569,7 +567,7 @@ fn headers_named_by_connection_are_removed() {
     ] {
         check_headers(lines, expected);
     }
-    // What decides about the destination, the body or the wait cannot be taken away.
+    // Headers about the destination, the body or an expectation cannot be removed.
     for name in ["host", "Content-Length", "transfer-encoding", "EXPECT", "max-forwards"] {
         check_headers(&format!("Connection: close, {name}\r\n"), "400 ConnectionMalformed");
     }
@@ -594,7 +592,7 @@ fn connection_options_may_forbid_trailers() {
         ("Connection: close, x-sum\r\n", false),
     ] {
         let head = format!("PUT http://a/ HTTP/1.0\r\n{line}Content-Length: 1\r\n\r\n");
-        let forwarded = forward(head.as_bytes(), false).expect("it is forwarded");
+        let forwarded = forward(head.as_bytes(), false).expect("the request is forwarded");
         assert_eq!(forwarded.keeps_trailers, keeps_trailers, "{line}");
     }
 }
@@ -616,7 +614,7 @@ fn upgrade_offers_one_protocol_only() {
         &format!("{websocket}TE: trailers\r\n"),
         "Upgrade: websocket\r\nTE: trailers\r\nConnection: Upgrade, TE\r\n",
     );
-    // The request itself goes on, without the offer.
+    // The request itself is forwarded, without the offer.
     check_headers(&format!("{websocket}Content-Length: 5\r\n"), "Content-Length: 5\r\n");
     check_headers(&format!("{websocket}Transfer-Encoding: chunked\r\n"), "Transfer-Encoding: chunked\r\n");
     for offer in [
@@ -676,7 +674,7 @@ fn ws_url_requires_a_websocket_upgrade() {
 fn only_100_continue_is_accepted_in_expect() {
     check_headers("Expect: 100-continue\r\n", "Expect: 100-continue\r\n");
     check_headers("expect:100-Continue\r\n", "Expect: 100-continue\r\n");
-    // HTTP/1.0 has no interim answers (RFC 9110, section 10.1.1).
+    // HTTP/1.0 has no interim responses (RFC 9110, section 10.1.1).
     check_headers_10("Expect: 100-continue\r\n", NOTHING);
     for value in ["", "100", "200-ok", "100-continue, x", "100-continue;x", "100-continuex"] {
         check_headers(&format!("Expect: {value}\r\n"), "417 ExpectationUnknown");
@@ -711,7 +709,7 @@ fn via_is_appended_and_detects_loops() {
     ] {
         check_headers(&format!("{line}\r\n"), "508 Looped");
     }
-    // What we have written once, the next gateway of our name refuses.
+    // A gateway of the same name refuses a head that this one has written.
     let once = render(b"GET http://a.example/ HTTP/1.0\r\n\r\n", false);
     check(&once.replace("GET /", "GET http://a.example/"), "508 Looped");
 }
@@ -722,7 +720,7 @@ fn closing_request_says_connection_close() {
         ("", "Connection: close\r\n"),
         ("Connection: keep-alive\r\n", "Connection: close\r\n"),
         ("TE: trailers\r\n", "TE: trailers\r\nConnection: TE, close\r\n"),
-        // Its connection ends with whatever it changes to.
+        // Its connection ends with the upgraded protocol.
         ("Connection: upgrade\r\nUpgrade: websocket\r\n", "Upgrade: websocket\r\nConnection: Upgrade\r\n"),
     ] {
         let head = format!("GET http://a.example/x HTTP/1.1\r\nHost: a.example\r\n{lines}\r\n");
@@ -734,7 +732,7 @@ fn closing_request_says_connection_close() {
 fn request_traits_are_read() {
     let traits = |line: &str, headers: &str| {
         let head = format!("{line}\r\nHost: a\r\n{headers}\r\n");
-        forward(head.as_bytes(), false).expect("it is forwarded").traits
+        forward(head.as_bytes(), false).expect("the request is forwarded").traits
     };
     for (line, headers, keeps_alive) in [
         ("GET http://a/ HTTP/1.1", "", true),

@@ -1,5 +1,4 @@
-//! A destination's answers: what each of them is, and the exact bytes that are written for the client.
-//! Leaves to others: the bodies' bytes (`forward_body`).
+//! A destination's responses: the kind of each, and the exact bytes that are written for the client.
 
 use std::sync::LazyLock;
 
@@ -17,10 +16,10 @@ static WEBSOCKET: LazyLock<RequestTraits> =
 
 fn traits(line: &str, headers: &str) -> RequestTraits {
     let head = format!("{line}\r\nHost: a\r\n{headers}\r\n");
-    forward(head.as_bytes(), false).expect("it is forwarded").traits
+    forward(head.as_bytes(), false).expect("the request is forwarded").traits
 }
 
-/// The one place that calls the reader and the writer.
+/// Calls the parser and the writer; no other function of this file does.
 pub(crate) fn read_and_write(
     head: &[u8],
     traits: &RequestTraits,
@@ -34,7 +33,7 @@ pub(crate) fn read_and_write(
     Ok((kind, written.split_off("before".len())))
 }
 
-/// What it is, in a few words, and what is written; or the error and nothing.
+/// The kind in a few words, and the written head; or the error and an empty text.
 fn render(traits: &RequestTraits, head: &[u8], closes: bool) -> (String, String) {
     match read_and_write(head, traits, closes) {
         Ok((kind, written)) => {
@@ -57,15 +56,15 @@ fn check(traits: &RequestTraits, head: &str, summary: &str, written: &str) {
     assert_eq!(render(traits, head.as_bytes(), false), (summary.to_owned(), written.to_owned()), "{head:?}");
 }
 
-/// An answer with this status line and these lines. `written` is what stands between its own status line and
-/// `Via`; nothing is written of what cannot be passed on.
+/// Checks a response with this status line and these lines. `written` is the text between the written status
+/// line and `Via`; a refused response writes nothing.
 #[track_caller]
 fn check_lines(traits: &RequestTraits, status: &str, lines: &str, summary: &str, written: &str) {
     let expected = format!("HTTP/1.1 {status}\r\n{written}Via: 1.1 {VIA}\r\n\r\n");
     check(traits, &format!("HTTP/1.1 {status}\r\n{lines}\r\n"), summary, &expected);
 }
 
-/// A 200 that cannot be passed on.
+/// Checks a 200 that cannot be forwarded.
 #[track_caller]
 fn check_refused(lines: &str, error: &str) {
     for traits in [&GET, &HEAD, &GET_10, &WEBSOCKET] {
@@ -107,7 +106,7 @@ fn status_lines_are_strict() {
         ("HTTP/1.1 200", "200 "),
         ("HTTP/1.1 404 Not  Found\t(really)", "404 Not  Found\t(really)"),
         ("HTTP/1.1 200  OK ", "200  OK "),
-        // Words in an unknown encoding are left out.
+        // A reason phrase in an unknown encoding is dropped.
         ("HTTP/1.1 200 Tr\u{e8}s bien", "200 "),
         ("HTTP/1.1 299 x", "299 x"),
         ("HTTP/1.1 600 x", "600 x"),
@@ -186,7 +185,7 @@ fn response_lines_are_as_strict_as_request_lines() {
     check_refused(&format!("Connection: {}\r\n", ",".repeat(100)), "ConnectionTooLong");
 }
 
-/// Also to HEAD, where the length counts nothing: whoever stands behind us may think otherwise.
+/// Also for HEAD, where the length has no effect here: another proxy after this one may use it.
 #[test]
 fn ambiguous_body_length_is_refused() {
     for value in ["", "+1", "-1", "0x1", "1, 1", "1,2", "01", "1 2", "9223372036854775808", "1e1", "a"] {
@@ -222,7 +221,7 @@ fn client_learns_where_the_body_ends() {
     check_lines(&GET, "200 OK", "", "UntilClose, last", CLOSE);
     check_lines(&GET, "200 OK", "Connection: keep-alive\r\n", "UntilClose, last", CLOSE);
     check_lines(&GET_10, "200 OK", length, "Length(5), kept", length);
-    // The frames are taken off: the connection's end is the only one that HTTP/1.0 finds.
+    // The frames are removed: HTTP/1.0 finds the end by the connection's end only.
     check_lines(&GET_10, "200 OK", chunked, "Chunked, kept", CLOSE);
     check_lines(&GET_10, "200 OK", "", "UntilClose, last", CLOSE);
     for (traits, head, expected) in [
@@ -268,11 +267,11 @@ fn head_204_and_304_have_no_body() {
         (&GET, "304 Not Modified", "", "None, kept", NOTHING),
         (&GET, "204 No Content", "", "None, kept", NOTHING),
         (&GET, "204 No Content", "Content-Length: 0\r\n", "None, kept", NOTHING),
-        // RFC 9110, section 8.6, and RFC 9112, section 6.1, forbid these: perhaps a body comes all the same.
+        // RFC 9110, section 8.6, and RFC 9112, section 6.1, forbid these: a body may follow all the same.
         (&GET, "204 No Content", length, "None, last", NOTHING),
         (&GET, "204 No Content", chunked, "None, last", NOTHING),
         (&HEAD, "204 No Content", length, "None, last", NOTHING),
-        // All others have the body that they tell of.
+        // All others have the body that their head states.
         (&GET, "205 Reset Content", length, "Length(5), kept", length),
         (&GET, "200 OK", "Content-Length: 0\r\n", "Length(0), kept", "Content-Length: 0\r\n"),
     ] {
@@ -345,7 +344,7 @@ fn upgrade_happens_only_as_requested() {
     ] {
         check(&WEBSOCKET, &format!("HTTP/1.1 101 x\r\n{lines}\r\n"), "UpgradeUnasked", "");
     }
-    // An answer that stays: what it could be changed to is no concern of the client's connection.
+    // A final response: the protocols that it offers do not change the client's connection.
     let lines = "Upgrade: h2,h2c\r\nConnection: Upgrade\r\nContent-Length: 5\r\n";
     check_lines(&WEBSOCKET, "200 OK", lines, "Length(5), kept", "Content-Length: 5\r\n");
     check_lines(&GET, "426 Upgrade Required", lines, "Length(5), kept", "Content-Length: 5\r\n");
@@ -385,7 +384,7 @@ fn hop_by_hop_response_headers_are_removed() {
     }
     let lines = format!("Connection: x-foo, set-cookie\r\nX-Foo: 1\r\nSet-Cookie: 2\r\nX: 3\r\n{length}");
     check_lines(&GET, "200 OK", &lines, "Length(5), kept", &format!("X: 3\r\n{length}"));
-    // Repeated lines and others that only look alike go on.
+    // Repeated lines, and lines with similar names, are forwarded.
     let lines = "Trailer: X-Sum\r\nX: 1\r\nx: 2\r\nX: 1\r\nConnections: close\r\nVia: 1.1 gate\r\n";
     check_lines(&GET, "200 OK", &format!("{lines}{length}"), "Length(5), kept", &format!("{lines}{length}"));
 }
@@ -393,16 +392,16 @@ fn hop_by_hop_response_headers_are_removed() {
 #[test]
 fn response_errors_map_to_proxy_status_types() {
     for (error, proxy_status, part) in [
-        (ResponseError::StatusLineMalformed, "http_protocol_error", "does not answer in HTTP/1.x"),
+        (ResponseError::StatusLineMalformed, "http_protocol_error", "does not respond in HTTP/1.x"),
         (ResponseError::ProxyCredentialsAsked, "http_protocol_error", "belong to a proxy"),
-        (ResponseError::UpgradeUnasked, "http_upgrade_failed", "did not ask for"),
+        (ResponseError::UpgradeUnasked, "http_upgrade_failed", "did not offer"),
         (HeadError::FramingConflict.into(), "http_protocol_error", "contradict each other"),
         (HeadError::CodingUnknown.into(), "http_response_transfer_coding", "not implemented"),
         (HeadError::ChunkedNotLast.into(), "http_response_transfer_coding", "must be chunked"),
         (
             HeadError::HeadTooLarge(HeadTooLarge).into(),
             "http_response_header_section_size",
-            "answer is malformed: the head is longer than",
+            "response is malformed: the head is longer than",
         ),
     ] {
         assert_eq!(error.proxy_status_error(), proxy_status, "{error:?}");
@@ -414,12 +413,12 @@ fn response_errors_map_to_proxy_status_types() {
 fn date_is_added_to_undated_final_responses() {
     let written = |head: &str| {
         let mut storage = HeaderStorage::new();
-        let head = ResponseHead::parse(head.as_bytes(), &mut storage).expect("it is well-formed");
-        let kind = ResponseKind::read(&head, &GET).expect("it is passed on");
+        let head = ResponseHead::parse(head.as_bytes(), &mut storage).expect("the head is well-formed");
+        let kind = ResponseKind::read(&head, &GET).expect("the response can be forwarded");
         let date = (!head.is_dated()).then_some("Sun, 06 Nov 1994 08:49:37 GMT");
         let mut written = Vec::new();
         write_answer(&mut written, &head, kind, &GET, ResponseHeaders { via: VIA, date, closes: false });
-        String::from_utf8(written).expect("it is ASCII")
+        String::from_utf8(written).expect("the head is ASCII")
     };
     let dates = |head: &str| {
         let written = written(head);
@@ -428,6 +427,6 @@ fn date_is_added_to_undated_final_responses() {
     assert_eq!(dates("HTTP/1.1 204 \r\n\r\n"), ["Sun, 06 Nov 1994 08:49:37 GMT"]);
     assert_eq!(dates("HTTP/1.1 204 \r\nDate: then\r\n\r\n"), ["then"]);
     let named = "HTTP/1.1 204 \r\nDate: then\r\nConnection: date\r\n\r\n";
-    assert_eq!(dates(named), ["Sun, 06 Nov 1994 08:49:37 GMT"], "what was said ends here");
+    assert_eq!(dates(named), ["Sun, 06 Nov 1994 08:49:37 GMT"], "a Date named by Connection is removed");
     assert!(dates("HTTP/1.1 103 \r\n\r\n").is_empty());
 }

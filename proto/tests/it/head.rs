@@ -1,4 +1,4 @@
-//! The head scanner: where heads end, at every split, at the bound, and against a naive search.
+//! The head scanner: the end of a head at every split, at the length limit, and against a naive search.
 
 use proptest::prelude::*;
 use proto::http_head::{HeadError, HeadScanner, HeadTooLarge, RequestError};
@@ -8,7 +8,7 @@ use crate::seeded;
 
 type Found = Result<Option<usize>, HeadTooLarge>;
 
-/// Feeds the buffer in pieces that end at `cuts`, then whole; stops at the first answer.
+/// Scans prefixes that end at `cuts`, then the whole buffer; stops at the first result.
 fn find_in_pieces(buffer: &[u8], cuts: impl IntoIterator<Item = usize>) -> Found {
     let mut scanner = HeadScanner::default();
     for end in cuts {

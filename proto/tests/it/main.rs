@@ -1,6 +1,5 @@
-//! The parsers and writers driven through the crate's public face: tables of good and bad inputs, heads and
-//! messages split at every byte, and properties compared with simple models. Leaves coverage-guided search to
-//! the fuzz targets.
+//! Tests through the crate's public interface: tables of good and bad inputs, heads and messages split at
+//! every byte, and properties compared with simple models. The fuzz targets search by coverage.
 
 mod basic;
 mod denial;
@@ -18,7 +17,7 @@ mod target;
 
 use proptest::test_runner::{Config, RngSeed};
 
-/// The same cases on every run and every machine.
+/// A configuration that gives the same cases in every run and on every machine.
 fn seeded(cases: u32) -> Config {
     Config { cases, rng_seed: RngSeed::Fixed(0x7011_6a7e), failure_persistence: None, ..Config::default() }
 }

@@ -1,9 +1,9 @@
-//! Heads as an attacker or a broken client would change them.
+//! Mutations of heads, as an attacker or a broken client makes them.
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-/// What comes of `heads` with a few pieces removed, and others of `seasoning` put in their places.
+/// Heads with a few pieces removed, and texts of `insertions` at their positions.
 pub(crate) fn mutated(
     heads: impl Strategy<Value = String>,
     insertions: &'static [&'static str],

@@ -1,4 +1,4 @@
-//! Request heads: what is accepted, and every bad one with its status and error.
+//! Request heads: accepted ones, and every fault with its status and error.
 
 use proto::http_connect::Connect;
 use proto::http_forward::Forward;
@@ -8,7 +8,7 @@ use proto::http_head::{
 use proto::limits::{HEAD_BYTES_MAX, HEADERS_MAX};
 use proto::target::TargetError;
 
-/// One line that says all of a result that matters.
+/// The result in one line.
 fn render(head: &[u8]) -> String {
     let mut storage = HeaderStorage::new();
     let error = |error: RequestError| {
@@ -36,7 +36,7 @@ fn render(head: &[u8]) -> String {
     }
 }
 
-/// Delivers the head at every split, with other bytes behind it, and compares each result.
+/// Delivers the head at every split, followed by other bytes, and compares each result.
 #[track_caller]
 fn check(head: &str, expected: &str) {
     let followed = [head.as_bytes(), b"\x16\x03\x01"].concat();
@@ -50,7 +50,7 @@ fn check(head: &str, expected: &str) {
     assert_eq!(render(head.as_bytes()), expected, "{head:?}");
 }
 
-/// A CONNECT with the given header lines.
+/// Checks a CONNECT with these header lines.
 #[track_caller]
 fn check_headers(headers: &str, expected: &str) {
     check(&format!("CONNECT a.example:443 HTTP/1.1\r\n{headers}\r\n"), expected);
@@ -326,7 +326,7 @@ fn request_errors_have_remedy_and_proxy_status() {
         (RequestError::SchemeNeedsTunnel, 501, "proxy_internal_response", "asked for by CONNECT"),
         (RequestError::NotProxyRequest, 400, "http_request_error", "this is a proxy"),
         (RequestError::VersionUnsupported, 505, "proxy_internal_response", "send HTTP/1.1"),
-        (RequestError::Looped, 508, "proxy_loop_detected", "in a circle"),
+        (RequestError::Looped, 508, "proxy_loop_detected", "would loop"),
         (HeadError::HeaderRepeated("Host").into(), 400, "http_request_error", "more than one Host header"),
         (HeadError::NotOneHead.into(), 500, "proxy_internal_error", "the gateway"),
         (HeadError::HeadTooLarge(HeadTooLarge).into(), 431, "http_request_error", &too_large),

@@ -1,5 +1,5 @@
-//! The request parser against two others: a model written with plain string functions, and `httparse` alone.
-//! Ours must accept exactly what the model accepts, and nothing that `httparse` refuses or reads differently.
+//! The request parser against two others: a model with plain string functions, and `httparse` alone. It must
+//! accept exactly what the model accepts, and no input that `httparse` refuses or reads differently.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -11,7 +11,7 @@ use proto::target::{Host, Target};
 use crate::mutation::mutated;
 use crate::seeded;
 
-/// What a CONNECT asks for, by the letter of our rules; `None` for everything else.
+/// The target and credentials of a CONNECT, by our rules; `None` for any other input.
 fn model(head: &str) -> Option<(Target, Option<String>)> {
     let lines: Vec<&str> = head.strip_suffix("\r\n\r\n")?.split("\r\n").collect();
     if lines.iter().any(|line| line.is_empty() || line.contains(['\r', '\n'])) {
@@ -103,7 +103,7 @@ fn head() -> impl Strategy<Value = String> {
     })
 }
 
-/// What an attacker would insert, and what a broken client would.
+/// Texts that an attacker or a broken client would insert.
 const INSERTIONS: [&str; 16] = [
     "\r", "\n", "\r\n", "\r\n\r\n", "\n ", "\0", " ", "\t", ":", ",", "x", "0", "\x7f", "\u{fc}", "HTTP/1.1",
     "Host: z",
@@ -143,7 +143,7 @@ proptest! {
     }
 }
 
-/// The property above would hold for a parser that refuses everything.
+/// The property above would also hold for a parser that refuses everything.
 #[test]
 fn generator_yields_accepted_and_refused_heads() {
     use proptest::strategy::ValueTree;

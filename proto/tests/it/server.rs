@@ -1,6 +1,6 @@
-//! A web server in memory: what `hyper` makes of the bytes that a client sends over one connection.
-//! Promises: it is a reader that shares nothing with ours but the tokenizer. Leaves to others: what it should
-//! have seen.
+//! A web server in memory: `hyper` parses the bytes that a client sends over one connection.
+//!
+//! hyper shares only the tokenizer (`httparse`) with the parsers under test.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -16,7 +16,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use proto::limits::HEADERS_MAX;
 
-/// A request as a server sees it. Headers are sorted by name; those of one name keep their order.
+/// A request as a server receives it. Headers are sorted by name; equal names keep their order.
 #[derive(Debug, PartialEq)]
 pub(crate) struct ReceivedRequest {
     pub(crate) method: String,
@@ -25,7 +25,7 @@ pub(crate) struct ReceivedRequest {
     pub(crate) body: Vec<u8>,
 }
 
-/// Every request that hyper finds in what a client sends over one connection, or its complaint.
+/// Every request that hyper finds in the bytes of one connection, or its error.
 pub(crate) fn parse_with_hyper(bytes: &[u8]) -> Result<Vec<ReceivedRequest>, String> {
     let received = Rc::new(RefCell::new(Vec::new()));
     let service = service_fn(|request: Request<Incoming>| {
@@ -39,16 +39,16 @@ pub(crate) fn parse_with_hyper(bytes: &[u8]) -> Result<Vec<ReceivedRequest>, Str
     let mut builder = http1::Builder::new();
     builder.half_close(true).header_read_timeout(None).max_headers(2 * HEADERS_MAX);
     let mut connection = pin!(builder.serve_connection(Memory(bytes), service));
-    // Nothing here waits for anything: hyper is polled again where it woke itself.
+    // No I/O ever waits here, so polling again is enough where hyper woke its own task.
     for _ in 0..1000 {
         if let Poll::Ready(result) = connection.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return result.map(|()| received.take()).map_err(|error| error.to_string());
         }
     }
-    Err("it waits for more".to_owned())
+    Err("hyper waits for more bytes".to_owned())
 }
 
-/// A connection whose client has sent everything and reads nothing.
+/// A connection whose client has sent all bytes and reads none.
 struct Memory<'a>(&'a [u8]);
 
 impl Read for Memory<'_> {

@@ -1,4 +1,4 @@
-//! SOCKS5 messages as bytes in hexadecimal: at every split, with others behind them, and every bad one.
+//! SOCKS5 messages as bytes in hexadecimal: at every split, followed by other messages, and every fault.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,7 +11,7 @@ use proto::target::{Host, Target};
 
 use crate::seeded;
 
-/// Bytes from text: hexadecimal pairs, and words in quotes taken as they are.
+/// Bytes from text: hexadecimal pairs, and literal words in quotes.
 fn bytes(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (index, part) in text.split('\'').enumerate() {
@@ -29,7 +29,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
 }
 
-/// One line for a result: `more`, what was read and its length, or the error and what the client is told.
+/// One line for a result: `more`, the message and its length, or the error and the reply to the client.
 fn render<T>(result: Result<Option<(T, usize)>, Socks5Error>, describe: impl Fn(T) -> String) -> String {
     match result {
         Ok(None) => "more".to_owned(),
@@ -62,7 +62,7 @@ fn read_request(buffer: &[u8]) -> String {
     })
 }
 
-/// Whole, split at every byte, and followed by another message: the answer is the same, or `more` before it.
+/// Whole, split at every byte, and followed by another message: the result is the same, or `more` before it.
 #[track_caller]
 fn check(read: fn(&[u8]) -> String, message: &str, expected: &str) {
     let message = bytes(message);
@@ -242,7 +242,7 @@ fn debug_output_hides_the_password() {
     assert!(debug.contains("Secret(..)") && !debug.contains("secret\"") && !debug.contains("115"), "{debug}");
 }
 
-/// A request for any target, as a client would write it.
+/// Encodes a request for any target, as a client does.
 fn encode(target: &Target) -> Vec<u8> {
     let mut message = bytes("05 01 00");
     match target.host {
@@ -271,7 +271,7 @@ fn any_target() -> impl Strategy<Value = Target> {
     (host, 1u16..).prop_map(|(host, port)| Target { host, port: port.try_into().expect("not zero") })
 }
 
-/// Bytes that get past the first checks often enough to reach the later ones.
+/// Bytes that pass the first checks often enough to reach the later ones.
 fn any_message() -> impl Strategy<Value = Vec<u8>> {
     let start = prop_oneof![
         Just(vec![]),
@@ -301,7 +301,7 @@ proptest! {
 
     #[test]
     fn replies_read_as_requests_do(address in any::<IpAddr>(), port in 1u16..) {
-        // Requests and replies share their layout, and reply 1 is the number of CONNECT.
+        // Requests and replies have the same layout, and reply 1 is the number of CONNECT.
         let mut out = Vec::new();
         write_reply(&mut out, Reply::GeneralFailure, Some(SocketAddr::new(address, port)));
         let target = Target { host: Host::from(address), port: port.try_into().expect("not zero") };

@@ -1,4 +1,4 @@
-//! Hosts and ports: every spelling that ever fooled a proxy, and models for IPv4 and ports.
+//! Hosts and ports: spellings that have deceived proxies, and models for IPv4 and ports.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -233,7 +233,7 @@ fn forbidden_bytes_are_refused_in_names() {
 fn error_texts_name_remedy_without_raw_controls() {
     assert_eq!(
         TargetError::ByteForbidden(b'\n').to_string(),
-        "the host name holds the byte '\\n': only letters, digits, '-', '_' and '.' may stand there"
+        "the host name contains the byte '\\n': only letters, digits, '-', '_' and '.' are allowed"
     );
     assert_eq!(TargetError::TrailingDot.to_string(), "the host name ends with a dot: remove it");
     assert_eq!(TargetError::TrailingDot.status(), 400);
@@ -248,8 +248,8 @@ fn names_compare_by_their_text() {
     assert_eq!(format!("{:?} {:>12}|", name("a.example"), name("a.example")), "\"a.example\"    a.example|");
 }
 
-/// `inet_aton` as most C libraries have it: 1 to 4 parts, each decimal, octal or hexadecimal, the last one
-/// filling what is left.
+/// `inet_aton` of most C libraries: 1 to 4 parts, each decimal, octal or hexadecimal; the last one fills the
+/// remaining bytes.
 fn inet_aton(text: &str) -> Option<Ipv4Addr> {
     let part = |text: &str| -> Option<u64> {
         let lower = text.to_ascii_lowercase();

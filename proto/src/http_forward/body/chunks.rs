@@ -1,14 +1,15 @@
-//! The chunked transfer coding (RFC 9112, section 7.1), checked while it passes.
-//! Promises: every byte of a frame is what the grammar says, with CRLF and no spaces, so that every reader
-//! finds the same chunks; extensions, which mean nothing beyond a hop, are cut out and bounded; trailers are
-//! bounded and cannot change where the message ends or who may have it. Leaves to others: the data.
+//! The chunked transfer coding (RFC 9112, section 7.1), checked in transit.
+//!
+//! Guarantees: every byte of a frame follows the grammar, with CRLF and without spaces, so that every reader
+//! finds the same chunks. Extensions, which have no meaning beyond a hop, are removed and bounded. Trailers
+//! are bounded, and can change neither where the message ends nor which user may have it.
 
 use super::{BodyError, Consumed};
 use crate::http_head::{HeadError, KnownHeader, parse_lines};
 use crate::limits::{CHUNK_EXTENSION_BYTES_MAX, CHUNK_SIZE_DIGITS_MAX, HEADERS_MAX, TRAILER_BYTES_MAX};
 
-/// Names that may not stand in a trailer besides those that a proxy knows: they decide about access, say how
-/// the body is to be read, or announce trailers.
+/// Names that are forbidden in trailers, besides the headers that a proxy interprets: they control access,
+/// say how the body is read, or announce trailers.
 const NOT_IN_TRAILERS: [&str; 8] = [
     "Authorization",
     "Content-Encoding",
@@ -20,7 +21,7 @@ const NOT_IN_TRAILERS: [&str; 8] = [
     "WWW-Authenticate",
 ];
 
-/// See the file's header.
+/// The parser of a chunked body.
 #[derive(Debug)]
 pub(super) struct Chunks {
     state: State,
@@ -28,25 +29,25 @@ pub(super) struct Chunks {
     size: u64,
     /// Bytes of extensions so far, in all chunks.
     extension_bytes: usize,
-    /// Trailer lines as they arrive, the end behind them included. <= TRAILER_BYTES_MAX
+    /// Trailer lines as received, with the empty line at their end. <= TRAILER_BYTES_MAX
     trailer: Vec<u8>,
-    /// Whether frames are cut out too.
+    /// Whether frames are removed too.
     unwrap: bool,
-    /// Whether trailers are.
+    /// Whether trailers are removed.
     drops_trailers: bool,
 }
 
-/// What is awaited. A name in which a byte is missing says which.
+/// The next expected part. `...Return` expects CR, `...LineFeed` expects LF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// A digit of the size, of which so many were read.
+    /// A digit of the size, after this many digits.
     Size(u8),
     Extension,
     SizeLineFeed,
     Data,
     DataReturn,
     DataLineFeed,
-    /// Behind the last chunk: the first byte of a trailer, or of the end.
+    /// After the last chunk: the first byte of a trailer, or of the end.
     TrailerOrEnd,
     EndLineFeed,
     Trailer,
@@ -95,14 +96,15 @@ impl Chunks {
         Ok(progress)
     }
 
-    /// Takes one byte of a frame; says whether it goes on.
+    /// Takes one byte of a frame; returns whether it is forwarded.
     fn step(&mut self, byte: u8) -> Result<bool, BodyError> {
         self.state = match (self.state, byte) {
             (State::Size(digits), b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
                 if digits == CHUNK_SIZE_DIGITS_MAX {
                     return Err(BodyError::ChunkLineTooLong);
                 }
-                let digit = char::from(byte).to_digit(16).expect("it is a hexadecimal digit");
+                let digit =
+                    char::from(byte).to_digit(16).expect("the pattern admits hexadecimal digits only");
                 self.size = self.size * 16 + u64::from(digit);
                 State::Size(digits + 1)
             }
@@ -146,7 +148,7 @@ impl Chunks {
         if self.trailer.len() == TRAILER_BYTES_MAX {
             return Err(BodyError::TrailerTooLong);
         }
-        // Told at once: whoever ends lines in LF alone would wait for us in vain.
+        // Fails at once: a sender that ends lines in LF alone never sends the CRLF that ends the trailers.
         if byte == b'\n' && !self.trailer.ends_with(b"\r") {
             return Err(BodyError::TrailerMalformed);
         }
@@ -162,7 +164,7 @@ impl Chunks {
     }
 }
 
-/// Keeps the next `count` bytes: moves them to the front if something before them was cut out.
+/// Keeps the next `count` bytes: moves them to the front if bytes before them were removed.
 fn forward(bytes: &mut [u8], progress: &mut Consumed, count: usize) {
     if progress.kept < progress.taken {
         bytes.copy_within(progress.taken..progress.taken + count, progress.kept);
@@ -171,8 +173,8 @@ fn forward(bytes: &mut [u8], progress: &mut Consumed, count: usize) {
     progress.kept += count;
 }
 
-/// Looks through trailers, which then go on as they came: written anew they may be longer, and too long for
-/// the next reader with our bound.
+/// Checks trailers. They are forwarded unchanged: regenerated lines could be longer, and exceed the limit of
+/// a next hop that has the same one.
 fn check_trailers(trailer: &[u8]) -> Result<(), BodyError> {
     let mut storage = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let lines = parse_lines(trailer, &mut storage).map_err(|error| match error {
