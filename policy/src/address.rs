@@ -1,15 +1,16 @@
-//! Address classes: what kind of place an IP address is, for the question whether a rule may open it.
+//! Address classes: the scope of an IP address, which decides whether a rule may open it.
 //!
-//! Promises: every address has exactly one class, an address that carries an IPv4 address inside it is
-//! judged by what it carries, and IPv6 is public only inside 2000::/3 (an allow-list, so that space
-//! which nobody has assigned yet is never public). Leaves to others: which rule opens which class
-//! (`decide.rs`) and which addresses are our own listeners (only the compiled policy knows them).
+//! Guarantees: every address has exactly one class. An address that embeds an IPv4 address has the class of
+//! the embedded one. IPv6 is public only inside 2000::/3: an allow-list, so that unassigned space is never
+//! public.
+//!
+//! Not handled here: the gateway's own listeners (`own.rs`).
 //!
 //! Sources: the IANA special-purpose address registries (RFC 6890 and successors), RFC 6052 and
 //! RFC 8215 (NAT64), RFC 3056 (6to4), RFC 4380 (Teredo), RFC 4291 (IPv4-compatible), RFC 2765
 //! (IPv4-translated), and the clouds' own documentation for their metadata services.
 //!
-//! A network-specific NAT64 prefix (RFC 6052 section 2.2, a piece of somebody's own global space) looks like
+//! A network-specific NAT64 prefix (RFC 6052 section 2.2, a part of a network's own global space) looks like
 //! any other global address; where one is routed, the operator closes it with a deny rule.
 
 use std::fmt;
@@ -17,13 +18,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// What kind of place an address is. Later variants are harder to reach: where one IPv6 address
-/// carries two IPv4 addresses, the later class holds.
+/// The class of an address. Later variants are harder to open: if one IPv6 address embeds two IPv4 addresses,
+/// the later class counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AddressClass {
-    /// Global unicast: what the Internet routes.
+    /// Global unicast: routed on the Internet.
     Public,
-    /// RFC 1918, unique local (fc00::/7) and the old site-local space (fec0::/10).
+    /// RFC 1918, unique local (fc00::/7) and the deprecated site-local space (fec0::/10).
     Private,
     /// Carrier-grade NAT and overlay networks, 100.64.0.0/10 (RFC 6598).
     Cgnat,
@@ -35,16 +36,16 @@ pub enum AddressClass {
     Reserved,
     /// A cloud's metadata, credential or host service; one of them has a public address.
     Metadata,
-    /// Multicast and the limited broadcast address: no single peer can answer.
+    /// Multicast and the limited broadcast address: no single peer.
     Multicast,
     /// 0.0.0.0/8 and ::, which Linux connects to the machine itself.
     Unspecified,
-    /// An address and port on which this gateway itself listens.
+    /// An address and port on which the gateway itself listens.
     Ours,
 }
 
 impl AddressClass {
-    /// The class as logs and metrics write it, in snake case.
+    /// The class in logs and metrics, in snake case.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Public => "public",
@@ -67,7 +68,7 @@ impl fmt::Display for AddressClass {
     }
 }
 
-/// The class of an address. Never [`AddressClass::Ours`]: that depends on the port and the listeners.
+/// The class of an address. Never [`AddressClass::Ours`], which depends on the port and the listeners.
 pub fn classify(address: IpAddr) -> AddressClass {
     match address.to_canonical() {
         IpAddr::V4(address) => classify_v4(address),
@@ -75,7 +76,7 @@ pub fn classify(address: IpAddr) -> AddressClass {
     }
 }
 
-/// The IPv4 addresses at which a packet to this IPv6 address may end, at most four.
+/// The IPv4 addresses that a packet to this IPv6 address may reach, at most four.
 pub(crate) fn embedded(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
     let bits = address.to_bits();
     let low = v4_at(bits, 96);
@@ -94,8 +95,8 @@ pub(crate) fn embedded(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
 
 /// Whether no address of this network is public. Only such a network opens non-public addresses.
 ///
-/// Exact, but for networks inside the local NAT64 space, where a network that is not a piece of one
-/// /96 counts as partly public: it then opens less, never more.
+/// Exact except inside the local NAT64 space: there a network that is not part of one /96 counts as partly
+/// public, and opens less, never more.
 pub(crate) fn is_wholly_non_public(network: IpNet) -> bool {
     match network {
         IpNet::V4(network) => is_wholly_non_public_v4(network),
@@ -103,21 +104,21 @@ pub(crate) fn is_wholly_non_public(network: IpNet) -> bool {
     }
 }
 
-/// How an IPv6 address carries an IPv4 address.
+/// How an IPv6 address embeds an IPv4 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ipv4Embedding {
     None,
     /// 64:ff9b::/96, the well-known NAT64 prefix: the last 32 bits.
     Nat64,
-    /// 64:ff9b:1::/48, for NAT64 prefixes of the operator's own choice. Public only through a prefix of 96
-    /// bits, whose address is the last 32; what shorter prefixes would read can only close it.
+    /// 64:ff9b:1::/48, for NAT64 prefixes of the operator's choice. Public only for a prefix of 96 bits, with
+    /// the address in the last 32; the readings of shorter prefixes can only close it.
     LocalNat64,
     /// 2002::/16: the 32 bits after the prefix.
     SixToFour,
     /// 2001::/32: the server after the prefix, the client inverted in the last 32 bits.
     Teredo,
-    /// IPv4-compatible ::/96 and IPv4-translated ::ffff:0:0:0/96: the last 32 bits. Both are obsolete, so
-    /// nothing public answers there.
+    /// IPv4-compatible ::/96 and IPv4-translated ::ffff:0:0:0/96: the last 32 bits. Both are obsolete, so no
+    /// public host uses them.
     Obsolete,
 }
 
@@ -135,7 +136,7 @@ impl Ipv4Embedding {
     }
 }
 
-/// The carriers in which some addresses are public.
+/// The prefixes of embeddings in which some addresses are public.
 const PARTLY_PUBLIC_EMBEDDINGS: [Ipv6Net; 4] = [
     Ipv6Net::new_assert(Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96),
     Ipv6Net::new_assert(Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48),
@@ -166,7 +167,7 @@ const METADATA_V6: [Ipv6Addr; 6] = [
     Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0xa9fe, 0xa9fe), // OpenStack, Akamai
 ];
 
-/// A stretch of addresses of one class, both ends inclusive.
+/// A range of addresses of one class, both ends inclusive.
 struct Block<K> {
     first: K,
     last: K,
@@ -183,7 +184,7 @@ const fn v6(high: u32, prefix_length: u8, class: AddressClass) -> Block<u128> {
     Block { first, last: first | (u128::MAX >> prefix_length), class }
 }
 
-/// The non-public space of IPv4, sorted and disjoint; what lies between is public.
+/// The non-public space of IPv4, sorted and disjoint; the gaps are public.
 const BLOCKS_V4: [Block<u32>; 16] = [
     v4([0, 0, 0, 0], 8, AddressClass::Unspecified),
     v4([10, 0, 0, 0], 8, AddressClass::Private),
@@ -203,8 +204,7 @@ const BLOCKS_V4: [Block<u32>; 16] = [
     Block { first: u32::MAX, last: u32::MAX, class: AddressClass::Multicast },      // limited broadcast
 ];
 
-/// The non-public space of IPv6, sorted and disjoint, leaving aside what addresses carry; what lies
-/// between is public.
+/// The non-public space of IPv6, sorted and disjoint, apart from embeddings; the gaps are public.
 const BLOCKS_V6: [Block<u128>; 12] = [
     Block { first: 0, last: 0, class: AddressClass::Unspecified },
     Block { first: 1, last: 1, class: AddressClass::Loopback },
@@ -238,12 +238,12 @@ fn classify_v6(address: Ipv6Addr) -> AddressClass {
         Ipv4Embedding::Nat64
         | Ipv4Embedding::LocalNat64
         | Ipv4Embedding::SixToFour
-        | Ipv4Embedding::Teredo => embedded_class().expect("each of these carriers has at least one reading"),
+        | Ipv4Embedding::Teredo => embedded_class().expect("each of these embeddings has an address"),
     }
 }
 
-/// Amazon keeps metadata (::254), pod credentials (::23), DNS and time in fd00:ec2::/32, which is unique
-/// local space by its number; on IPv4 the same services are link-local.
+/// Amazon has metadata (::254), pod credentials (::23), DNS and time in fd00:ec2::/32, which is unique local
+/// space; on IPv4 the same services are link-local.
 fn is_metadata_v6(address: Ipv6Addr) -> bool {
     matches!(address.segments(), [0xfd00, 0xec2, ..]) || METADATA_V6.contains(&address)
 }
@@ -261,21 +261,21 @@ fn v4_at(bits: u128, first_bit: u8) -> Ipv4Addr {
     Ipv4Addr::from_bits((bits >> (96 - first_bit)) as u32)
 }
 
-/// A Teredo client's address, which the wire inverts so that translators leave it alone.
+/// A Teredo client's address: its bits are inverted so that translators do not rewrite it.
 fn teredo_client(bits: u128) -> Ipv4Addr {
     Ipv4Addr::from_bits(!(bits as u32))
 }
 
-/// What a translator with a prefix of 48, 56 or 64 bits reads (RFC 6052 section 2.2). Bits 64 to 71 are
-/// skipped, and bits after the address are ignored, so a hostile answer may put a public address at the
-/// end and an inner one here.
+/// The addresses that translators with prefixes of 48, 56 and 64 bits read (RFC 6052 section 2.2). They skip
+/// bits 64 to 71 and ignore the bits after the address, so a hostile DNS answer may have a public address at
+/// the end and an internal one here.
 fn local_nat64_readings(bits: u128) -> [Ipv4Addr; 3] {
     let without_skipped = (bits >> 64 << 56) | (bits & (u128::MAX >> 72));
     [48, 56, 64].map(|first_bit| Ipv4Addr::from_bits((without_skipped >> (88 - first_bit)) as u32))
 }
 
-/// Whether something may answer here that the Internet cannot reach. The other non-public classes are what
-/// the unused bits of an honest local NAT64 address look like, so they do not count as a reading.
+/// Whether the address may be of a host that the Internet cannot reach. The other non-public classes result
+/// from the unused bits of an honest local NAT64 address, so they do not count.
 fn is_internal(address: Ipv4Addr) -> bool {
     use AddressClass::{Cgnat, LinkLocal, Loopback, Metadata, Private};
     matches!(classify_v4(address), Private | Cgnat | Loopback | LinkLocal | Metadata)
@@ -302,7 +302,8 @@ fn is_wholly_non_public_v6(network: Ipv6Net) -> bool {
         && is_covered(&BLOCKS_V6, address.to_bits(), network.broadcast().to_bits(), |last| last + 1)
 }
 
-/// The same question for a network inside one of the mixed carriers, asked of what it carries.
+/// As [`is_wholly_non_public`], for a network inside one of the partly public embeddings, by its embedded
+/// addresses.
 fn is_embedded_network_non_public(address: Ipv6Addr, length: u8) -> bool {
     let bits = address.to_bits();
     let is_embedded_non_public = |first_bit: u8| {
@@ -325,7 +326,7 @@ fn is_embedded_network_non_public(address: Ipv6Addr, length: u8) -> bool {
     }
 }
 
-/// Whether the blocks leave no gap between two addresses, both inclusive.
+/// Whether the blocks have no gap between two addresses, both inclusive.
 fn is_covered<K: Copy + Ord>(blocks: &[Block<K>], first: K, last: K, successor: impl Fn(K) -> K) -> bool {
     let mut next = first;
     for block in blocks.iter().skip_while(|block| block.last < first) {

@@ -1,8 +1,9 @@
-//! The builder: from parsed sets and users to a compiled policy, or to every mistake at once.
+//! The builder: compiles sets and users to a policy, or reports every mistake at once.
 //!
-//! Promises: each set is compiled once and shared by all users who refer to it; a user's index is the
-//! position in which he was given. Leaves to others: reading files and passwords, and telling the
-//! operator the line of a mistake (the place says which set or user and which rule).
+//! Guarantees: each set is compiled once and shared by all its users; a user's index is the position in which
+//! it was added.
+//!
+//! Not handled here: the line of a mistake in the configuration; [`Place`] has the set or user and the rule.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +17,7 @@ use crate::list::{List, RULES_MAX, SetRules};
 use crate::own::OwnAddresses;
 use crate::rules::{self, Rule};
 
-/// Collects what a policy is made of.
+/// Collects the sets and users of a policy.
 #[derive(Debug, Default)]
 pub struct Builder {
     sets: Vec<RawSet>,
@@ -29,15 +30,15 @@ struct RawSet {
     set: SetRules,
 }
 
-/// What a user is given: rules, references to sets among them, and how far network rules go.
+/// A user's rules, references to sets among them, and the reach of network rules.
 #[derive(Clone, Debug, Default)]
 pub struct UserRules {
-    /// What the user may reach.
+    /// Allowed targets.
     pub allow: Vec<Rule>,
-    /// What the user may not reach, whatever is allowed.
+    /// Denied targets; they take precedence over `allow`.
     pub deny: Vec<Rule>,
-    /// Whether any name may be resolved on a port of which a network rule speaks, so that the rule can judge
-    /// the addresses.
+    /// Whether any name may be resolved on the ports of network rules, so that these rules can match the
+    /// resolved addresses.
     pub resolve_for_networks: bool,
 }
 
@@ -65,7 +66,7 @@ impl Builder {
         self
     }
 
-    /// Compiles the policy, or says all that is wrong.
+    /// Compiles the policy, or returns all mistakes.
     pub fn build(self) -> Result<Policy, Vec<BuildError>> {
         let errors = self.find_mistakes();
         if !errors.is_empty() {
@@ -120,22 +121,22 @@ impl Builder {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{place}: {mistake}")]
 pub struct BuildError {
-    /// Where the mistake is.
+    /// The location of the mistake.
     pub place: Place,
-    /// What it is.
+    /// The mistake.
     pub mistake: Mistake,
 }
 
-/// Where in the configuration a mistake is.
+/// The location of a mistake in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Whose rules they are.
+    /// The set or user with the mistake.
     pub owner: Owner,
-    /// The list and the rule's position in it, if one rule is at fault.
+    /// The list and the rule's position in it, if one rule has the mistake.
     pub rule: Option<(ListKind, usize)>,
 }
 
-/// Who holds a list of rules.
+/// The owner of a list of rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// The set of this name.
@@ -144,16 +145,16 @@ pub enum Owner {
     User(String),
 }
 
-/// Which list of its owner.
+/// The list of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListKind {
     /// The rules of a set.
     Set,
     /// The addresses that a set opens to its names.
     Addresses,
-    /// What a user may reach.
+    /// A user's allowed targets.
     Allow,
-    /// What a user may not reach.
+    /// A user's denied targets.
     Deny,
 }
 
@@ -173,7 +174,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is wrong with a policy, and what to do about it.
+/// A mistake in a policy, with its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "each variant's text is its documentation")]
 pub enum Mistake {
@@ -199,7 +200,7 @@ pub enum Mistake {
     TooManyRules { count: usize },
 }
 
-/// A user's own rules become one list, if he has any; after it come the sets that he refers to, each once.
+/// The lists of a user: their own rules as one list, if they have any, then each referenced set once.
 fn add_lists(
     lists: &mut Vec<List>,
     by_set: &BTreeMap<&str, u32>,
@@ -210,7 +211,7 @@ fn add_lists(
     let mut indexes = Vec::new();
     if rules.iter().any(|rule| rule.set_reference().is_none()) {
         let list = if kind == ListKind::Deny { "deny" } else { "allow" };
-        indexes.push(u32::try_from(lists.len()).expect("fewer lists than memory has bytes / 64"));
+        indexes.push(u32::try_from(lists.len()).expect("memory holds fewer than 2^32 lists"));
         let own = SetRules { rules: rules.to_vec(), ..SetRules::default() };
         lists.push(List::compile(&format!("user:{user}/{list}"), &own));
     }
@@ -257,7 +258,7 @@ fn check_addresses(
     }
 }
 
-/// The sets that there are, for a text; a long list is cut.
+/// The names of the sets for a message; a long list is cut.
 fn describe_known_sets(sets: &BTreeMap<&str, ()>) -> String {
     const SHOWN_MAX: usize = 8;
     if sets.is_empty() {

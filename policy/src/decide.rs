@@ -1,8 +1,9 @@
-//! The compiled policy and its two questions: may this name be resolved, and may this address be dialled?
+//! The compiled policy and its two decisions: may a name be resolved, and may an address be dialled.
 //!
-//! Promises: a decision reads memory that nobody writes, allocates nothing, takes no lock, and always
-//! says why and by which rule. Leaves to others: parsing the target (`proto`), resolving the name and
-//! dialling exactly the address that was judged (`gateway`). The crate's head numbers the rules of decision.
+//! Guarantees: a decision reads immutable memory, allocates nothing and takes no lock. Its verdict has the
+//! reason and the rule. The caller must dial exactly the judged address.
+//!
+//! The header of the crate numbers the rules of a decision.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,11 +13,11 @@ use crate::list::{List, NetworkRule};
 use crate::own::OwnAddresses;
 use crate::verdict::{BillingClass, MissingRule, Outcome, Reason, RuleId, Verdict};
 
-/// Everything that decides, immutable. Replaced as a whole when the configuration changes; the ids and
-/// indexes that it gives are valid for it alone.
+/// An immutable compiled policy. A new configuration replaces it as a whole; its ids and indexes are valid
+/// for it only.
 #[derive(Debug)]
 pub struct Policy {
-    /// The sets in the order given, then the users' own lists.
+    /// The sets in the order of their addition, then the users' own lists.
     lists: Box<[List]>,
     users: Box<[User]>,
     /// Indexes of `users`, sorted by their names.
@@ -24,50 +25,50 @@ pub struct Policy {
     own: OwnAddresses,
 }
 
-/// A user: lists of rules in the order in which they are asked, his own first.
+/// A user: lists of rules in the order of evaluation, their own first.
 #[derive(Debug)]
 pub(crate) struct User {
     pub(crate) name: Box<str>,
     pub(crate) allow: Box<[u32]>,
     pub(crate) deny: Box<[u32]>,
-    /// Whether the address of any name may be asked for where a network rule could hold it.
+    /// Whether any name may be resolved on the ports of network rules.
     pub(crate) resolve_for_networks: bool,
 }
 
-/// A user of this policy: his position among the users given to the builder.
+/// A user of a policy: the position in which the builder added it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UserIndex(u32);
 
 impl UserIndex {
-    /// The position, for tables beside the policy.
+    /// The position, for tables indexed by user.
     pub const fn as_usize(self) -> usize {
         self.0 as usize
     }
 }
 
-/// What can be said before the name is resolved.
+/// The verdict before the name is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameVerdict<'n> {
-    /// Denied already; the name need not, and should not, be resolved.
+    /// Denied already; the name must not be resolved.
     Denied(Verdict),
-    /// The address decides, see [`Policy::judge_address`].
+    /// The address decides: call [`Policy::judge_address`].
     Judged(NameMatch<'n>),
 }
 
 /// The allow rules that a name matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NameMatch<'n> {
-    /// The name; none if the user wrote an address.
+    /// The name; `None` for a literal address.
     name: Option<&'n str>,
-    /// Then the verdict on it, which allowed it.
+    /// The verdict that allowed a literal address.
     literal: Option<LiteralVerdict>,
     /// The rule that admits public addresses.
     rule: Option<RuleId>,
-    /// A rule that would match on another port.
+    /// A rule that matches on another port.
     other_port: Option<RuleId>,
 }
 
-/// A verdict, and what it is on.
+/// The verdict on a literal address, and its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LiteralVerdict {
     request: (UserIndex, IpAddr, u16),
@@ -81,9 +82,9 @@ impl Policy {
         Self { lists, users, by_name: by_name.into(), own }
     }
 
-    /// Sets the addresses on which this gateway listens: nobody is led there. For a listener on a wildcard
-    /// address the caller gives the addresses of all interfaces; the wildcard itself may be given too, and
-    /// closes all of loopback.
+    /// Sets the addresses on which the gateway listens; all requests to them are denied. For a listener on a
+    /// wildcard address the caller passes the addresses of all interfaces. The wildcard itself may be passed
+    /// too, and closes all of loopback.
     pub fn set_own(&mut self, listeners: &[SocketAddr]) {
         self.own = OwnAddresses::new(listeners);
     }
@@ -102,8 +103,8 @@ impl Policy {
         &self.users[user.as_usize()].name
     }
 
-    /// Whether the user can have names resolved that no rule names: on the ports of network rules, where the
-    /// user may have names resolved for these.
+    /// Whether names without a rule are resolved for this user: on the ports of network rules, if the user
+    /// may resolve names for them.
     ///
     /// # Panics
     /// If the index is from another policy with more users.
@@ -112,7 +113,7 @@ impl Policy {
         user.resolve_for_networks && user.allow.iter().any(|list| self.list(*list).has_network_rules())
     }
 
-    /// Whether a rule by name allows the user anything.
+    /// Whether the user's allow lists have a rule by name.
     ///
     /// # Panics
     /// If the index is from another policy with more users.
@@ -120,7 +121,7 @@ impl Policy {
         self.users[user.as_usize()].allow.iter().any(|list| !self.list(*list).names.is_empty())
     }
 
-    /// A rule as a person finds it in the configuration: `user:ci/allow[0] github.com:443` or
+    /// A rule with its position in the configuration: `user:ci/allow[0] github.com:443` or
     /// `@corp[1] 10.20.0.0/16`. Printable ASCII without quotes.
     ///
     /// # Panics
@@ -129,21 +130,21 @@ impl Policy {
         self.lists[rule.list as usize].text(rule.index)
     }
 
-    /// The class of an address, with the gateway's own listeners known.
+    /// The class of an address, including [`AddressClass::Ours`].
     pub fn address_class(&self, address: IpAddr, port: u16) -> AddressClass {
         let address = address.to_canonical();
         if self.own.contains(address, port) { AddressClass::Ours } else { address::classify(address) }
     }
 
-    /// The addresses at which a connection to this one reaches a listener on a wildcard address, if this
-    /// machine has them: the address itself, and IPv4 addresses that it carries. Which addresses a machine
-    /// has can change at any time, so the caller asks the kernel.
+    /// The addresses through which a connection to this one would reach a listener on a wildcard address, if
+    /// they are local to this machine: the address itself, and the IPv4 addresses that it embeds. Local
+    /// addresses can change at any time, so the caller asks the kernel.
     pub fn heard_if_local(&self, address: IpAddr, port: u16) -> impl Iterator<Item = IpAddr> {
         self.own.heard_if_local(address.to_canonical(), port)
     }
 
-    /// Judges what the user asked for, before anything is resolved. For an address this is the whole
-    /// judgement, and [`Policy::judge_address`] only repeats it.
+    /// Judges the requested host, before it is resolved. For an address this is the whole judgement, and
+    /// [`Policy::judge_address`] only repeats it.
     ///
     /// # Panics
     /// If the index is from another policy with more users.
@@ -163,8 +164,8 @@ impl Policy {
         }
     }
 
-    /// Judges an address to which the judged name resolved, or the address that was asked for. Only an
-    /// address that was allowed here may be dialled, on this port and for this user.
+    /// Judges an address to which the judged name resolved, or the requested address. Only an address that is
+    /// allowed here may be dialled, on this port and for this user.
     ///
     /// # Panics
     /// If the index is from another policy with more users.
@@ -207,7 +208,7 @@ impl Policy {
         if allowed.rule.is_some() {
             return NameVerdict::Judged(allowed);
         }
-        // A query carries the name out, so that a name which nothing allows must not become one.
+        // A DNS query sends the name out, so a name without a matching rule must not be resolved.
         let has_network = user.allow.iter().any(|list| self.list(*list).has_network_rule_for(port));
         let missing_rule = match (allowed.missing_rule(), has_network, user.resolve_for_networks) {
             (_, true, true) => return NameVerdict::Judged(allowed),
@@ -218,8 +219,8 @@ impl Policy {
         deny(Reason::NoRule(missing_rule), allowed.other_port)
     }
 
-    /// The narrowest rule for this name on this port, and on another one, of the lists that `counts`. A
-    /// longer suffix comes later and outdoes a shorter one; for one suffix the first list counts.
+    /// The narrowest rule for this name on this port, and on another one, in the lists for which `includes`
+    /// is true. A longer suffix comes later and replaces a shorter one; for one suffix the first list counts.
     fn match_name(
         &self,
         lists: &[u32],
@@ -242,8 +243,8 @@ impl Policy {
         found
     }
 
-    /// The rule by name that admits this address of this class. Which list opens such an address depends on
-    /// more than the name, so that for all but public ones the name is matched again.
+    /// The rule by name that admits this address of this class. A list opens a non-public address depending
+    /// on its class and addresses, so for those the name is matched again.
     fn find_admitting_rule(
         &self,
         user: &User,
@@ -301,7 +302,7 @@ impl Policy {
         Verdict { outcome: Outcome::Allow, reason: Reason::Allowed, rule: Some(rule), class }
     }
 
-    /// The deny rule for this address, or for an IPv4 address that it carries.
+    /// The deny rule for this address, or for an IPv4 address that it embeds.
     fn find_denying_network(&self, user: &User, address: IpAddr, port: u16) -> Option<RuleId> {
         let denied = |address| Some(self.match_networks(&user.deny, address, port, |_| true).rule?.0);
         if user.deny.is_empty() {
@@ -313,7 +314,7 @@ impl Policy {
         })
     }
 
-    /// The narrowest rules that hold this address; of equally narrow ones the first list's.
+    /// The narrowest rules that contain this address; of equally narrow ones the first list's.
     fn match_networks(
         &self,
         lists: &[u32],
@@ -338,7 +339,7 @@ impl Policy {
         found
     }
 
-    /// The number of all lists, and of those that a user's allow list is made of.
+    /// The number of all lists, and of a user's allow lists.
     #[cfg(test)]
     pub(crate) fn list_counts(&self, user: UserIndex) -> (usize, usize) {
         (self.lists.len(), self.users[user.as_usize()].allow.len())
@@ -352,16 +353,16 @@ impl Policy {
 /// The network rules that an address matched, each with the length of its prefix.
 #[derive(Default)]
 struct NetworkMatch {
-    /// The rule that opens it.
+    /// The rule that opens the address.
     rule: Option<(RuleId, u8)>,
-    /// A rule that holds it without opening an address of its class.
+    /// A rule that contains the address and does not open its class.
     closed: Option<(RuleId, u8)>,
-    /// A rule that would open it on another port.
+    /// A rule that opens the address on another port.
     other_port: Option<(RuleId, u8)>,
 }
 
 impl NameMatch<'_> {
-    /// The rule that is missing where nothing matched.
+    /// The kind of rule that would allow the request, if none matched.
     fn missing_rule(&self) -> MissingRule {
         match self {
             Self { other_port: Some(_), .. } => MissingRule::Port,

@@ -1,10 +1,7 @@
-//! Host names: strict names for rules, and the table that finds all rules for a name's suffixes.
+//! Requested hosts, and the hash table that finds all rules for the suffixes of a name.
 //!
-//! Promises: a name in a rule is lower-case ASCII (international names are converted here, once, when
-//! the configuration is read), has no trailing dot, and cannot be read as an address by anybody. A
-//! lookup walks the name's labels from the right, extends one hash at each label border, and compares
-//! the bytes before it believes a hash; it allocates nothing. Leaves to others: what a rule allows
-//! (`list.rs`, `decide.rs`) and parsing names from the wire (crate `proto`).
+//! Guarantees: a lookup walks the name's labels from the right, extends one hash at each label border, and
+//! compares the bytes after a match of the hash; it allocates nothing.
 //!
 //! ```text
 //! api.eu.example.com
@@ -24,18 +21,18 @@ pub const NAME_BYTES_MAX: usize = 253;
 /// Longest label in bytes (RFC 1035 section 2.3.4).
 pub const LABEL_BYTES_MAX: usize = 63;
 
-/// What a user asks for: a name, or an address that he wrote himself.
+/// A requested host: a name, or a literal address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host<'a> {
-    /// A name in its canonical form: lower-case letters, digits, `-` and `_`, without a trailing dot.
-    /// Anything else is refused as malformed.
+    /// A name in its canonical form: lower-case letters, digits, `-` and `_`, without a trailing dot. Any
+    /// other spelling is denied as malformed.
     Name(&'a str),
-    /// A literal address. It is judged by address rules only.
+    /// A literal address. Only address rules match it.
     Address(IpAddr),
 }
 
-/// Whether a name has the only spelling that the tables know. A deny rule would miss other spellings, so
-/// they are refused before any rule is asked.
+/// Whether a name is in canonical form, the only spelling in the tables. A deny rule would miss other
+/// spellings, so they are refused before the rules are checked.
 pub(crate) fn is_canonical(name: &str) -> bool {
     name.len() <= NAME_BYTES_MAX
         && name
@@ -53,14 +50,14 @@ pub(crate) const fn is_name_byte(byte: u8) -> bool {
 pub(crate) struct Suffix<'a> {
     bytes: &'a [u8],
     hash: u64,
-    /// Whether this is the whole name: then exact rules count, else the rules for all below it.
+    /// Whether this is the whole name: then exact rules match, otherwise `*.` rules.
     pub(crate) is_whole: bool,
 }
 
 /// Walks the suffixes of a canonical name, shortest first.
 pub(crate) struct Suffixes<'a> {
     name: &'a [u8],
-    /// Bytes that are not yet in the hash, counted from the left; none after the last suffix.
+    /// The number of leading bytes that are not in the hash yet; `None` after the last suffix.
     unread: Option<usize>,
     hash: u64,
 }
@@ -86,15 +83,15 @@ impl<'a> Iterator for Suffixes<'a> {
     }
 }
 
-/// FNV-1a over the bytes from the right. The table holds the operator's own names and compares bytes, so a
-/// hostile name can waste a comparison but neither match nor make a chain grow.
+/// FNV-1a over the bytes from the right. The table contains the operator's own names and compares bytes, so a
+/// hostile name can cost a comparison, but can neither match nor lengthen a chain.
 const HASH_START: u64 = 0xcbf2_9ce4_8422_2325;
 
 const fn mix(hash: u64, byte: u8) -> u64 {
     (hash ^ byte as u64).wrapping_mul(0x0000_0100_0000_01b3)
 }
 
-/// A rule by name as the table keeps it.
+/// A rule by name in the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NameRule {
     pub(crate) ports: PortRange,
@@ -104,11 +101,11 @@ pub(crate) struct NameRule {
     pub(crate) index: u32,
 }
 
-/// From names to their rules: open addressing over hashes, at most half full. A name and its rules lie
-/// together, so that a lookup among many names touches two places in memory, and one where it finds nothing.
+/// A hash table from names to their rules: open addressing, at most half full. A name and its rules lie
+/// together, so that a hit among many names reads two locations in memory, and a miss one.
 #[derive(Debug, Default)]
 pub(crate) struct NameTable {
-    /// A power of two of slots, or none for an empty table.
+    /// A power of two of slots; empty for an empty table.
     slots: Box<[Slot]>,
     /// For each name its length (one byte), its bytes, the number of its rules (four bytes), and the rules.
     records: Box<[u8]>,
@@ -116,18 +113,18 @@ pub(crate) struct NameTable {
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    /// The low bits of the spread hash, so that most foreign records are passed without a look at them.
+    /// The low bits of the mixed hash: most records of other names are skipped without reading them.
     tag: u32,
-    /// Where the record begins.
+    /// The offset of the record.
     record: u32,
 }
 
 const EMPTY_SLOT: Slot = Slot { tag: 0, record: u32::MAX };
 
-/// Bytes of a record besides its name and rules.
+/// Bytes of a record in addition to its name and rules.
 const RECORD_FRAME_BYTES: usize = 5;
 
-/// Bytes of a record at most, if its name has one rule; a further rule of the name adds less.
+/// The maximum bytes of a record whose name has one rule; a further rule of the name adds fewer.
 pub(crate) const RECORD_BYTES_MAX: usize = RECORD_FRAME_BYTES + NAME_BYTES_MAX + NameRule::BYTES;
 
 const _: () = assert!(NAME_BYTES_MAX <= u8::MAX as usize);
@@ -159,12 +156,12 @@ impl NameTable {
         Self { slots: slots.into(), records: records.into() }
     }
 
-    /// Whether there is no rule.
+    /// Whether the table has no rule.
     pub(crate) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// The rules whose name is this suffix, exact ones and those for all below it.
+    /// The rules whose name is this suffix, exact ones and `*.` ones.
     pub(crate) fn rules_at(&self, suffix: &Suffix<'_>) -> impl Iterator<Item = NameRule> {
         let (rules, _) = self.record(suffix).unwrap_or_default().as_chunks();
         rules.iter().map(NameRule::from_bytes)
@@ -195,7 +192,7 @@ impl NameTable {
 }
 
 impl NameRule {
-    /// Bytes of a rule in a record: first port, last port, position, and whether it is for all below.
+    /// Bytes of a rule in a record: first port, last port, position, and whether it is a `*.` rule.
     const BYTES: usize = 9;
 
     fn to_bytes(self) -> [u8; Self::BYTES] {
@@ -218,8 +215,8 @@ impl NameRule {
     }
 }
 
-/// Where a hash looks first among this many slots (a power of two, at least two), and its tag. FNV's high
-/// bits are weak for short names, so the hash is spread first.
+/// The first slot to probe among this many slots (a power of two, at least two), and the tag. FNV's high bits
+/// are weak for short names, so the hash is multiplied first.
 const fn home_slot(hash: u64, slots: usize) -> (usize, u32) {
     let spread = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((spread >> (64 - slots.trailing_zeros())) as usize, spread as u32)

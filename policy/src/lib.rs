@@ -1,21 +1,22 @@
-//! Who may reach what: pure functions of facts, without sockets, clock, files or randomness.
+//! The policy: which user may reach which target. Pure functions, without sockets, clock, files or
+//! randomness.
 //!
-//! A [`Policy`] is compiled once from users, sets of destinations and our own listeners by a [`Builder`],
-//! then read by all threads. Each flow asks it twice: [`Policy::judge_name`] before the name is resolved,
-//! [`Policy::judge_address`] for each address that may be dialled.
+//! A [`Builder`] compiles a [`Policy`] once from users, sets of destinations and the gateway's own listeners;
+//! then all threads read it. Each flow needs two decisions: [`Policy::judge_name`] before the name is
+//! resolved, and [`Policy::judge_address`] for each address that may be dialled.
 //!
 //! # How a decision is made
 //!
-//! 1. **Default deny.** What no allow rule admits is denied.
-//! 2. **Deny beats allow.** A deny rule that holds the name or the address decides, however wide it is and
-//!    however narrow an allow rule. Classes do not matter to deny rules. A network in a deny rule also holds
-//!    the IPv6 addresses that carry an address of it (NAT64, 6to4, Teredo, IPv4-compatible).
-//! 3. **Names match on label borders.** `x` is `x`; `*.x` is any depth below `x` and not `x`. Names are
-//!    compared in one canonical spelling; any other is refused before a rule is asked.
-//! 4. **Names are for names.** A literal address is judged by rules for addresses and networks alone, in
-//!    allow lists and in deny lists. An IPv4-mapped IPv6 address is the IPv4 address.
-//! 5. **Both must allow.** A rule by name admits the addresses to which the name resolves only if their
-//!    class allows it:
+//! 1. **Default deny.** A target without a matching allow rule is denied.
+//! 2. **Deny beats allow.** A deny rule that matches the name or the address decides, however wide it is and
+//!    however narrow an allow rule is. Classes do not matter to deny rules. A network in a deny rule also
+//!    matches the IPv6 addresses that embed an address of it (NAT64, 6to4, Teredo, IPv4-compatible).
+//! 3. **Names match on label borders.** `x` matches `x`; `*.x` matches any depth below `x` and not `x`. Names
+//!    are compared in one canonical spelling; any other is refused before the rules are checked.
+//! 4. **Rules by name match names only.** For a literal address only rules for addresses and networks count,
+//!    in allow lists and in deny lists. An IPv4-mapped IPv6 address is the IPv4 address.
+//! 5. **Name and address must both be allowed.** A rule by name admits the addresses to which the name
+//!    resolves only if their class allows it:
 //!
 //!    | class of the address | rule by name | in an internal set | in a set that opens it | network rule |
 //!    |---|---|---|---|---|
@@ -26,27 +27,26 @@
 //!    | multicast, broadcast, unspecified | no | no | no | no |
 //!    | our own listener | no | no | no | no |
 //!
-//!    The addresses of a set ([`SetRules::addresses`]) are open to the set's names, and to nothing else: not
-//!    to the names of other sets, and not to literal addresses. In a deny list they mean nothing.
+//!    The addresses of a set ([`SetRules::addresses`]) are open to the set's names only: not to the names of
+//!    other sets, and not to literal addresses. In a deny list they have no effect.
 //!
-//!    So `0.0.0.0/0` and `::/0` open public addresses and nothing else, `10.0.0.0/8` opens private ones,
-//!    `127.0.0.1:5432` opens one loopback port, `169.254.0.0/16` opens no metadata service. A rule for an
-//!    address is a network rule. An IPv6 network holds IPv6 addresses only, an IPv4 network IPv4 ones.
-//! 6. **Only a name that a rule allows is resolved**, because the query itself carries the name out. Where a
+//!    So `0.0.0.0/0` and `::/0` open public addresses only, `10.0.0.0/8` opens private ones, `127.0.0.1:5432`
+//!    opens one loopback port, `169.254.0.0/16` opens no metadata service. A rule for an address is a network
+//!    rule. An IPv6 network contains IPv6 addresses only, an IPv4 network IPv4 ones.
+//! 6. **Only a name that a rule allows is resolved**, because the DNS query itself sends the name out. Where a
 //!    rule allows the name and does not admit a resolved address, a network rule may. For all other names a
-//!    network rule matches literal addresses only, unless the user may have names resolved for networks
-//!    ([`UserRules::resolve_for_networks`]): then any name is resolved on a port of which a network rule
-//!    speaks.
-//! 7. **The narrowest rule is the one reported and billed**: a rule by name before a network rule, the
-//!    longest name, the longest prefix, then the user's own rules before his sets, then the order written.
-//! 8. **The bill follows the rule.** A flow counts as what the rule's set was declared to be; without a
-//!    declaration a public address is external and any other internal.
+//!    network rule matches literal addresses only, unless the user may resolve names for network rules
+//!    ([`UserRules::resolve_for_networks`]): then any name is resolved on the ports of network rules.
+//! 7. **The narrowest rule is reported and billed**: a rule by name before a network rule, the longest name,
+//!    the longest prefix, then the user's own rules before their sets, then the order in the configuration.
+//! 8. **The bill follows the rule.** A flow has the declared class of the rule's set; without a declaration a
+//!    public address is external and any other internal.
 //!
-//! An address that carries another one inside it has the class of what it carries (see [`mod@address`]).
-//! Every address of an answer is judged by itself: in a mixed answer only the admitted ones may be dialled.
+//! An address that embeds another one has the class of the embedded one (see [`mod@address`]). Every address
+//! of a DNS answer is judged by itself: in a mixed answer only the admitted ones may be dialled.
 //!
-//! What this crate cannot know: aliases (CNAME) on the way to an address, and NAT64 prefixes that a network
-//! cut out of its own global space; such a prefix belongs into a deny rule.
+//! Not handled here: aliases (CNAME) on the way to an address, and network-specific NAT64 prefixes in global
+//! space; such a prefix needs a deny rule.
 
 #![forbid(unsafe_code)]
 

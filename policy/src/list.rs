@@ -1,8 +1,9 @@
 //! A compiled list of rules: a user's allow or deny list, or a set that many users share.
 //!
-//! Promises: built once, then only read; a set is compiled once however many users refer to it; lookups
-//! allocate nothing. Leaves to others: which of several matching rules decides (`decide.rs`), and the
-//! references to sets among a user's rules (`builder.rs` turns them into further lists).
+//! Guarantees: a list is immutable; lookups allocate nothing.
+//!
+//! Not handled here: the choice among several matching rules (`decide.rs`), and references to sets among a
+//! user's rules (`builder.rs` turns them into further lists).
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -16,22 +17,22 @@ use crate::ranges::{Key, RangeTable};
 use crate::rules::{self, LABEL_NAME_BYTES_MAX, Rule, RuleTarget};
 use crate::verdict::BillingClass;
 
-/// Rules in one list. Texts and names are addressed by 32 bits within a list.
+/// The most rules in one list. Offsets of texts and names within a list have 32 bits.
 pub const RULES_MAX: usize = 1 << 23;
 
-/// Longest text of a rule: `user:NAME/allow[INDEX] `, then `*.NAME:PORT-PORT`.
+/// The longest text of a rule: `user:NAME/allow[INDEX] `, then `*.NAME:PORT-PORT`.
 const TEXT_BYTES_MAX: usize = 5 + LABEL_NAME_BYTES_MAX + 6 + 10 + 1 + 2 + NAME_BYTES_MAX + 12;
 
 const _: () = assert!(RULES_MAX * TEXT_BYTES_MAX <= u32::MAX as usize);
 const _: () = assert!(RULES_MAX * RECORD_BYTES_MAX < u32::MAX as usize);
 
-/// What an operator declares a set to be.
+/// The declared class of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SetClass {
-    /// What a company restricts: its rules by name open private, CGNAT and loopback addresses too, and its
-    /// flows count as internal.
+    /// Internal destinations: its rules by name open private, CGNAT and loopback addresses too, and its flows
+    /// count as internal.
     Internal,
-    /// What a company pays for: its flows count as external, whatever their address.
+    /// External destinations: its flows count as external, regardless of their address.
     External,
 }
 
@@ -44,38 +45,39 @@ impl From<SetClass> for BillingClass {
     }
 }
 
-/// What a set is made of.
+/// The content of a set.
 #[derive(Clone, Debug, Default)]
 pub struct SetRules {
-    /// What the operator declares the set to be. Without a class each flow counts by its address.
+    /// The declared class. Without one, each flow counts by its address.
     pub class: Option<SetClass>,
     /// Its destinations, without references to other sets.
     pub rules: Vec<Rule>,
-    /// Networks without public addresses to which the set's names, and for their sake no others, may lead.
+    /// Networks without public addresses to which the set's names may resolve; they are open to these names
+    /// only.
     pub addresses: Vec<IpNet>,
 }
 
-/// One list, ready for lookups.
+/// A compiled list.
 #[derive(Debug)]
 pub(crate) struct List {
-    /// The class that the operator gave the set.
+    /// The declared class of the set.
     pub(crate) class: Option<SetClass>,
     pub(crate) names: NameTable,
     networks: Networks,
-    /// The networks to which the names of the list may lead, as rules that hold on every port.
+    /// The networks to which the list's names may resolve, as rules for any port.
     name_addresses: Networks,
-    /// The ports on which some network rule speaks: sorted, merged.
+    /// The ports of all network rules: sorted, merged.
     network_ports: Box<[PortRange]>,
     texts: Box<str>,
-    /// Where each rule's text ends in `texts`.
+    /// The end of each rule's text in `texts`.
     text_ends: Box<[u32]>,
 }
 
 impl List {
-    /// Compiles a set, or a user's own rules as if they were one; references to sets only get their text.
-    /// `label` begins each text.
+    /// Compiles a set, or a user's own rules like a set; references to sets only get their text. Each text
+    /// begins with `label`.
     pub(crate) fn compile(label: &str, SetRules { class, rules, addresses }: &SetRules) -> Self {
-        assert!(rules.len() + addresses.len() <= RULES_MAX, "the builder refuses longer lists");
+        assert!(rules.len() + addresses.len() <= RULES_MAX, "the builder refuses lists over RULES_MAX");
         let mut names = Vec::new();
         let mut networks = Vec::new();
         let mut network_ports = Vec::new();
@@ -109,13 +111,14 @@ impl List {
         }
     }
 
-    /// The rules whose network holds this address, whatever their ports: narrowest network first, then in
-    /// the order of the list. The address is not IPv4-mapped.
+    /// The rules whose network contains this address, for any ports: narrowest network first, then in the
+    /// order of the list. The address must not be IPv4-mapped.
     pub(crate) fn network_rules(&self, address: IpAddr) -> impl Iterator<Item = &NetworkRule> {
         self.networks.rules_holding(address)
     }
 
-    /// Whether a name of this list may lead to this address of this class. The address is not IPv4-mapped.
+    /// Whether a name of this list may resolve to this address of this class. The address must not be
+    /// IPv4-mapped.
     pub(crate) fn opens_to_names(&self, class: AddressClass, address: IpAddr) -> bool {
         use AddressClass::{Cgnat, Loopback, Private, Public};
         let by_class = match class {
@@ -126,12 +129,12 @@ impl List {
         by_class || self.name_addresses.rules_holding(address).any(|rule| rule.opens(class, address))
     }
 
-    /// Whether there is a network rule.
+    /// Whether the list has a network rule.
     pub(crate) fn has_network_rules(&self) -> bool {
         !self.network_ports.is_empty()
     }
 
-    /// Whether some network rule speaks about this port, so that an address could still decide.
+    /// Whether some network rule includes this port, so that a resolved address could still be allowed.
     pub(crate) fn has_network_rule_for(&self, port: u16) -> bool {
         let at = self.network_ports.partition_point(|ports| ports.last < port);
         self.network_ports.get(at).is_some_and(|ports| ports.contains(port))
@@ -158,7 +161,7 @@ pub(crate) struct NetworkRule {
 }
 
 impl NetworkRule {
-    /// Whether this rule may open an address of this class that lies in its network.
+    /// Whether this rule opens an address of this class inside its network.
     pub(crate) fn opens(&self, class: AddressClass, address: IpAddr) -> bool {
         use AddressClass::{
             Cgnat, LinkLocal, Loopback, Metadata, Multicast, Ours, Private, Public, Reserved, Unspecified,
@@ -180,7 +183,7 @@ struct Networks {
 }
 
 impl Networks {
-    /// Takes each rule's network, ports and index.
+    /// Builds the tables from each rule's network, ports and index.
     fn build(rules: impl IntoIterator<Item = (IpNet, PortRange, u32)>) -> Self {
         let mut v4 = Vec::new();
         let mut v6 = Vec::new();
@@ -208,7 +211,7 @@ impl Networks {
 #[derive(Debug)]
 struct FamilyNetworks<K> {
     table: RangeTable<K>,
-    /// Where each network's rules end in `rules`.
+    /// The end of each network's rules in `rules`.
     rule_ends: Box<[u32]>,
     rules: Box<[NetworkRule]>,
 }
@@ -247,7 +250,7 @@ fn build_texts(label: &str, rules: &[Rule]) -> (Box<str>, Box<[u32]>) {
     (texts.into(), ends.into())
 }
 
-/// Sorts port ranges and joins those that overlap.
+/// Sorts port ranges and merges overlapping ones.
 fn merge(mut ranges: Vec<PortRange>) -> Box<[PortRange]> {
     ranges.sort_unstable_by_key(|range| range.first);
     ranges.dedup_by(|next, previous| {

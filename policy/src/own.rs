@@ -1,8 +1,9 @@
-//! Our own addresses: where this gateway itself listens, so that nobody is tunnelled into it.
+//! The gateway's own listening addresses, to which no client may be tunnelled.
 //!
-//! Promises: an address that reaches one of our listeners is known as ours in every spelling, and a
-//! listener on a wildcard address is ours on every loopback and unspecified address too. Leaves to others:
-//! which addresses the machine's interfaces have (the caller expands wildcards).
+//! Guarantees: every spelling of an address that reaches a listener is recognised. For a listener on a
+//! wildcard address these include all loopback and unspecified addresses.
+//!
+//! Not handled here: the addresses of the machine's interfaces (the caller expands wildcards).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,7 +14,7 @@ use crate::address::{self, AddressClass};
 pub(crate) struct OwnAddresses {
     /// Sorted, without IPv4-mapped addresses.
     exact: Box<[(IpAddr, u16)]>,
-    /// Wildcard listeners, sorted: the port, and whether it is the IPv6 wildcard, which hears IPv4 too.
+    /// Wildcard listeners, sorted: the port, and whether it is the IPv6 wildcard, which accepts IPv4 too.
     wildcards: Box<[(u16, bool)]>,
 }
 
@@ -30,7 +31,7 @@ impl OwnAddresses {
         Self { exact: exact.into(), wildcards: wildcards.into() }
     }
 
-    /// Whether a connection to this address would end at ourselves.
+    /// Whether a connection to this address would reach the gateway itself.
     pub(crate) fn contains(&self, address: IpAddr, port: u16) -> bool {
         if self.contains_directly(address, port) {
             return true;
@@ -43,8 +44,8 @@ impl OwnAddresses {
         }
     }
 
-    /// Of an address and those that it carries, each at which a wildcard listener hears a connection to this
-    /// port, if the machine has the address.
+    /// Of an address and its embedded ones, those through which a connection to this port reaches a wildcard
+    /// listener if they are local to the machine.
     pub(crate) fn heard_if_local(&self, address: IpAddr, port: u16) -> impl Iterator<Item = IpAddr> {
         let embedded = match address {
             IpAddr::V4(_) => None,
@@ -54,8 +55,8 @@ impl OwnAddresses {
         all.filter(move |address| self.has_wildcard_listener(*address, port))
     }
 
-    /// Whether a wildcard listener takes this port of all addresses of the family. The IPv6 wildcard hears
-    /// IPv4, too: at the admin side's socket it does.
+    /// Whether a wildcard listener accepts this port on all addresses of the family. The IPv6 wildcard counts
+    /// for IPv4 too, because the admin listener's socket is dual-stack.
     fn has_wildcard_listener(&self, address: IpAddr, port: u16) -> bool {
         let by_wildcard = |is_ipv6| self.wildcards.binary_search(&(port, is_ipv6)).is_ok();
         by_wildcard(true) || (address.is_ipv4() && by_wildcard(false))

@@ -1,4 +1,4 @@
-//! Ranges of ports.
+//! The port range of a rule.
 
 use std::fmt;
 

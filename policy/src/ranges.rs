@@ -1,7 +1,7 @@
-//! The range table: which of many nested networks hold an address, by one binary search.
+//! The range table: finds the nested networks that contain an address by one binary search.
 //!
-//! Promises: built once, never changed; a lookup allocates nothing and costs one binary search over the
-//! borders plus one step per enclosing network. Leaves to others: what a network means (`list.rs`).
+//! Guarantees: the table is immutable. A lookup allocates nothing and costs one binary search over the
+//! borders plus one step per enclosing network.
 //!
 //! ```text
 //! networks    10.0.0.0/8 ........................................  id 0
@@ -10,11 +10,11 @@
 //! innermost     0            1             0             none
 //! ```
 //!
-//! Networks are nested or disjoint, never half over each other; that is what makes one parent enough.
+//! Networks are nested or disjoint and never overlap partly, so one parent is enough.
 
 /// An address as a number: an IPv4 address as `u32`, an IPv6 address as `u128`.
 pub(crate) trait Key: Copy + Ord {
-    /// The next address, or none after the last.
+    /// The next address, or `None` after the last.
     fn successor(self) -> Option<Self>;
 }
 
@@ -30,13 +30,13 @@ impl Key for u128 {
     }
 }
 
-/// Stands for "no network" where an id is expected.
+/// The id that means "no network".
 const NONE: u32 = u32::MAX;
 
-/// Sorted borders over nested networks; see the file's head for the drawing.
+/// Sorted borders over nested networks, as in the drawing above.
 #[derive(Debug)]
 pub(crate) struct RangeTable<K> {
-    /// Where a stretch with another innermost network begins; strictly ascending.
+    /// The first addresses of ranges with another innermost network; strictly ascending.
     borders: Box<[K]>,
     /// The innermost network from this border to the next; as long as `borders`.
     innermost: Box<[u32]>,
@@ -61,7 +61,7 @@ impl<K: Key> RangeTable<K> {
         Self { borders: sweep.borders.into(), innermost: sweep.innermost.into(), parents: parents.into() }
     }
 
-    /// The ids of the networks that hold this address, narrowest first.
+    /// The ids of the networks that contain this address, narrowest first.
     pub(crate) fn holding(&self, address: K) -> impl Iterator<Item = usize> {
         let borders_before = self.borders.partition_point(|border| *border <= address);
         let innermost = borders_before.checked_sub(1).map_or(NONE, |at| self.innermost[at]);
@@ -70,7 +70,7 @@ impl<K: Key> RangeTable<K> {
     }
 }
 
-/// The state of building: what has been written, and the networks that are open at this point.
+/// The state of the build: the output so far, and the networks that contain the current address.
 struct Sweep<K> {
     borders: Vec<K>,
     innermost: Vec<u32>,
@@ -92,7 +92,8 @@ impl<K: Key> Sweep<K> {
         self.open.last().map_or(NONE, |(id, _)| *id)
     }
 
-    /// From this address on, `id` is the innermost network; a later word about one address wins.
+    /// Adds a border: from this address on, `id` is the innermost network. A later call for the same address
+    /// replaces an earlier one.
     fn border(&mut self, from: K, id: u32) {
         if self.borders.last() == Some(&from) {
             self.innermost.pop();

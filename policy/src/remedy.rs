@@ -1,8 +1,9 @@
-//! A remedy: the narrowest rule that would have allowed what was denied, as configuration writes it.
+//! The remedy of a denial: the narrowest rule that would allow the request, in configuration syntax.
 //!
-//! Guarantees: added to the user's allow list, by itself or as a set, it allows this host on this port to
-//! lead to this address, and opens no other port; a remedy for a name opens nothing to another name. Leaves
-//! out what no rule opens, and what a deny rule closes: there a rule would have to go.
+//! Guarantees: the rule, added to the user's allow list directly or as a set, allows this host on this port
+//! and address, and opens no other port. A remedy for a name opens nothing for another name.
+//!
+//! Not handled here: targets that no rule opens, and targets of a deny rule, which would have to be removed.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,17 +14,17 @@ use crate::ports::PortRange;
 use crate::rules::{Rule, RuleTarget, unmapped};
 use crate::verdict::Reason;
 
-/// See the file's header. `Display` writes lines of TOML.
+/// The rule that would allow a denied request. `Display` writes lines of TOML.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remedy {
     /// A rule for an allow list or, where there is an address, for a set.
     pub rule: Rule,
-    /// The address that this set has to open to its name.
+    /// The address that the set must open to its name.
     pub address: Option<IpAddr>,
 }
 
 impl Remedy {
-    /// The remedy for a denial for this reason, of a host that led to this address if it was resolved.
+    /// The remedy for a denial with this reason, of a host that resolved to this address, if it was resolved.
     pub fn of(reason: Reason, host: Host<'_>, port: u16, address: Option<IpAddr>) -> Option<Self> {
         if !matches!(reason, Reason::NoRule(_) | Reason::AddressForbidden(_)) || port == 0 {
             return None;

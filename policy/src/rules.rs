@@ -1,10 +1,9 @@
-//! Rules: what an operator writes to allow or deny, and how it is read.
+//! Rules: the syntax of allow and deny rules, and its parser.
 //!
-//! Promises: a rule that parses has one meaning, its `Display` is plain ASCII and parses to the same rule,
-//! and an error says what to write instead. Leaves to others: what a set holds (`builder.rs`) and what a
-//! rule opens (`decide.rs`).
+//! Guarantees: a rule that parses has one meaning, its `Display` is plain ASCII and parses to the same rule,
+//! and an error names the correct form.
 //!
-//! | written                       | holds                                                       |
+//! | rule                          | matches                                                     |
 //! |-------------------------------|-------------------------------------------------------------|
 //! | `github.com:443`              | this name on this port                                      |
 //! | `github.com:8000-8999`        | this name on these ports, both ends included                |
@@ -13,7 +12,7 @@
 //! | `192.0.2.7:22`, `[2001:db8::7]:22` | this address                                           |
 //! | `10.20.0.0/16:5432`           | this network                                                |
 //! | `2001:db8::/32`, `2001:db8::/32:22`, `[2001:db8::]/32:22`, `[2001:db8::/32]:22` | this network   |
-//! | `@corp`                       | whatever the set `corp` holds                               |
+//! | `@corp`                       | all rules of the set `corp`                                 |
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -29,7 +28,7 @@ mod name;
 
 pub use error::RuleError;
 
-/// Longest rule as written, in bytes: room for a name in any script with its ports.
+/// The longest rule text, in bytes: enough for a name in any script with its ports.
 pub const RULE_BYTES_MAX: usize = 2048;
 
 /// Longest name of a user or of a set, in bytes.
@@ -43,7 +42,7 @@ pub struct Rule {
     pub(crate) ports: PortRange,
 }
 
-/// What a rule holds, apart from its ports.
+/// What a rule matches, apart from its ports.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum RuleTarget {
     /// This name, in canonical form.
@@ -58,7 +57,7 @@ pub(crate) enum RuleTarget {
 }
 
 impl Rule {
-    /// Reads a rule.
+    /// Parses a rule.
     pub fn parse(text: &str) -> Result<Self, RuleError> {
         if text.is_empty() {
             return Err(RuleError::Empty);
@@ -88,12 +87,12 @@ impl Rule {
         Ok(Self { target, ports })
     }
 
-    /// Whether this rule holds names.
+    /// Whether this rule matches names.
     pub(crate) fn is_by_name(&self) -> bool {
         matches!(self.target, RuleTarget::Name(_) | RuleTarget::Below(_))
     }
 
-    /// The set that this rule stands for, without the `@`.
+    /// The name of the referenced set, without the `@`.
     pub fn set_reference(&self) -> Option<&str> {
         match &self.target {
             RuleTarget::Set(name) => Some(name),
@@ -126,15 +125,15 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Checks the name of a user or of a set: it stands in log lines, headers and rule texts, so it is made
-/// of letters, digits and `. _ - + @` only, and begins with none of `. - + @`.
+/// Checks the name of a user or of a set. It appears in log lines, headers and rule texts, so it consists of
+/// letters, digits and `. _ - + @` only, and begins with none of `. - + @`.
 pub(crate) fn is_label_name(name: &str) -> bool {
     name.len() <= LABEL_NAME_BYTES_MAX
         && name.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '_')
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-+@".contains(&byte))
 }
 
-/// What a part of a rule parses to: the target, and the text of the ports if there is one.
+/// The parsed target of a rule, and the text of its ports, if present.
 type Parsed<'a> = Result<(RuleTarget, Option<&'a str>), RuleError>;
 
 fn parse_set(name: &str) -> Result<Rule, RuleError> {
@@ -167,7 +166,7 @@ fn parse_network<'a>(address_text: &str, rest: &'a str) -> Parsed<'a> {
         .and_then(|length| u8::try_from(length).ok())
         .filter(|length| *length <= bits_max)
         .ok_or_else(|| RuleError::PrefixLength { text: printable(length), bits_max })?;
-    let network = IpNet::new(address, length).expect("the length was compared with the address's bits");
+    let network = IpNet::new(address, length).expect("length <= bits_max");
     if network != network.trunc() {
         let address_rule = Rule { target: RuleTarget::Network(address.into()), ports: PortRange::ANY };
         return Err(RuleError::HostBits {
@@ -213,7 +212,7 @@ fn split_port(text: &str) -> (&str, Option<&str>) {
     text.split_once(':').map_or((text, None), |(before, ports)| (before, Some(ports)))
 }
 
-/// The address, none if the text is no address at all, or why an almost-address is refused.
+/// Parses an address; `None` if the text is not like an address, or an error for one in a wrong spelling.
 fn parse_address(text: &str) -> Result<Option<IpAddr>, RuleError> {
     if text.contains('%') {
         return Err(RuleError::Zone);
@@ -228,7 +227,8 @@ fn parse_address(text: &str) -> Result<Option<IpAddr>, RuleError> {
     Ok(None)
 }
 
-/// More than one colon without brackets: an IPv6 address, one with a port, or neither. `::1:443` may be both.
+/// The error for more than one colon without brackets: an IPv6 address, one with a port, or neither.
+/// `::1:443` may be both.
 fn unbracketed(text: &str) -> RuleError {
     let whole = text.parse::<Ipv6Addr>().ok().map(|address| format!("[{address}]"));
     let split = text.rsplit_once(':').and_then(|(address, port)| {
@@ -245,7 +245,7 @@ fn unbracketed(text: &str) -> RuleError {
     }
 }
 
-/// A mapped network (`::ffff:10.0.0.0/104`) is the IPv4 network that it maps; there is one spelling.
+/// Replaces an IPv4-mapped network (`::ffff:10.0.0.0/104`) by its IPv4 network, so that it has one spelling.
 pub(crate) fn unmapped(network: IpNet) -> IpNet {
     let mapped = |network: Ipv6Net| {
         let length = network.prefix_len().checked_sub(96)?;
@@ -286,7 +286,7 @@ fn parse_digits(text: &str) -> Option<u32> {
     if is_canonical { text.parse().ok() } else { None }
 }
 
-/// A piece of the input for an error text: printable, and not too long to read.
+/// A part of the input for an error text: printable, and cut to a readable length.
 fn printable(text: &str) -> Box<str> {
     const CHARS_MAX: usize = 60;
     let mut shown = String::new();
@@ -302,6 +302,6 @@ fn printable(text: &str) -> Box<str> {
     shown.into()
 }
 
-// Every canonical rule fits the bound on rules: `*.`, a name, `:`, and two ports with a dash.
+// Every canonical rule fits into RULE_BYTES_MAX: `*.`, a name, `:`, and two ports with a dash.
 const _: () = assert!(2 + NAME_BYTES_MAX + 1 + 11 <= RULE_BYTES_MAX);
 const _: () = assert!(LABEL_BYTES_MAX < NAME_BYTES_MAX);

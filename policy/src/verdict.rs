@@ -1,23 +1,22 @@
-//! Verdicts: what a decision says, to the gateway, to the person who asked and to the bill.
+//! Verdicts: the result of a decision, for the gateway, the user and the bill.
 //!
-//! Promises: every verdict carries its reason, and the rule if one spoke; a reason has one sentence for a
-//! person and one code for logs and metrics. Leaves to others: how a verdict is reached (`decide.rs`) and
-//! which status code or reply it becomes (`gateway`).
+//! Guarantees: every verdict has its reason, and the rule if one matched. A reason has one sentence for a
+//! person and one code for logs and metrics.
 
 use std::fmt;
 
 use crate::address::AddressClass;
 
-/// What was decided about one user, host, port and, once resolved, address.
+/// The decision on one user, host, port and, once resolved, address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether the flow may go on.
+    /// Whether the flow is allowed.
     pub outcome: Outcome,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// The rule that allowed or denied; for a denial without a denying rule, the rule that came nearest.
+    /// The rule that allowed or denied; for a denial without a deny rule, the nearest allow rule.
     pub rule: Option<RuleId>,
-    /// What the flow counts as: the class of the set that allowed it, else external for a public address
+    /// The billing class: the class of the set that allowed the flow, otherwise external for a public address
     /// and internal for any other.
     pub class: BillingClass,
 }
@@ -29,16 +28,16 @@ impl Verdict {
     }
 }
 
-/// Whether a flow may go on.
+/// Whether a flow is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It may.
+    /// Allowed.
     Allow,
-    /// It may not.
+    /// Denied.
     Deny,
 }
 
-/// A rule of the policy that gave the verdict; the policy has its text.
+/// The id of a rule in the policy that made the verdict; [`crate::Policy::rule_text`] returns its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RuleId {
     pub(crate) list: u32,
@@ -46,17 +45,17 @@ pub struct RuleId {
     pub(crate) index: u32,
 }
 
-/// What a flow counts as on the bill.
+/// The class of a flow on the bill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BillingClass {
-    /// Traffic that a company pays for.
+    /// Traffic to the outside, which the company pays for.
     External,
-    /// Traffic inside a company.
+    /// Traffic inside the company.
     Internal,
 }
 
 impl BillingClass {
-    /// The class as logs, reports and queries write it.
+    /// The class in logs, reports and queries.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::External => "external",
@@ -64,7 +63,7 @@ impl BillingClass {
         }
     }
 
-    /// The class of an address for which no set names one.
+    /// The billing class of an address without a set's class.
     pub(crate) fn of_address(class: AddressClass) -> Self {
         if class == AddressClass::Public { Self::External } else { Self::Internal }
     }
@@ -76,41 +75,41 @@ impl fmt::Display for BillingClass {
     }
 }
 
-/// Why a verdict is what it is. `Display` is one sentence for the person whose flow it was.
+/// The reason of a verdict. `Display` is one sentence for the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// A rule allows it.
     Allowed,
-    /// A deny rule holds the name or the address; no allow rule can outdo it.
+    /// A deny rule matches the name or the address; no allow rule can override it.
     DeniedByRule,
-    /// No rule allows it; this kind of rule would be needed.
+    /// No rule allows it; a rule of this kind would be needed.
     NoRule(MissingRule),
-    /// An allow rule holds the name or the address, but does not open an address of this class.
+    /// An allow rule matches the name or the address, but does not open an address of this class.
     AddressForbidden(AddressClass),
     /// The gateway itself listens there.
     OwnAddress,
-    /// The name is not in canonical form, so that no rule could be trusted to see it.
+    /// The name is not in canonical form, so that a deny rule could miss it.
     MalformedName,
 }
 
-/// The rule that would have been needed.
+/// The kind of rule that would be needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MissingRule {
-    /// A rule by name, or a network rule that holds the address.
+    /// A rule by name, or a network rule that contains the address.
     NameOrNetwork,
     /// A rule by name.
     Name,
-    /// A rule by name, or the user's permission to have names resolved for network rules: there is a network
-    /// rule for the port, but it matches literal addresses only.
+    /// A rule by name, or the user's permission to resolve names for network rules: a network rule for the
+    /// port exists, but it matches literal addresses only.
     NameOrResolving,
-    /// A rule for an address or a network: the user wrote an address, for which names do not count.
+    /// A rule for an address or a network: the target is a literal address, which rules by name do not match.
     Network,
     /// A rule for this port: the host is allowed on another one.
     Port,
 }
 
 impl Reason {
-    /// The reason as logs and metrics write it, in snake case. These names do not change.
+    /// The reason in logs and metrics, in snake case. These names are stable.
     pub const fn code(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",

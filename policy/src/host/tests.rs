@@ -1,4 +1,4 @@
-//! The name table against a naive model, and the walk over suffixes.
+//! The name table against a naive model, and the iteration over suffixes.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -16,13 +16,13 @@ fn table(names: &[String]) -> NameTable {
     NameTable::build(names.iter().map(|name| name.as_str().into()).zip((0..).map(rule)).collect())
 }
 
-/// The indexes that the table gives for each suffix of a name, shortest suffix first.
+/// The rule indexes that the table returns for each suffix of a name, shortest suffix first.
 fn look_up(table: &NameTable, name: &str) -> Vec<Vec<u32>> {
     let indexes = |suffix| table.rules_at(&suffix).map(|rule| rule.index).collect();
     Suffixes::new(name).map(indexes).collect()
 }
 
-/// The same by comparing strings.
+/// The same by string comparison.
 fn look_up_naively(names: &[String], name: &str) -> Vec<Vec<u32>> {
     let labels: Vec<&str> = name.split('.').collect();
     let suffixes = (0..labels.len()).rev().map(|from| labels[from..].join("."));
@@ -53,7 +53,7 @@ fn empty_table_finds_no_rule() {
     assert_eq!(look_up(&table(&[]), "a.b"), vec![Vec::<u32>::new(); 2]);
 }
 
-/// Names that fall into the same slot with the same tag must still be told apart by their bytes.
+/// Names with the same slot and the same tag still differ by their bytes.
 #[test]
 fn equal_hashes_are_told_apart_by_bytes() {
     let names: Vec<String> = ["aa.test", "bb.test"].map(String::from).into();

@@ -1,4 +1,4 @@
-//! The range table against two oracles: a prefix trie of another make, and a walk over all networks.
+//! The range table against two oracles: a prefix trie of another crate, and a scan of all networks.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -36,7 +36,7 @@ fn table_v6(networks: &[Ipv6Net]) -> (Vec<Ipv6Net>, RangeTable<u128>) {
     (networks, table)
 }
 
-/// Looks one address up and writes the networks that hold it, narrowest first.
+/// Looks up one address and compares the networks that contain it, narrowest first.
 fn check(networks: &[&str], address: &str, expected: &str) {
     let parsed: Vec<Ipv4Net> = networks.iter().map(|net| net.parse().expect("a network")).collect();
     let (networks, table) = table_v4(&parsed);
@@ -85,7 +85,7 @@ fn adjacent_networks_stay_separate() {
     check(&networks, "10.0.2.0", "");
 }
 
-/// Addresses that are dense enough to nest: few distinct bits, in few places.
+/// Addresses that are dense enough for nested networks: few distinct bits, in few positions.
 fn dense_v4() -> impl Strategy<Value = u32> {
     prop_oneof![
         any::<u32>(),
@@ -104,7 +104,7 @@ fn dense_v6() -> impl Strategy<Value = u128> {
     ]
 }
 
-/// Compares the table with a walk over all networks and with a trie, at every border and at `$others`.
+/// Compares the table with a scan of all networks and with a trie, at every border and at `$others`.
 macro_rules! check_agreement {
     ($networks:expr, $table:expr, $others:expr, $net:ty, $address:ty) => {{
         let (networks, table): (Vec<$net>, _) = ($networks, $table);

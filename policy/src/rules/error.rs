@@ -1,5 +1,5 @@
-//! Why a text is no rule. Each text says what stands there and what to write instead; it repeats input only
-//! in printable form, so that it may go into a log or a terminal.
+//! The errors of rules. Each text names the fault and the correct form; it quotes input only in printable
+//! form, so that a log or a terminal can show it.
 
 use ipnet::IpNet;
 use thiserror::Error;
@@ -7,7 +7,7 @@ use thiserror::Error;
 use super::RULE_BYTES_MAX;
 use crate::host::{LABEL_BYTES_MAX, NAME_BYTES_MAX};
 
-/// Why a text is no rule. The mistake is always the operator's; the text names the remedy.
+/// Why a text is not a rule; always the operator's mistake. The text names the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "each variant's text is its documentation")]
 pub enum RuleError {
@@ -84,7 +84,7 @@ pub enum RuleError {
 }
 
 impl RuleError {
-    /// A character that has no place in a rule, shown in printable form.
+    /// The error for a character that is not allowed in a rule, in printable form.
     pub(crate) fn unexpected(found: char) -> Self {
         Self::Unexpected { found: format!("{found:?}").into() }
     }

@@ -1,11 +1,14 @@
-//! Names in rules.
+//! Names in rules: conversion to the canonical form.
+//!
+//! Guarantees: a canonical name is lower-case ASCII (international names are converted once, when the
+//! configuration is read), has no trailing dot, and no parser reads it as an address.
 
 use idna::uts46::{AsciiDenyList, DnsLength, Hyphens, Uts46};
 
 use super::RuleError;
 use crate::host::{LABEL_BYTES_MAX, NAME_BYTES_MAX, is_name_byte};
 
-/// Brings a name from a rule into its canonical form.
+/// Converts a name of a rule to its canonical form.
 pub(super) fn canonical_name(text: &str) -> Result<Box<str>, RuleError> {
     let ascii = to_ascii(text)?;
     if let Some(found) = ascii.chars().find(|found| !is_name_byte(*found as u8) && *found != '.') {
@@ -38,21 +41,21 @@ pub(super) fn canonical_name(text: &str) -> Result<Box<str>, RuleError> {
     Ok(ascii.into())
 }
 
-/// Non-ASCII labels become A-labels; labels that claim to be A-labels are checked to be such.
+/// Converts non-ASCII labels to A-labels, and validates `xn--` labels.
 fn to_ascii(text: &str) -> Result<String, RuleError> {
     let lower = text.to_ascii_lowercase();
     if text.is_ascii() && !lower.split('.').any(|label| label.starts_with("xn--")) {
         return Ok(lower);
     }
-    // Characters and lengths are checked afterwards, with texts of our own.
+    // Characters and lengths are checked afterwards, with error texts of our own.
     Uts46::new()
         .to_ascii(text.as_bytes(), AsciiDenyList::EMPTY, Hyphens::Allow, DnsLength::Ignore)
         .map(String::from)
         .map_err(|_| RuleError::NotInternational)
 }
 
-/// Whether some program could read this name as an IPv4 address (`127.1`, `0x7f.1`, `2130706433`): the test
-/// is that of the WHATWG URL Standard, "ends in a number".
+/// Whether some parser could read this name as an IPv4 address (`127.1`, `0x7f.1`, `2130706433`): the test of
+/// the WHATWG URL Standard, "ends in a number".
 fn ends_in_a_number(name: &str) -> bool {
     let label = name.rsplit('.').next().unwrap_or(name);
     let is_hex = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -14,7 +14,7 @@ fn classes_match_the_table() {
     });
 }
 
-/// Where an address carries two others, the later class holds: reaching further in must never look harmless.
+/// If an address embeds two others, the later class counts: the more internal one must win.
 #[test]
 fn classes_are_ordered_from_open_to_closed() {
     use AddressClass::{
@@ -25,7 +25,7 @@ fn classes_are_ordered_from_open_to_closed() {
     assert!(order.is_sorted());
 }
 
-/// Each network that `docs/policy.md` gives a class has it, at least where the network begins.
+/// Each network in the class table of `docs/policy.md` has its class, at least at its first addresses.
 #[test]
 fn policy_page_lists_the_classes() {
     let page = include_str!("../../../docs/policy.md");
@@ -33,7 +33,7 @@ fn policy_page_lists_the_classes() {
     let rows = rows.lines().skip(2).take_while(|line| line.starts_with('|'));
     let mut classes = 0;
     for row in rows {
-        // What stands between backticks is at the odd places: the class, then its networks.
+        // The odd parts of the split are the texts in backticks: the class, then its networks.
         let mut quoted = row.split('`').skip(1).step_by(2);
         let class = quoted.next().expect("a class");
         for text in quoted {

@@ -6,15 +6,15 @@
 //! own ADDRESS:PORT...
 //! user NAME allow = RULE...
 //! user NAME deny = RULE...
-//! user NAME resolves                              for networks
+//! user NAME resolves                              for network rules
 //! NAME TARGET => resolve                          the name may be resolved
 //! NAME TARGET => deny CODE RULE                   denied without resolving
 //! NAME TARGET [ADDRESS] => allow CLASS RULE       the verdict on this resolved address
 //! NAME TARGET [ADDRESS] => deny CODE RULE
 //! ```
 //!
-//! A target is `host:port`; a host that reads as an address is one. `-` stands for no rule. A line with an
-//! address whose name is denied already answers `unresolved: ` and the denial. `==` begins another policy.
+//! A target is `host:port`; a host that parses as an address is one. `-` means no rule. A line with an
+//! address whose name is denied already gives `unresolved: ` and the denial. `==` begins another policy.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -69,7 +69,7 @@ fn all_mistakes_are_reported_at_once() {
     });
 }
 
-/// Reads the lines that make a policy; on mistakes, their texts joined by ` | `.
+/// Builds a policy from its lines; on mistakes returns their texts joined by ` | `.
 fn build(lines: &[String]) -> Result<Policy, String> {
     let mut builder = Builder::new();
     let mut own: Vec<SocketAddr> = Vec::new();
@@ -110,7 +110,7 @@ fn build(lines: &[String]) -> Result<Policy, String> {
                     other => panic!("{other} is no list"),
                 }
             }
-            _ => panic!("what is {line}?"),
+            _ => panic!("unknown line: {line}"),
         }
     }
     for (name, set) in sets {

@@ -1,4 +1,4 @@
-//! Tests of the crate from outside: tables in `testdata/` and properties, in one binary.
+//! Tests through the crate's public interface: tables in `testdata/` and properties, in one binary.
 
 mod classes;
 mod decisions;

@@ -1,5 +1,5 @@
-//! Whole decisions against a slow, obvious model: it keeps rules as strings and numbers, looks at all of
-//! them each time, and shares no code with the crate.
+//! Whole decisions against a slow and simple model: it stores rules as strings and numbers, scans all of them
+//! each time, and shares no code with the crate.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::LazyLock;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngSeed};
 
-/// What a rule holds, in the model.
+/// What a rule matches, in the model.
 #[derive(Clone, Debug)]
 enum Holds {
     Name(String),
@@ -32,7 +32,7 @@ struct ModelRule {
 struct ModelSet {
     class: Option<SetClass>,
     rules: Vec<ModelRule>,
-    /// Where the set's names may lead.
+    /// The addresses to which the set's names may resolve.
     addresses: Vec<IpNet>,
 }
 
@@ -45,7 +45,7 @@ struct Configuration {
     own: Vec<SocketAddr>,
 }
 
-/// A rule of a list, with all that a verdict says about it.
+/// A rule of a list, with its text and its set's class and addresses.
 struct Candidate<'a> {
     rule: &'a ModelRule,
     class: Option<SetClass>,
@@ -87,7 +87,7 @@ impl ModelRule {
         (self.first_port..=self.last_port).contains(&port)
     }
 
-    /// How narrowly the rule holds this name, in bytes; none if it does not.
+    /// How narrowly the rule matches this name, in bytes; `None` if it does not.
     fn holds_name(&self, name: &str) -> Option<usize> {
         match &self.holds {
             Holds::Name(own) if own == name => Some(1000),
@@ -96,7 +96,7 @@ impl ModelRule {
         }
     }
 
-    /// How narrowly the rule holds this address, in bits; none if it does not.
+    /// How narrowly the rule matches this address, in bits; `None` if it does not.
     fn holds_address(&self, address: IpAddr) -> Option<usize> {
         match &self.holds {
             Holds::Network(network) if network.contains(&address) => Some(network.prefix_len().into()),
@@ -120,7 +120,7 @@ fn opens(network: &IpNet, class: &str) -> bool {
 }
 
 impl Configuration {
-    /// The user's own rules, then his sets in the order in which they are first referred to.
+    /// The user's own rules, then their sets in the order of the first reference.
     fn candidates<'a>(&'a self, list: &'a [ModelRule], label: &str) -> Vec<Candidate<'a>> {
         let candidates = |rules: &'a [ModelRule], class, addresses: &'a [IpNet], label: &str| {
             let numbered = rules.iter().enumerate().filter(|(_, rule)| !matches!(rule.holds, Holds::Set(_)));
@@ -186,7 +186,7 @@ impl Configuration {
         })
     }
 
-    /// The name's verdict, or none if the address decides.
+    /// The name's verdict, or `None` if the address decides.
     fn judge_name(&self, name: &str, port: u16) -> Option<String> {
         let deny = self.candidates(&self.deny, "user:ci/deny");
         if let Some(rule) = narrowest(&deny, |rule| rule.holds_name(name).filter(|_| rule.holds_port(port))) {
@@ -246,7 +246,7 @@ impl Configuration {
     }
 }
 
-/// The first of the candidates that hold most narrowly.
+/// The first of the candidates that match most narrowly.
 fn narrowest<'a, 'b>(
     candidates: &'b [Candidate<'a>],
     holds: impl Fn(&ModelRule) -> Option<usize>,
@@ -262,7 +262,7 @@ fn narrowest_of<'a, 'b>(
     candidates.iter().copied().find(|it| holds(it.rule) == Some(most))
 }
 
-/// Special blocks; the longest that holds an address gives its class.
+/// Special blocks; the longest block that contains an address gives its class.
 const BLOCKS: &[(&str, &str)] = &[
     ("0.0.0.0/0", "public"),
     ("0.0.0.0/8", "unspecified"),
@@ -346,7 +346,7 @@ fn severity(class: &str) -> usize {
     SEVERITY.iter().position(|known| *known == class).expect("a known class")
 }
 
-/// The IPv4 addresses that an IPv6 address carries, read octet by octet as the RFCs draw them.
+/// The IPv4 addresses that an IPv6 address embeds, read octet by octet as in the RFCs' drawings.
 fn embedded(address: IpAddr) -> Vec<Ipv4Addr> {
     let IpAddr::V6(v6) = address.to_canonical() else { return Vec::new() };
     let octets = v6.octets();
@@ -410,14 +410,14 @@ fn as_v4(address: IpAddr) -> Option<Ipv4Addr> {
     if let IpAddr::V4(address) = address { Some(address) } else { None }
 }
 
-/// Whether no address of a network is public: classes change at borders only, so it is enough to look there.
+/// Whether no address of a network is public. Classes change at borders only, so only these are checked.
 fn is_non_public(network: &IpNet) -> bool {
     let ends = [network.network(), network.broadcast()];
     let inside = BORDERS.iter().copied().filter(|border| network.contains(border));
     inside.chain(ends).chain(teredo_corner(network)).all(|address| model_class(address) != "public")
 }
 
-/// For a piece of Teredo space: a public server with a public client, as far as the piece has them.
+/// For a part of Teredo space: an address with a public server and a public client, if the part contains it.
 fn teredo_corner(network: &IpNet) -> Option<IpAddr> {
     let IpNet::V6(net) = network else { return None };
     let mask = net.netmask().to_bits();
@@ -434,7 +434,7 @@ fn port() -> impl Strategy<Value = u16> {
     select(&[80_u16, 81, 443, 65535][..])
 }
 
-/// Addresses on borders, addresses that carry others, and any address.
+/// Addresses on borders, addresses that embed others, and any address.
 fn address() -> impl Strategy<Value = IpAddr> {
     prop_oneof![
         4 => any::<prop::sample::Index>().prop_map(|index| *index.get(&BORDERS)),
@@ -467,8 +467,8 @@ const NEAR: &[&str] = &[
     "::",
 ];
 
-/// Any network around such an address. The local NAT64 space is entered as a whole or by pieces of one /96
-/// that share every reading, where the crate's answer is exact.
+/// Any network around such an address. Of the local NAT64 space only the whole and single addresses are
+/// drawn, for which the crate's result is exact.
 fn network() -> impl Strategy<Value = IpNet> {
     (address(), 0_u8..=128, any::<bool>()).prop_map(|(address, length, is_long)| {
         let address = address.to_canonical();
@@ -497,7 +497,7 @@ fn configuration() -> impl Strategy<Value = Configuration> {
     let listener = (select(&["127.0.0.1", "0.0.0.0", "::", "::1", "10.0.0.1"][..]), port())
         .prop_map(|(address, port)| SocketAddr::new(address.parse().expect("an address"), port));
     let set = (class, vec(rule(0), 0..6), vec(network(), 0..4)).prop_map(|(class, rules, mut addresses)| {
-        // The builder refuses what opens nothing.
+        // The builder refuses a set that has addresses and no name, and networks with public addresses.
         let has_name = |rule: &ModelRule| !matches!(rule.holds, Holds::Network(_));
         addresses.retain(|network| rules.iter().any(has_name) && is_non_public(network));
         ModelSet { class, rules, addresses }
@@ -507,7 +507,7 @@ fn configuration() -> impl Strategy<Value = Configuration> {
     let lists = (vec(rule(1), 0..8), vec(rule(1), 0..3), any::<bool>());
     (sets, lists, own, any::<prop::sample::Index>()).prop_map(
         |(sets, (mut allow, mut deny, resolve_for_networks), own, shift)| {
-            // References were drawn for one set; spread them over all.
+            // The strategy draws references to one set only; spread them over all sets.
             for (number, rule) in allow.iter_mut().chain(&mut deny).enumerate() {
                 if let Holds::Set(set) = &mut rule.holds {
                     *set = (number + shift.index(sets.len())) % sets.len();
@@ -518,7 +518,7 @@ fn configuration() -> impl Strategy<Value = Configuration> {
     )
 }
 
-/// What is asked: names of the alphabet, and addresses inside the networks of the world or anywhere.
+/// An address to test: inside a network of the configuration, or `other`.
 fn choose_address(
     configuration: &Configuration,
     index: prop::sample::Index,
@@ -584,7 +584,7 @@ proptest! {
             prop_assert_eq!(matches!(judged, NameVerdict::Denied(_)), expected.starts_with("deny"));
             prop_assert_eq!(got, expected, "{} port {}", address, port);
 
-            // What was said of one address and port holds for no other.
+            // The verdict on a literal address and port applies to no other.
             if !matches!(judged, NameVerdict::Denied(_)) {
                 for (address, port) in [(other, port), (address, port ^ 1)] {
                     let got = show(&policy, &policy.judge_address(user, &judged, address, port));
@@ -599,7 +599,7 @@ proptest! {
 proptest! {
     #![proptest_config(config(4000, 23))]
 
-    /// What a denial says would help does help, and opens nothing else.
+    /// The remedy of a denial allows the request, and opens nothing else.
     #[test]
     fn remedy_allows_only_what_was_denied(
         configuration in configuration(),
@@ -616,7 +616,7 @@ proptest! {
             policy.judge_address(user, &policy.judge_name(user, host, port), address, port)
         };
         let denied = verdict(&policy, host, address, port);
-        // As after a lookup, whether or not there was one.
+        // The address is passed as after a lookup, also for a name that is not resolved.
         let Some(remedy) = Remedy::of(denied.reason, host, port, Some(address)) else {
             let class = policy.address_class(address, port);
             let is_closed = ["multicast", "unspecified", "ours"].contains(&class.as_str());
@@ -624,18 +624,18 @@ proptest! {
             prop_assert!(is_closed || is_decided, "{:?} has no remedy", denied);
             return Ok(());
         };
-        let policy_with_remedy = configuration.build_with(Some(&remedy));
-        let verdict_now = verdict(&policy_with_remedy, host, address, port);
-        // A name that was not resolved may yet lead to an address that is denied.
+        let remedied = configuration.build_with(Some(&remedy));
+        let verdict_now = verdict(&remedied, host, address, port);
+        // A name that was denied before resolving may still resolve to a denied address.
         let is_closed = ["denied_by_rule", "own_address"].contains(&verdict_now.reason.code());
         prop_assert!(verdict_now.is_allowed() || is_closed, "{} gives {:?}", remedy, verdict_now);
         if other_name != name && !is_literal {
             let [before, after] =
-                [&policy, &policy_with_remedy].map(|policy| verdict(policy, Host::Name(&other_name), address, port));
+                [&policy, &remedied].map(|policy| verdict(policy, Host::Name(&other_name), address, port));
             prop_assert_eq!(before.is_allowed(), after.is_allowed(), "{} opens {}", remedy, other_name);
         }
         let other_port = port ^ 2;
-        let [before, after] = [&policy, &policy_with_remedy].map(|policy| verdict(policy, host, address, other_port));
+        let [before, after] = [&policy, &remedied].map(|policy| verdict(policy, host, address, other_port));
         prop_assert_eq!(before.is_allowed(), after.is_allowed(), "{} opens port {}", remedy, other_port);
     }
 }
@@ -648,7 +648,7 @@ proptest! {
         prop_assert_eq!(classify(address).as_str(), model_class(address), "{}", address);
     }
 
-    /// One network, one address in it: the sharpest question about what a network opens.
+    /// One network and the addresses in it: the strictest test of what a network opens.
     #[test]
     fn network_openings_agree_with_the_model(
         network in network(),
@@ -670,7 +670,8 @@ proptest! {
         for address in borders.chain([inside, network.network(), network.broadcast()]) {
             let judged = policy.judge_name(user, Host::Address(address), 443);
             let got = show(&policy, &policy.judge_address(user, &judged, address, 443));
-            prop_assert_eq!(got, configuration.judge_address(None, address, 443), "{} in {}", address, network);
+            let expected = configuration.judge_address(None, address, 443);
+            prop_assert_eq!(got, expected, "{} in {}", address, network);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What people and programs read: every reason's code and sentence, as a table.
+//! The code and the sentence of every reason, as a table.
 
 use policy::{AddressClass, MissingRule, Reason};
 

@@ -1,4 +1,4 @@
-//! Reading rules: a table of texts with what they mean or what the error says, and properties.
+//! Parsing rules: tables of texts with their canonical forms or errors, and properties.
 
 use policy::Rule;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::test_runner::{Config, RngSeed};
 
 use crate::table;
 
-/// Reads one rule and writes its canonical form, or `error: ` and the text.
+/// Parses one rule and returns its canonical form, or `error: ` and the text.
 fn read(text: &str) -> String {
     match Rule::parse(text) {
         Ok(rule) => rule.to_string(),
@@ -38,7 +38,7 @@ fn bad_port_errors_name_the_remedy() {
     check("rules-bad-ports.txt");
 }
 
-/// The bounds themselves are too long for a table.
+/// Texts at the length limits are too long for a table.
 #[test]
 fn rule_lengths_are_bounded() {
     let label = "a".repeat(63);
@@ -72,7 +72,7 @@ proptest! {
         let _ = Rule::parse(&text);
     }
 
-    /// Texts made of the grammar's own pieces come much nearer to the parser's corners.
+    /// Texts made of the grammar's own pieces reach the parser's corner cases much more often.
     #[test]
     fn near_rules_never_panic_and_rules_round_trip(
         pieces in prop::collection::vec(prop::sample::select(PIECES), 0..8),

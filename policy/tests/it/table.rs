@@ -1,11 +1,11 @@
-//! The harness of all table tests: files of `input => expected`, compared as a whole, so that a failure
-//! shows every line that differs as it would have to be written.
+//! The harness of all table tests: files of `input => expected`. A failure shows every differing line in its
+//! correct form.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Runs every case of a file in `testdata/`. `#` begins a comment line; lines without ` => ` are context and
-/// are handed over with the cases that follow them, a line that begins with `==` clears the context.
+/// Runs every case of a file in `testdata/`. `#` begins a comment line. Lines without ` => ` are context,
+/// which is passed with the cases that follow; a line that begins with `==` clears the context.
 pub(crate) fn check(file: &str, run: impl Fn(&str, &[String]) -> String) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(file);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -35,7 +35,7 @@ pub(crate) fn check(file: &str, run: impl Fn(&str, &[String]) -> String) {
     assert!(failures.is_empty(), "\n{failures}");
 }
 
-/// Turns `\0`, `\t`, `\n`, `\s` (a space), `\\` and `\u{..}` into their characters; `\e` is nothing at all.
+/// Replaces `\0`, `\t`, `\n`, `\s` (a space), `\\` and `\u{..}` by their characters; `\e` is the empty text.
 pub(crate) fn unescape(text: &str) -> String {
     let mut characters = text.chars();
     let mut unescaped = String::new();
