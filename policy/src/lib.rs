@@ -33,8 +33,8 @@
 //!    So `0.0.0.0/0` and `::/0` open public addresses only, `10.0.0.0/8` opens private ones, `127.0.0.1:5432`
 //!    opens one loopback port, `169.254.0.0/16` opens no metadata service. A rule for an address is a network
 //!    rule. An IPv6 network contains IPv6 addresses only, an IPv4 network IPv4 ones.
-//! 6. **Only a name that a rule allows is resolved**, because the DNS query itself sends the name out. Where a
-//!    rule allows the name and does not admit a resolved address, a network rule may. For all other names a
+//! 6. **Only a name that a rule allows is resolved**, because the DNS query itself sends the name out. Where
+//!    a rule allows the name and does not admit a resolved address, a network rule may. For all other names a
 //!    network rule matches literal addresses only, unless the user may resolve names for network rules
 //!    ([`UserRules::resolve_for_networks`]): then any name is resolved on the ports of network rules.
 //! 7. **The narrowest rule is reported and billed**: a rule by name before a network rule, the longest name,

@@ -216,9 +216,7 @@ pub enum TargetError {
     #[error("the port must be a number from 1 to 65535 without sign, spaces or leading zeros")]
     PortInvalid,
     /// `user@host:port`.
-    #[error(
-        "the destination contains '@': write host:port only, and set credentials in the client's proxy settings"
-    )]
+    #[error("the destination contains '@': write host:port only, and set credentials as those of the proxy")]
     UserForbidden,
     /// `https://host/` instead of an authority.
     #[error("the destination must be host:port, not a URL or a path")]

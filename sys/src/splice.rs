@@ -45,7 +45,7 @@ impl Pipe {
     /// `WouldBlock` when the source has no bytes or the pipe is full; the stream's own errors.
     pub fn fill_from(&mut self, source: impl AsFd, bytes_max: usize) -> io::Result<usize> {
         let moved = retry(|| splice(&source, None, &self.writer, None, bytes_max, MOVE))?;
-        self.held += u32::try_from(moved).expect("no more is moved than was asked for");
+        self.held += u32::try_from(moved).expect("splice moves at most the requested bytes");
         Ok(moved)
     }
 
@@ -57,7 +57,7 @@ impl Pipe {
     pub(crate) fn drain_to(&mut self, sink: impl AsFd) -> io::Result<usize> {
         let held = self.held as usize;
         let moved = retry(|| splice(&self.reader, None, &sink, None, held, MOVE))?;
-        self.held -= u32::try_from(moved).expect("no more is moved than was asked for");
+        self.held -= u32::try_from(moved).expect("splice moves at most the requested bytes");
         Ok(moved)
     }
 

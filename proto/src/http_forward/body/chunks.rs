@@ -32,7 +32,7 @@ pub(super) struct Chunks {
     /// Trailer lines as received, with the empty line at their end. <= TRAILER_BYTES_MAX
     trailer: Vec<u8>,
     /// Whether frames are removed too.
-    unwrap: bool,
+    dechunk: bool,
     /// Whether trailers are removed.
     drops_trailers: bool,
 }
@@ -55,9 +55,9 @@ enum State {
 }
 
 impl Chunks {
-    pub(super) fn new(unwrap: bool) -> Self {
+    pub(super) fn new(dechunk: bool) -> Self {
         let (state, trailer) = (State::Size(0), Vec::new());
-        Self { state, size: 0, extension_bytes: 0, trailer, unwrap, drops_trailers: false }
+        Self { state, size: 0, extension_bytes: 0, trailer, dechunk, drops_trailers: false }
     }
 
     pub(super) fn drop_trailers(&mut self) {
@@ -70,7 +70,7 @@ impl Chunks {
 
     pub(super) fn take_tail(&mut self) -> Vec<u8> {
         let tail = if self.is_complete() { std::mem::take(&mut self.trailer) } else { Vec::new() };
-        if self.unwrap { Vec::new() } else { tail }
+        if self.dechunk { Vec::new() } else { tail }
     }
 
     pub(super) fn take(&mut self, bytes: &mut [u8]) -> Result<Consumed, BodyError> {
@@ -87,7 +87,7 @@ impl Chunks {
                 continue;
             }
             let is_forwarded = self.step(bytes[progress.taken])?;
-            if is_forwarded && !self.unwrap {
+            if is_forwarded && !self.dechunk {
                 forward(bytes, &mut progress, 1);
             } else {
                 progress.taken += 1;
