@@ -3,7 +3,7 @@
 //! Guarantees: with the feature `crash` and after `open`, each stream socket has an entry of its own in a
 //! shared file mapping, never reused. The entry states before each send call how many bytes may be sent by
 //! its end, and right after it how many are. Pages of a shared mapping belong to the kernel, so SIGKILL
-//! loses none of them. Without the feature an [`Entry`] has no size and does nothing.
+//! loses none of them. Without the feature an `Entry` has no size and does nothing.
 //!
 //! Not handled here: the bill of these bytes; the kill test compares it with the audit.
 //!
