@@ -40,7 +40,7 @@ fn bad_port_errors_name_the_remedy() {
 
 /// Texts at the length limits are too long for a table.
 #[test]
-fn rule_lengths_are_bounded() {
+fn lengths_are_bounded() {
     let label = "a".repeat(63);
     assert_eq!(read(&format!("{label}.com")), format!("{label}.com"));
     assert!(read(&format!("{label}a.com")).starts_with("error: a part of a name has 64 bytes; at most 63"));

@@ -412,7 +412,7 @@ proptest! {
 
 /// The properties above would also hold for a parser that refuses everything.
 #[test]
-fn generator_yields_valid_and_refused_bodies() {
+fn generator_reaches_both_outcomes() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::new(seeded(1));

@@ -525,7 +525,7 @@ fn own_options_response() {
 }
 
 #[test]
-fn hop_by_hop_request_headers_are_removed() {
+fn hop_by_hop_headers_are_removed() {
     for line in [
         "Connection: close",
         "Connection: keep-alive",

@@ -366,7 +366,7 @@ fn status_407_of_a_destination_is_refused() {
 }
 
 #[test]
-fn hop_by_hop_response_headers_are_removed() {
+fn hop_by_hop_headers_are_removed() {
     let length = "Content-Length: 5\r\n";
     for line in [
         "Connection: keep-alive",

@@ -145,7 +145,7 @@ proptest! {
 
 /// The property above would also hold for a parser that refuses everything.
 #[test]
-fn generator_yields_accepted_and_refused_heads() {
+fn generator_reaches_both_outcomes() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::new(seeded(1));
