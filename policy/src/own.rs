@@ -79,9 +79,9 @@ mod tests {
         let listeners = ["0.0.0.0:3128", "[::]:9128", "192.0.2.1:1080"].map(|text| text.parse().unwrap());
         let own = OwnAddresses::new(&listeners);
         let check = |address: &str, port, expected: &[&str]| {
-            let heard: Vec<IpAddr> = own.heard_if_local(address.parse().unwrap(), port).collect();
+            let reached: Vec<IpAddr> = own.heard_if_local(address.parse().unwrap(), port).collect();
             let expected: Vec<IpAddr> = expected.iter().map(|text| text.parse().unwrap()).collect();
-            assert_eq!(heard, expected, "{address} {port}");
+            assert_eq!(reached, expected, "{address} {port}");
         };
         check("198.51.100.7", 3128, &["198.51.100.7"]);
         check("198.51.100.7", 9128, &["198.51.100.7"]);

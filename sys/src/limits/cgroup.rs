@@ -83,9 +83,9 @@ impl Membership<'_> {
     /// The limit of the group with the least headroom for further tasks.
     pub fn tasks(&self) -> TightestBound {
         self.tightest(Controller::Pids, |root, group| {
-            let place = group.directory.join("pids.max");
-            let Some(bound) = read_bound(root, &place)? else { return Ok(None) };
-            Ok(Some((bound, root.number(group.directory.join("pids.current"))?, place)))
+            let file = group.directory.join("pids.max");
+            let Some(bound) = read_bound(root, &file)? else { return Ok(None) };
+            Ok(Some((bound, root.number(group.directory.join("pids.current"))?, file)))
         })
     }
 
@@ -97,12 +97,12 @@ impl Membership<'_> {
                 true => ("memory.max", "memory.current", "inactive_file "),
                 false => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "),
             };
-            let place = group.directory.join(bound_file);
-            let Some(bound) = read_bound(root, &place)? else { return Ok(None) };
+            let file = group.directory.join(bound_file);
+            let Some(bound) = read_bound(root, &file)? else { return Ok(None) };
             let used = root.number(group.directory.join(used_file))?;
             let stat = root.text(group.directory.join("memory.stat")).unwrap_or_default();
             let droppable = stat.lines().find_map(|line| number(line.strip_prefix(cache)?.trim()));
-            Ok(Some((bound, used.saturating_sub(droppable.unwrap_or(0)), place)))
+            Ok(Some((bound, used.saturating_sub(droppable.unwrap_or(0)), file)))
         })
     }
 
@@ -138,10 +138,10 @@ impl Membership<'_> {
     pub fn cpu_quota(&self) -> io::Result<Option<Quota>> {
         let mut tightest: Option<Quota> = None;
         for group in self.groups(Controller::Cpu)? {
-            let place = group.directory.join(if group.is_unified { "cpu.max" } else { "cpu.cfs_quota_us" });
-            let Some(cpus) = read_quota(self.root, &group, &place)? else { continue };
+            let file = group.directory.join(if group.is_unified { "cpu.max" } else { "cpu.cfs_quota_us" });
+            let Some(cpus) = read_quota(self.root, &group, &file)? else { continue };
             if tightest.as_ref().is_none_or(|best| cpus < best.cpus) {
-                tightest = Some(Quota { cpus, place });
+                tightest = Some(Quota { cpus, place: file });
             }
         }
         Ok(tightest)
@@ -263,8 +263,8 @@ pub struct Quota {
 }
 
 /// Version 2 has `quota period` in one file, version 1 in two; `max` or -1 is without quota.
-fn read_quota(root: &ProcRoot, group: &Group, place: &Path) -> io::Result<Option<f64>> {
-    let text = match root.text(place) {
+fn read_quota(root: &ProcRoot, group: &Group, file: &Path) -> io::Result<Option<f64>> {
+    let text = match root.text(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
     };
@@ -279,7 +279,7 @@ fn read_quota(root: &ProcRoot, group: &Group, place: &Path) -> io::Result<Option
     };
     match (quota, period) {
         (Some(quota), Some(period)) if period > 0 => Ok(Some(quota as f64 / period as f64)),
-        _ => Err(malformed(place, &text)),
+        _ => Err(malformed(file, &text)),
     }
 }
 

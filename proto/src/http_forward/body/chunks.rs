@@ -69,8 +69,8 @@ impl Chunks {
     }
 
     pub(super) fn take_tail(&mut self) -> Vec<u8> {
-        let tail = if self.is_complete() { std::mem::take(&mut self.trailer) } else { Vec::new() };
-        if self.dechunk { Vec::new() } else { tail }
+        let trailers = if self.is_complete() { std::mem::take(&mut self.trailer) } else { Vec::new() };
+        if self.dechunk { Vec::new() } else { trailers }
     }
 
     pub(super) fn take(&mut self, bytes: &mut [u8]) -> Result<Consumed, BodyError> {

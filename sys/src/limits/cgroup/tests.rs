@@ -59,8 +59,8 @@ fn group_with_least_headroom_wins() {
     machine.write(&format!("{PIDS}/a/b/pids.max"), "max\n");
     machine.write(&format!("{PIDS}/a/pids.max"), "100\n");
     machine.write(&format!("{PIDS}/a/pids.current"), "60\n");
-    let place = |path: &str| PathBuf::from(format!("/{path}"));
-    let bound = Some((100, 60, place(&format!("{PIDS}/a/pids.max"))));
+    let absolute = |path: &str| PathBuf::from(format!("/{path}"));
+    let bound = Some((100, 60, absolute(&format!("{PIDS}/a/pids.max"))));
     assert_eq!(Membership::of(&machine.root()).tasks(), TightestBound { bound, trouble: None });
     machine.write(&format!("{PIDS}/a/b/pids.max"), "50\n");
     machine.write(&format!("{PIDS}/a/b/pids.current"), "5\n");
@@ -75,9 +75,9 @@ fn inactive_file_cache_is_not_used_memory() {
     machine.write(&format!("{UNIFIED}/u/memory.max"), "1000\n");
     machine.write(&format!("{UNIFIED}/u/memory.current"), "900\n");
     machine.write(&format!("{UNIFIED}/u/memory.stat"), "anon 3\ninactive_file 300\nactive_file 9\n");
-    let (bound, used, place) = Membership::of(&machine.root()).memory().bound.unwrap();
+    let (bound, used, file) = Membership::of(&machine.root()).memory().bound.unwrap();
     assert_eq!((bound, used), (1000, 600));
-    assert_eq!(place, PathBuf::from("/sys/fs/cgroup/unified/u/memory.max"));
+    assert_eq!(file, PathBuf::from("/sys/fs/cgroup/unified/u/memory.max"));
     // Version 1 writes "without limit" as the greatest number of whole pages.
     machine.write("proc/self/cgroup", "4:memory:/a\n0::/\n");
     machine.write("proc/self/mountinfo", "1 2 0:3 / /sys/m rw - cgroup cgroup rw,memory\n");
