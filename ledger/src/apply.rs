@@ -37,8 +37,8 @@ pub(crate) struct Applier<S: Storage, K> {
     /// A frame that was read and belongs to the next run.
     next: Option<(u32, Vec<Entry>)>,
     /// Entries applied since the last complete checkpoint.
-    unchecked: u64,
-    checked_at: Nanos,
+    uncheckpointed: u64,
+    checkpointed_at: Nanos,
     retry_pause: Duration,
 }
 
@@ -71,8 +71,8 @@ impl<S: Storage, K: Sink> Applier<S, K> {
             epoch: 0,
             first_lsn,
             next: None,
-            unchecked: 1,
-            checked_at: clock::monotonic(),
+            uncheckpointed: 1,
+            checkpointed_at: clock::monotonic(),
             retry_pause: RETRY_PAUSE_MIN,
         }
     }
@@ -81,12 +81,12 @@ impl<S: Storage, K: Sink> Applier<S, K> {
     pub(crate) fn run(mut self) -> Result<(), String> {
         self.shared.applier.bind_current_thread();
         while !self.shared.has_reached(Stage::Applying) {
-            match self.turn() {
-                Ok(0) if self.unchecked == 0 => self.sleep(),
+            match self.pass() {
+                Ok(0) if self.uncheckpointed == 0 => self.sleep(),
                 // A full batch: there is more.
                 Ok(BATCH_ENTRIES_MAX..) => {}
                 Ok(_) => self.shared.applier.pause(APPLY_PAUSE),
-                Err(error) if error.is_final() => return self.give_up(&error),
+                Err(error) if error.is_final() => return self.stop_applying(&error),
                 Err(_) => {
                     let pause = self.longer_pause();
                     self.shared.applier.pause(pause);
@@ -97,14 +97,14 @@ impl<S: Storage, K: Sink> Applier<S, K> {
     }
 
     /// Applies what has become durable; returns the number of entries.
-    fn turn(&mut self) -> Result<usize, ApplyError> {
+    fn pass(&mut self) -> Result<usize, ApplyError> {
         let outcome = self.collect().and_then(|()| self.apply());
         let outcome = outcome.and_then(|applied| self.checkpoint_if_due().map(|()| applied));
-        self.tell(&outcome);
+        self.report(&outcome);
         outcome
     }
 
-    fn tell(&mut self, outcome: &Result<usize, ApplyError>) {
+    fn report(&mut self, outcome: &Result<usize, ApplyError>) {
         match outcome {
             Ok(_) => {
                 self.retry_pause = RETRY_PAUSE_MIN;
@@ -118,7 +118,7 @@ impl<S: Storage, K: Sink> Applier<S, K> {
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn step(&mut self) -> Result<(), String> {
         let outcome = self.collect().and_then(|()| self.apply());
-        self.tell(&outcome);
+        self.report(&outcome);
         outcome.map(drop).map_err(|error| error.to_string())
     }
 
@@ -162,24 +162,24 @@ impl<S: Storage, K: Sink> Applier<S, K> {
         let flows = self.batch.iter().filter(|entry| matches!(entry, Entry::Final(_))).count();
         self.batch.clear();
         self.first_lsn += count as u64;
-        self.unchecked += count as u64;
+        self.uncheckpointed += count as u64;
         self.shared.applied(self.first_lsn - 1, flows as u64);
         Ok(count)
     }
 
     fn checkpoint_if_due(&mut self) -> Result<(), ApplyError> {
         let now = clock::monotonic();
-        let due = self.unchecked >= CHECKPOINT_ENTRIES_MAX
-            || (self.unchecked > 0 && now.since(self.checked_at) >= CHECKPOINT_PAUSE_MAX);
+        let due = self.uncheckpointed >= CHECKPOINT_ENTRIES_MAX
+            || (self.uncheckpointed > 0 && now.since(self.checkpointed_at) >= CHECKPOINT_PAUSE_MAX);
         if due { self.checkpoint() } else { Ok(()) }
     }
 
     fn checkpoint(&mut self) -> Result<(), ApplyError> {
         let stable = self.sink.checkpoint()?;
         self.journal.release(stable);
-        self.checked_at = clock::monotonic();
+        self.checkpointed_at = clock::monotonic();
         // Kept from zero while a reader is in the way, so that the next second tries again.
-        self.unchecked = u64::from(stable + 1 < self.first_lsn);
+        self.uncheckpointed = u64::from(stable + 1 < self.first_lsn);
         Ok(())
     }
 
@@ -189,13 +189,13 @@ impl<S: Storage, K: Sink> Applier<S, K> {
                 return ParkDecision::None;
             }
             if self.journal.appended() < self.first_lsn {
-                self.shared.rests();
+                self.shared.note_idle();
             }
             ParkDecision::UntilWoken
         });
         if has_slept {
             // The first entry after a rest waits for its checkpoint as long as every other.
-            self.checked_at = clock::monotonic();
+            self.checkpointed_at = clock::monotonic();
         }
     }
 
@@ -219,12 +219,12 @@ impl<S: Storage, K: Sink> Applier<S, K> {
     }
 
     fn finish_once(&mut self) -> Result<(), ApplyError> {
-        while !self.shared.has_reached(Stage::Leaving) && self.turn()? > 0 {}
+        while !self.shared.has_reached(Stage::Aborting) && self.pass()? > 0 {}
         Ok(self.sink.seal()?)
     }
 
     /// The sink must not be touched again: entries stay in the journal.
-    fn give_up(self, error: &ApplyError) -> Result<(), String> {
+    fn stop_applying(self, error: &ApplyError) -> Result<(), String> {
         self.shared.sink_failed(&error.to_string());
         while !self.shared.has_reached(Stage::Applying) {
             self.shared.applier.sleep(|| match self.shared.has_reached(Stage::Applying) {

@@ -35,7 +35,7 @@ use crate::storage::Storage;
 pub(crate) struct Committer<S: Storage> {
     journal: Writer<S>,
     table: LiveTable,
-    outlets: Vec<FlowDrain>,
+    drains: Vec<FlowDrain>,
     durability: Durability,
     shared: Arc<Shared>,
     /// Slots whose flows are in frames that are not written, or with `Sync` not durable: outlet, slot,
@@ -43,7 +43,7 @@ pub(crate) struct Committer<S: Storage> {
     taken: Vec<(usize, u32, u64)>,
     sweeps: Vec<Sweep>,
     /// The outlet to empty first: each turn another, so that none starves when frames are full.
-    turn_of: usize,
+    first_drain: usize,
     /// Whether the journal says by a frame of its own that all of it is durable.
     is_marked: bool,
     /// Whether the journal was told that the run ended.
@@ -66,7 +66,7 @@ pub(crate) struct Unfinished {
     /// Flows that have ended, and stand in the live table alone.
     pub(crate) flows: u64,
     /// Flows that have ended, for which the table has no room: they were written, and no sync succeeded.
-    pub(crate) unplaced: u64,
+    pub(crate) without_slot: u64,
     pub(crate) cause: String,
 }
 
@@ -78,27 +78,27 @@ pub(crate) struct PassOutcome {
     /// Whether so much waits that the next turn should come at once.
     pub(crate) is_full: bool,
     /// Whether nothing was taken, because the disk is too far behind.
-    pub(crate) is_held: bool,
+    pub(crate) is_throttled: bool,
 }
 
 impl<S: Storage> Committer<S> {
     pub(crate) fn new(
         journal: Writer<S>,
         table: LiveTable,
-        outlets: Vec<FlowDrain>,
+        drains: Vec<FlowDrain>,
         durability: Durability,
         shared: Arc<Shared>,
     ) -> Self {
-        let sweeps = outlets.iter().map(|_| Sweep::new()).collect();
+        let sweeps = drains.iter().map(|_| Sweep::new()).collect();
         Self {
             journal,
             table,
-            outlets,
+            drains,
             durability,
             shared,
             taken: Vec::new(),
             sweeps,
-            turn_of: 0,
+            first_drain: 0,
             is_marked: true,
             is_ended: false,
         }
@@ -116,9 +116,9 @@ impl<S: Storage> Committer<S> {
         let mut retry_pause = RETRY_PAUSE_MIN;
         while !self.shared.has_reached(Stage::Committing) {
             match self.step(clock::monotonic()) {
-                Ok(turn) => {
+                Ok(pass) => {
                     retry_pause = RETRY_PAUSE_MIN;
-                    self.rest(turn);
+                    self.pause_after(pass);
                 }
                 Err(_) => {
                     self.shared.committer.pause(retry_pause);
@@ -126,7 +126,7 @@ impl<S: Storage> Committer<S> {
                 }
             }
         }
-        self.finish_patiently()
+        self.finish_with_retries()
     }
 
     /// A turn, and what it came to told.
@@ -134,21 +134,21 @@ impl<S: Storage> Committer<S> {
     /// # Errors
     /// As [`Committer::turn`].
     pub(crate) fn step(&mut self, now: Nanos) -> Result<PassOutcome, JournalError> {
-        let outcome = self.turn(now);
+        let outcome = self.pass(now);
         match &outcome {
-            Ok(turn) => self.tell(*turn, now),
+            Ok(pass) => self.publish(*pass, now),
             Err(error) => self.shared.journal_failed(&error.to_string()),
         }
         outcome
     }
 
     /// Tells how far it has come those who watch, and those who have to go on from there.
-    fn tell(&self, turn: PassOutcome, began: Nanos) {
+    fn publish(&self, pass: PassOutcome, began: Nanos) {
         let journal = self.journal.shared();
         self.shared.journal_works();
         self.shared.journaled(journal.appended(), journal.durable(), self.waiting());
-        if turn.entries > 0 {
-            self.shared.stirs();
+        if pass.entries > 0 {
+            self.shared.note_active();
             self.shared.mark(journal.appended(), began);
         }
         self.shared.flusher.wake();
@@ -158,10 +158,10 @@ impl<S: Storage> Committer<S> {
     }
 
     /// Pauses as long as nobody needs it.
-    fn rest(&mut self, turn: PassOutcome) {
-        match (turn.entries, self.durability) {
-            _ if turn.is_full => {}
-            _ if turn.is_held => self.shared.committer.pause(HELD_PAUSE),
+    fn pause_after(&mut self, pass: PassOutcome) {
+        match (pass.entries, self.durability) {
+            _ if pass.is_full => {}
+            _ if pass.is_throttled => self.shared.committer.pause(THROTTLE_PAUSE),
             (1.., Durability::Delayed) => self.shared.committer.pause(COMMIT_PAUSE),
             // The sync was the pause, in which others gathered.
             (1.., Durability::Sync) => {}
@@ -177,7 +177,7 @@ impl<S: Storage> Committer<S> {
         });
     }
 
-    fn finish_patiently(mut self) -> Result<LiveTable, Unfinished> {
+    fn finish_with_retries(mut self) -> Result<LiveTable, Unfinished> {
         let mut pause = RETRY_PAUSE_MIN;
         for attempt in 1.. {
             match self.finish() {
@@ -185,19 +185,19 @@ impl<S: Storage> Committer<S> {
                 Err(error) if attempt == CLOSE_ATTEMPTS_MAX => {
                     let cause = error.to_string();
                     self.shared.journal_failed(&cause);
-                    return Err(self.put_back(cause));
+                    return Err(self.restore_to_table(cause));
                 }
                 Err(_) => thread::sleep(pause),
             }
             pause = (pause * 2).min(RETRY_PAUSE_MAX);
         }
-        self.tell(PassOutcome::default(), clock::monotonic());
+        self.publish(PassOutcome::default(), clock::monotonic());
         Ok(self.table)
     }
 
     /// Has the live table hold again what was taken from it and is not durable: a disk that failed its
     /// syncs may lose it when it is unmounted, and the table outlives the process. What that came to.
-    pub(crate) fn put_back(&mut self, cause: String) -> Unfinished {
+    pub(crate) fn restore_to_table(&mut self, cause: String) -> Unfinished {
         let mut closing = HashSet::new();
         let mut free = Vec::new();
         for region in self.table.regions() {
@@ -209,35 +209,35 @@ impl<S: Storage> Committer<S> {
                 }
             }
         }
-        let (mut flows, mut unplaced) = (closing.len() as u64, 0);
+        let (mut flows, mut without_slot) = (closing.len() as u64, 0);
         for record in self.journal.undurable_finals() {
             if closing.contains(&record.identity().id()) {
                 continue;
             }
             match free.pop() {
-                Some((region, slot)) => region.slot(slot).hold(&record),
-                None => unplaced += 1,
+                Some((region, slot)) => region.slot(slot).store_closed(&record),
+                None => without_slot += 1,
             }
             flows += 1;
         }
         // The table answers for these entries: the journal may end before them.
         self.table.note_appended(0);
-        Unfinished { flows: flows - unplaced, unplaced, cause }
+        Unfinished { flows: flows - without_slot, without_slot, cause }
     }
 
     /// Takes what waits and journals it.
     ///
     /// # Errors
     /// The journal's: what was taken is kept, and the next turn tries again.
-    pub(crate) fn turn(&mut self, now: Nanos) -> Result<PassOutcome, JournalError> {
-        self.table.beat(clock::steady_wall());
+    pub(crate) fn pass(&mut self, now: Nanos) -> Result<PassOutcome, JournalError> {
+        self.table.note_alive(clock::steady_wall());
         self.table.note_applied(self.shared.applied_lsn());
         if !self.journal.is_whole() {
             self.journal.fail_over()?;
         }
-        self.settle()?;
+        self.free_and_announce()?;
         if self.journal.undurable_bytes() >= UNDURABLE_BYTES_MAX {
-            return Ok(PassOutcome { is_held: true, ..PassOutcome::default() });
+            return Ok(PassOutcome { is_throttled: true, ..PassOutcome::default() });
         }
         let mut frame = self.journal.buffer();
         let is_full = self.fill(&mut frame, now);
@@ -245,26 +245,26 @@ impl<S: Storage> Committer<S> {
         if entries > 0 {
             self.is_marked = false;
             self.journal.append(frame)?;
-            self.settle()?;
+            self.free_and_announce()?;
         } else {
             self.mark(frame)?;
         }
-        Ok(PassOutcome { entries, is_full, is_held: false })
+        Ok(PassOutcome { entries, is_full, is_throttled: false })
     }
 
     /// Whether no hint waits.
     pub(crate) fn is_idle(&self) -> bool {
-        self.outlets.iter().all(FlowDrain::is_empty)
+        self.drains.iter().all(FlowDrain::is_empty)
     }
 
     /// Whether a flow is open, so that a turn is due now and then.
     pub(crate) fn has_live(&self) -> bool {
-        self.outlets.iter().any(FlowDrain::has_live)
+        self.drains.iter().any(FlowDrain::has_live)
     }
 
     /// Closed flows that wait.
     pub(crate) fn waiting(&self) -> usize {
-        self.taken.len() + self.outlets.iter().map(FlowDrain::waiting).sum::<usize>()
+        self.taken.len() + self.drains.iter().map(FlowDrain::waiting).sum::<usize>()
     }
 
     /// Journals every flow that has ended; to be called when no reactor thread runs.
@@ -273,10 +273,10 @@ impl<S: Storage> Committer<S> {
     /// The journal's; to be called again.
     pub(crate) fn finish(&mut self) -> Result<(), JournalError> {
         loop {
-            let turn = self.turn(clock::monotonic())?;
-            if turn.is_held {
+            let pass = self.pass(clock::monotonic())?;
+            if pass.is_throttled {
                 self.sync()?;
-            } else if turn.entries == 0 && self.is_idle() {
+            } else if pass.entries == 0 && self.is_idle() {
                 self.end_run()?;
                 return self.sync();
             }
@@ -293,7 +293,7 @@ impl<S: Storage> Committer<S> {
         let mut frame = self.journal.buffer();
         frame.push(&Entry::RunEnded { epoch: self.table.epoch(), at: clock::steady_wall() });
         self.journal.append(frame)?;
-        self.settle()
+        self.free_and_announce()
     }
 
     /// Brings all to stable storage.
@@ -305,14 +305,14 @@ impl<S: Storage> Committer<S> {
     }
 
     /// Frees the slots of what has been written, and then tells others.
-    fn settle(&mut self) -> Result<(), JournalError> {
+    fn free_and_announce(&mut self) -> Result<(), JournalError> {
         let last_lsn = self.journal.next_lsn() - 1;
         let journal = Arc::clone(self.journal.shared());
-        let told_lsn = match self.durability {
+        let announced_lsn = match self.durability {
             Durability::Delayed => journal.appended(),
             Durability::Sync => journal.durable(),
         };
-        if self.taken.is_empty() && told_lsn == last_lsn {
+        if self.taken.is_empty() && announced_lsn == last_lsn {
             return Ok(());
         }
         self.table.note_appended(last_lsn);
@@ -334,8 +334,8 @@ impl<S: Storage> Committer<S> {
 
     fn free_taken(&mut self) {
         point("commit.before-free");
-        for (outlet, slot, generation) in self.taken.drain(..) {
-            self.outlets[outlet].region().slot(slot).free(generation);
+        for (drain, slot, generation) in self.taken.drain(..) {
+            self.drains[drain].region().slot(slot).free(generation);
         }
         point("commit.freed");
     }
@@ -344,29 +344,29 @@ impl<S: Storage> Committer<S> {
     fn fill(&mut self, frame: &mut FrameBuffer, moment: Nanos) -> bool {
         let now = clock::steady_wall();
         let bytes_max = self.journal.frame_bytes_max();
-        let room = |frame: &FrameBuffer| bytes_max.saturating_sub(frame.len()) / ENTRY_BYTES_MAX;
-        let count = self.outlets.len();
-        for index in (0..count).map(|offset| (self.turn_of + offset) % count) {
-            let Self { outlets, sweeps, taken, shared, .. } = self;
-            let (outlet, sweep) = (&mut outlets[index], &mut sweeps[index]);
-            outlet.take_closed(room(frame), |region, slot| {
+        let capacity = |frame: &FrameBuffer| bytes_max.saturating_sub(frame.len()) / ENTRY_BYTES_MAX;
+        let count = self.drains.len();
+        for index in (0..count).map(|offset| (self.first_drain + offset) % count) {
+            let Self { drains, sweeps, taken, shared, .. } = self;
+            let (drain, sweep) = (&mut drains[index], &mut sweeps[index]);
+            drain.take_closed(capacity(frame), |region, slot| {
                 if let Some(generation) = sweep.journal(region, slot, CommitIntent::Final, frame, shared) {
                     taken.push((index, slot, generation));
                 }
             });
-            outlet.take_interims(room(frame), |region, slot| {
+            drain.take_interims(capacity(frame), |region, slot| {
                 sweep.journal(region, slot, CommitIntent::Interim(now), frame, shared);
             });
         }
-        self.turn_of = (self.turn_of + 1) % count.max(1);
+        self.first_drain = (self.first_drain + 1) % count.max(1);
         self.sweep(moment, now, frame, bytes_max);
-        self.outlets.iter().map(FlowDrain::waiting).sum::<usize>() >= WAITING_MANY
+        self.drains.iter().map(FlowDrain::waiting).sum::<usize>() >= WAITING_MANY
     }
 
     /// Looks at a part of each thread's slots, so that all have been looked at within [`ROUND`].
     fn sweep(&mut self, moment: Nanos, now: WallNanos, frame: &mut FrameBuffer, bytes_max: usize) {
-        for (outlet, sweep) in self.outlets.iter().zip(&mut self.sweeps) {
-            let (region, used) = (outlet.region(), outlet.used());
+        for (drain, sweep) in self.drains.iter().zip(&mut self.sweeps) {
+            let (region, used) = (drain.region(), drain.used());
             for _ in 0..sweep.due(used, moment) {
                 if bytes_max.saturating_sub(frame.len()) < ENTRY_BYTES_MAX {
                     return;
@@ -393,7 +393,7 @@ impl<S: Storage> Committer<S> {
 
     /// How long until a turn is due although nothing is heard; `None` if none is.
     pub(crate) fn pause(&self) -> Option<Duration> {
-        (self.has_live() || !self.is_marked).then_some(LOOK)
+        (self.has_live() || !self.is_marked).then_some(SWEEP_PAUSE_MAX)
     }
 }
 
@@ -401,27 +401,32 @@ impl<S: Storage> Committer<S> {
 const WAITING_MANY: usize = 256;
 
 /// How often it looks whether the disk has come after.
-const HELD_PAUSE: Duration = Duration::from_millis(1);
+const THROTTLE_PAUSE: Duration = Duration::from_millis(1);
 
 /// How often it looks for what is due, at least.
-const LOOK: Duration = Duration::from_millis(500);
+const SWEEP_PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// How often at most, however often turns come: a frame costs a sync and a transaction, whether it has the
 /// interim of one flow or of a hundred.
-const GATHER: Duration = Duration::from_millis(250);
+const SWEEP_PAUSE_MIN: Duration = Duration::from_millis(250);
 
 /// How long a round of looks at all slots takes. One that a look has just missed is seen in time, too, if the
 /// next one is late by a turn that came too early for one and the longest sleep behind it.
-const ROUND: Duration = INTERIM_PAUSE_MAX.saturating_sub(LOOK).saturating_sub(GATHER.saturating_mul(2));
+const SWEEP_ROUND: Duration =
+    INTERIM_PAUSE_MAX.saturating_sub(SWEEP_PAUSE_MAX).saturating_sub(SWEEP_PAUSE_MIN.saturating_mul(2));
 
 /// So many slots are looked at all at once, when their round is over: their interims fit one frame, and a
 /// transaction with them takes a few milliseconds. Few flows cost some syncs in each round so, in place of
 /// some with each look.
 const FEW_SLOTS: u32 = 1024;
 
-const _: () = assert!(GATHER.as_nanos() < LOOK.as_nanos(), "else a look after a sleep may be put off");
+const _: () = assert!(
+    SWEEP_PAUSE_MIN.as_nanos() < SWEEP_PAUSE_MAX.as_nanos(),
+    "else a look after a sleep may be put off"
+);
 const _: () = assert!(FEW_SLOTS as usize * ENTRY_BYTES_MAX <= FRAME_BYTES_MAX);
-const _: () = assert!(LOOK.as_millis() * 2 <= ROUND.as_millis(), "a round takes several looks");
+const _: () =
+    assert!(SWEEP_PAUSE_MAX.as_millis() * 2 <= SWEEP_ROUND.as_millis(), "a round takes several looks");
 
 impl Sweep {
     fn new() -> Sweep {
@@ -432,23 +437,23 @@ impl Sweep {
     /// others gather, and of few slots none before the round is over.
     fn due(&mut self, used: u32, moment: Nanos) -> u32 {
         let behind = moment.since(self.swept_to);
-        if used == 0 || behind >= ROUND {
+        if used == 0 || behind >= SWEEP_ROUND {
             // Nothing was there to look at, or nobody looked: one round, from here on.
-            self.swept_to = Nanos(moment.0.saturating_sub(ROUND.as_nanos() as u64));
+            self.swept_to = Nanos(moment.0.saturating_sub(SWEEP_ROUND.as_nanos() as u64));
             return used;
         }
-        if behind < GATHER || used <= FEW_SLOTS {
+        if behind < SWEEP_PAUSE_MIN || used <= FEW_SLOTS {
             return 0;
         }
-        (behind.as_nanos() * u128::from(used) / ROUND.as_nanos()) as u32
+        (behind.as_nanos() * u128::from(used) / SWEEP_ROUND.as_nanos()) as u32
     }
 
     /// Gives a slot its look; returns its number.
     fn advance(&mut self, used: u32, moment: Nanos) -> u32 {
         let slot = self.next % used;
         self.next = (slot + 1) % used;
-        let look = Duration::from_nanos((ROUND.as_nanos() / u128::from(used)) as u64);
-        self.swept_to = (self.swept_to + look).min(moment);
+        let slot_share = Duration::from_nanos((SWEEP_ROUND.as_nanos() / u128::from(used)) as u64);
+        self.swept_to = (self.swept_to + slot_share).min(moment);
         slot
     }
 
@@ -499,34 +504,39 @@ mod tests {
 
     /// The longest time between two looks at the same one of `used` slots, and how many of the turns had
     /// looks, when turns come by these pauses again and again for three rounds.
-    fn looks(used: u32, pauses: &[Duration]) -> (Duration, u32) {
+    fn measure_sweep(used: u32, pauses: &[Duration]) -> (Duration, u32) {
         let begin = Nanos(1_000_000_000_000);
         let mut sweep = Sweep { journaled: Vec::new(), next: 0, swept_to: begin };
-        let mut seen_at = vec![begin; used as usize];
-        let (mut longest, mut turns_with_looks) = (Duration::ZERO, 0);
+        let mut visited_at = vec![begin; used as usize];
+        let (mut longest, mut sweeping_passes) = (Duration::ZERO, 0);
         let mut now = begin;
         for pause in pauses.iter().cycle() {
             now = now + *pause;
-            if now >= begin + ROUND * 3 {
+            if now >= begin + SWEEP_ROUND * 3 {
                 break;
             }
             let due = sweep.due(used, now);
-            turns_with_looks += u32::from(due > 0);
+            sweeping_passes += u32::from(due > 0);
             for _ in 0..due {
-                let seen_at = &mut seen_at[sweep.advance(used, now) as usize];
-                longest = longest.max(now.since(std::mem::replace(seen_at, now)));
+                let visited_at = &mut visited_at[sweep.advance(used, now) as usize];
+                longest = longest.max(now.since(std::mem::replace(visited_at, now)));
             }
         }
-        let overdue = seen_at.into_iter().map(|seen_at| now.since(seen_at)).max();
-        (longest.max(overdue.unwrap_or_default()), turns_with_looks)
+        let overdue = visited_at.into_iter().map(|visited_at| now.since(visited_at)).max();
+        (longest.max(overdue.unwrap_or_default()), sweeping_passes)
     }
 
     #[test]
     fn every_slot_gets_its_look_in_time_however_many_there_are_and_however_often_turns_come() {
-        let too_early = GATHER - Duration::from_millis(1);
+        let too_early = SWEEP_PAUSE_MIN - Duration::from_millis(1);
         for used in [1, 7, 19, 100, 1_000, FEW_SLOTS, FEW_SLOTS + 1, 25_384] {
-            for pauses in [&[Duration::from_micros(50)][..], &[COMMIT_PAUSE], &[LOOK], &[too_early, LOOK]] {
-                let (longest, _) = looks(used, pauses);
+            for pauses in [
+                &[Duration::from_micros(50)][..],
+                &[COMMIT_PAUSE],
+                &[SWEEP_PAUSE_MAX],
+                &[too_early, SWEEP_PAUSE_MAX],
+            ] {
+                let (longest, _) = measure_sweep(used, pauses);
                 assert!(longest <= INTERIM_PAUSE_MAX, "{longest:?} with {used} slots, turns by {pauses:?}");
             }
         }
@@ -534,12 +544,12 @@ mod tests {
 
     #[test]
     fn looks_gather_however_often_turns_come() {
-        let most = (ROUND * 3).as_millis() / GATHER.as_millis();
+        let most = (SWEEP_ROUND * 3).as_millis() / SWEEP_PAUSE_MIN.as_millis();
         for pause in [Duration::from_micros(50), COMMIT_PAUSE] {
-            let (_, turns) = looks(25_384, &[pause]);
-            assert!(u128::from(turns) <= most, "{turns} turns with looks, by {pause:?}");
-            let (_, turns) = looks(FEW_SLOTS, &[pause]);
-            assert!(turns <= 3, "{turns} turns with looks at few slots, by {pause:?}");
+            let (_, passes) = measure_sweep(25_384, &[pause]);
+            assert!(u128::from(passes) <= most, "{passes} turns with looks, by {pause:?}");
+            let (_, passes) = measure_sweep(FEW_SLOTS, &[pause]);
+            assert!(passes <= 3, "{passes} turns with looks at few slots, by {pause:?}");
         }
     }
 }

@@ -55,7 +55,7 @@ impl Lock {
 /// Refuses a ledger whose files are another account's: this one would not find that one's live table, and
 /// that one could not open what this one makes.
 fn check_owner(directory: &Path) -> Result<(), OpenError> {
-    let Some(owner) = account(directory) else { return Ok(()) };
+    let Some(owner) = owner_uid(directory) else { return Ok(()) };
     let user = sys::limits::user();
     if owner == user {
         return Ok(());
@@ -125,30 +125,30 @@ pub(crate) fn set_gateway(directory: &Path, number: u32) -> Result<(), OpenError
 }
 
 /// The account that has the ledger in `directory`, if there is one.
-pub(crate) fn account(directory: &Path) -> Option<u32> {
+pub(crate) fn owner_uid(directory: &Path) -> Option<u32> {
     fs::metadata(directory.join(IDENTITY)).ok().map(|found| found.uid())
 }
 
 /// A file as it was opened, to tell later whether its path still leads to it.
 #[derive(Clone, Debug)]
-pub(crate) struct Linked {
+pub(crate) struct PathIdentity {
     path: PathBuf,
     device: u64,
     inode: u64,
 }
 
-impl Linked {
+impl PathIdentity {
     /// The file at `path`.
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn at(path: &Path) -> io::Result<Linked> {
+    pub(crate) fn at(path: &Path) -> io::Result<PathIdentity> {
         let found = fs::metadata(path)?;
-        Ok(Linked { path: path.to_owned(), device: found.dev(), inode: found.ino() })
+        Ok(PathIdentity { path: path.to_owned(), device: found.dev(), inode: found.ino() })
     }
 
     /// Whether the path leads to another file, or to none.
-    pub(crate) fn is_gone(&self) -> bool {
+    pub(crate) fn is_detached(&self) -> bool {
         match fs::metadata(&self.path) {
             Ok(found) => (found.dev(), found.ino()) != (self.device, self.inode),
             Err(error) => error.kind() == io::ErrorKind::NotFound,

@@ -115,7 +115,8 @@ impl Entry {
         };
         let read = match kind {
             FINAL => {
-                let reason = CloseReason::of(reason).ok_or(MalformedIdentity("an unknown close reason"))?;
+                let reason =
+                    CloseReason::from_number(reason).ok_or(MalformedIdentity("an unknown close reason"))?;
                 Entry::Final(read_record(entry, reason)?)
             }
             INTERIM => Entry::Interim(read_record(entry, CloseReason::Fault)?),
@@ -163,15 +164,15 @@ impl EntryKey {
         let field =
             |at: usize| bytes.get(at..length).ok_or(MalformedIdentity("an entry of an impossible length"));
         let flow = || Ok(field(FLOW_BYTES)?.first_chunk().map(|id| u128::from_le_bytes(*id)));
-        let gist = match head[2] {
+        let key = match head[2] {
             FINAL => flow()?.map(EntryKey::Final),
             INTERIM => flow()?.map(EntryKey::Interim),
             RUN_BEGAN => field(12)?.first_chunk().map(|epoch| EntryKey::RunBegan(u32::from_le_bytes(*epoch))),
             RUN_ENDED => field(12)?.first_chunk().map(|epoch| EntryKey::RunEnded(u32::from_le_bytes(*epoch))),
             _ => Some(EntryKey::Other),
         };
-        let gist = gist.filter(|_| (HEAD_BYTES..=bytes.len()).contains(&length));
-        gist.map(|gist| (gist, length)).ok_or(MalformedIdentity("an entry of an impossible length"))
+        let key = key.filter(|_| (HEAD_BYTES..=bytes.len()).contains(&length));
+        key.map(|key| (key, length)).ok_or(MalformedIdentity("an entry of an impossible length"))
     }
 }
 
@@ -270,7 +271,7 @@ fn read_record(entry: &[u8], reason: CloseReason) -> Result<Record, MalformedIde
         client_tx: fields.u64(36),
     };
     let uncertain = Uncertain { up: fields.u32(44), down: fields.u32(48) };
-    Ok(Record::of(identity, WallNanos(fields.u64(4)), reason, legs).with_uncertain(uncertain))
+    Ok(Record::from_parts(identity, WallNanos(fields.u64(4)), reason, legs).with_uncertain(uncertain))
 }
 
 /// The fixed fields of an entry whose length was checked.
@@ -318,15 +319,15 @@ mod tests {
     fn entries_come_back_as_they_were() {
         let mut bytes = Vec::new();
         all().iter().for_each(|entry| entry.write(&mut bytes));
-        let mut rest = &bytes[..];
+        let mut remaining = &bytes[..];
         for expected in all() {
-            let (entry, length) = Entry::read(rest).unwrap();
+            let (entry, length) = Entry::read(remaining).unwrap();
             assert_eq!(entry, expected);
-            assert_eq!(EntryKey::read(rest), Ok((EntryKey::from(&entry), length)));
+            assert_eq!(EntryKey::read(remaining), Ok((EntryKey::from(&entry), length)));
             assert!(length <= ENTRY_BYTES_MAX);
-            rest = &rest[length..];
+            remaining = &remaining[length..];
         }
-        assert!(rest.is_empty());
+        assert!(remaining.is_empty());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use sys::clock;
 
+use crate::acceptance::{Extent, accept};
 use crate::consent::Consent;
 use crate::directory;
 use crate::inventory::Inventory;
@@ -17,7 +18,6 @@ use crate::loss::{Loss, Losses};
 use crate::query::QueryError;
 use crate::recover::{Applied, RecoverError, RecoveryScan, TableImage, scan};
 use crate::repair::Inspection;
-use crate::settle::{Extent, settle};
 use crate::sink::SinkError;
 use crate::sink::month::Month;
 use crate::sink::resend::Resend;
@@ -31,52 +31,52 @@ pub(crate) struct Findings {
     pub(crate) gateway: u32,
     pub(crate) inventory: Inventory,
     pub(crate) applied: Applied,
-    pub(crate) survey: RecoveryScan,
+    pub(crate) scan: RecoveryScan,
     pub(crate) boot: u128,
     /// Why there is no number of the gateway, if one should be there.
-    unknown: Option<Loss>,
+    identity_loss: Option<Loss>,
 }
 
 /// Live tables, and where they may lie.
 pub(crate) struct OldTables {
-    pub(crate) places: TableLocations,
+    pub(crate) locations: TableLocations,
     pub(crate) found: FoundTables,
 }
 
 impl Findings {
     /// Looks, and takes the locks of the live tables.
-    pub(crate) fn look(settings: &OpenSettings) -> Result<(Findings, OldTables), OpenError> {
+    pub(crate) fn collect(settings: &OpenSettings) -> Result<(Findings, OldTables), OpenError> {
         schema::check_sqlite()?;
         SqliteSink::migrate(&settings.directory)?;
-        Findings::beside(settings, TableLocations::find)
+        Findings::collect_with(settings, TableLocations::lock_all)
     }
 
     /// Looks without taking any lock: a gateway may have the ledger open.
-    pub(crate) fn peek(settings: &OpenSettings) -> Result<(Findings, OldTables), OpenError> {
-        Findings::beside(settings, TableLocations::peek)
+    pub(crate) fn collect_unlocked(settings: &OpenSettings) -> Result<(Findings, OldTables), OpenError> {
+        Findings::collect_with(settings, TableLocations::read_unlocked)
     }
 
     /// Databases first: what they have, the journal has had before.
-    fn beside(
+    fn collect_with(
         settings: &OpenSettings,
         tables: impl FnOnce(&TableLocations) -> Result<FoundTables, OpenError>,
     ) -> Result<(Findings, OldTables), OpenError> {
         let directory = &settings.directory;
-        let inventory = Inventory::take(directory)?;
-        let (gateway, unknown) = identity(directory, &inventory)?;
-        let places = TableLocations::of(gateway, settings).map_err(RecoverError::from)?;
-        let found = tables(&places)?;
-        let old = OldTables { places, found };
-        let findings = Findings::of(settings, gateway, inventory, &old)?;
-        Ok((Findings { unknown, ..findings }, old))
+        let inventory = Inventory::read(directory)?;
+        let (gateway, identity_loss) = identity(directory, &inventory)?;
+        let locations = TableLocations::for_ledger(gateway, settings).map_err(RecoverError::from)?;
+        let found = tables(&locations)?;
+        let old = OldTables { locations, found };
+        let findings = Findings::from_inventory(settings, gateway, inventory, &old)?;
+        Ok((Findings { identity_loss, ..findings }, old))
     }
 
     /// Looks again at what was set right, beside the same tables.
-    pub(crate) fn again(&self, settings: &OpenSettings, old: &OldTables) -> Result<Findings, OpenError> {
-        Findings::of(settings, self.gateway, Inventory::take(&settings.directory)?, old)
+    pub(crate) fn refreshed(&self, settings: &OpenSettings, old: &OldTables) -> Result<Findings, OpenError> {
+        Findings::from_inventory(settings, self.gateway, Inventory::read(&settings.directory)?, old)
     }
 
-    fn of(
+    fn from_inventory(
         settings: &OpenSettings,
         gateway: u32,
         inventory: Inventory,
@@ -86,28 +86,28 @@ impl Findings {
         let applied = inventory.applied(gateway);
         let storage = Directory::for_reading(&directory::journal(&settings.directory));
         let open = inventory.open_flows(gateway);
-        let survey = scan(&storage, gateway, applied, open, &images(&old.found.tables))?;
-        Ok(Findings { gateway, inventory, applied, survey, boot, unknown: None })
+        let scan = scan(&storage, gateway, applied, open, &images(&old.found.tables))?;
+        Ok(Findings { gateway, inventory, applied, scan, boot, identity_loss: None })
     }
 
     /// Everything that is missing.
     pub(crate) fn losses(&self, settings: &OpenSettings, old: &OldTables) -> Losses {
-        let has_journal = self.survey.extent() != (0, 0);
-        let mut losses: Vec<Loss> = self.unknown.iter().cloned().collect();
+        let has_journal = self.scan.extent() != (0, 0);
+        let mut losses: Vec<Loss> = self.identity_loss.iter().cloned().collect();
         losses.extend(self.inventory.losses(self.gateway, has_journal));
         let reached = self.inventory.reached(self.gateway);
-        let is_ledger_told = losses.iter().any(Loss::is_of_ledger);
+        let is_ledger_reported = losses.iter().any(Loss::makes_ledger_unusable);
         let images = images(&old.found.tables);
-        if let Some(from) = self.survey.went_back_from(self.boot, &images).filter(|_| losses.is_empty()) {
+        if let Some(from) = self.scan.applied_before(self.boot, &images).filter(|_| losses.is_empty()) {
             losses.extend(self.incoherence(settings, from));
         }
-        let journal = self.survey.losses(reached, self.boot, &images);
+        let journal = self.scan.losses(reached, self.boot, &images);
         // How far it had come is not known then.
         losses.extend(
-            journal.into_iter().filter(|loss| !(is_ledger_told && matches!(loss, Loss::Between { .. }))),
+            journal.into_iter().filter(|loss| !(is_ledger_reported && matches!(loss, Loss::Between { .. }))),
         );
-        if !losses.iter().any(Loss::is_of_sums) {
-            let behind = self.inventory.behind_months(self.gateway, self.survey.whole_to(), &losses);
+        if !losses.iter().any(Loss::explains_missing_sums) {
+            let behind = self.inventory.behind_months(self.gateway, self.scan.whole_to(), &losses);
             losses.extend(behind);
         }
         Losses(losses)
@@ -131,7 +131,7 @@ impl Findings {
 
     /// If months are missing or behind `ledger.db`, and nothing else is wrong, makes them whole as far as the
     /// journal has what they lack; what was done.
-    pub(crate) fn mend(
+    pub(crate) fn resend_months(
         &mut self,
         settings: &OpenSettings,
         old: &OldTables,
@@ -141,14 +141,14 @@ impl Findings {
         let months = self.inventory.months_behind(self.gateway);
         if !self.losses(settings, old).0.iter().all(is_month) {
             let cause = "the journal does not bring it there while other files are missing or damaged";
-            months.into_iter().for_each(|month| self.inventory.note_unmended(month, cause.to_owned()));
+            months.into_iter().for_each(|month| self.inventory.note_unrepairable(month, cause.to_owned()));
             return Ok(notes);
         }
         for month in months {
             match self.resend(&settings.directory, month) {
                 Ok(()) => notes
                     .push(format!("{} was behind, and was made whole from the journal", month.file_name())),
-                Err(error) => self.inventory.note_unmended(month, error.to_string()),
+                Err(error) => self.inventory.note_unrepairable(month, error.to_string()),
             }
         }
         if !notes.is_empty() {
@@ -160,7 +160,7 @@ impl Findings {
     /// Sends what the journal has to a month that is behind.
     fn resend(&self, directory: &Path, month: Month) -> Result<(), SinkError> {
         let storage = Directory::for_reading(&directory::journal(directory));
-        let first_lsn = self.survey.extent().0.max(1);
+        let first_lsn = self.scan.extent().0.max(1);
         let mut resend = Resend::begin(directory, self.gateway, month, first_lsn)?;
         let mut outcome = Ok(());
         let read = scan::each_frame(&storage, first_lsn, self.applied.lsn, |epoch, first_lsn, entries| {
@@ -176,20 +176,20 @@ impl Findings {
     /// What there is to tell, beside the tables that were found.
     pub(crate) fn inspection(&self, settings: &OpenSettings, old: &OldTables) -> Inspection {
         let FoundTables { tables, damaged, is_running } = &old.found;
-        let mut notes = self.survey.notes();
+        let mut notes = self.scan.notes();
         if !is_running {
-            notes.extend(self.survey.table_note(self.boot, &images(tables)));
+            notes.extend(self.scan.table_note(self.boot, &images(tables)));
         }
         notes.extend(damaged.iter().map(|path| format!("{} holds no live table", path.display())));
-        let (entries, breaks) = (self.survey.entries(), self.survey.breaks());
+        let (entries, breaks) = (self.scan.entries(), self.scan.breaks());
         Inspection { entries, breaks, losses: self.losses(settings, old), notes }
     }
 
     /// Goes on without what is lost of the databases.
-    pub(crate) fn settle(&self, settings: &OpenSettings, losses: &Losses) -> Result<(), OpenError> {
+    pub(crate) fn accept_losses(&self, settings: &OpenSettings, losses: &Losses) -> Result<(), OpenError> {
         let reached = self.inventory.reached(self.gateway);
-        let extent = Extent { applied: self.applied.lsn, reached, first: self.survey.extent().0 };
-        settle(&settings.directory, self.gateway, extent, &losses.0, clock::wall())
+        let extent = Extent { applied: self.applied.lsn, reached, first: self.scan.extent().0 };
+        accept(&settings.directory, self.gateway, extent, &losses.0, clock::wall())
     }
 
     /// The consents of `author` to go on without `losses`.
@@ -200,7 +200,7 @@ impl Findings {
 
     /// What a ledger says for good whose last run's live table is gone: what that alone had is not billed.
     pub(crate) fn without_table(&self, old: &OldTables) -> Option<Consent> {
-        let note = self.survey.table_note(self.boot, &images(&old.found.tables))?;
+        let note = self.scan.table_note(self.boot, &images(&old.found.tables))?;
         Some(Consent::new(0, clock::wall(), (0, 0), "start", &note))
     }
 

@@ -34,7 +34,7 @@ pub struct FlowWriter {
     live: u32,
     closed: Producer<u32>,
     interims: Producer<u32>,
-    seen: Arc<RingCounters>,
+    ring_counters: Arc<RingCounters>,
     shared: Arc<Shared>,
 }
 
@@ -61,7 +61,7 @@ impl FlowWriter {
     /// Whether `flows` more can be opened and should be: not while nothing can be journaled.
     pub fn has_room_for(&mut self, flows: u32) -> bool {
         self.reclaim();
-        let unused = self.region.slots() - self.seen.used.load(Ordering::Relaxed);
+        let unused = self.region.slots() - self.ring_counters.used.load(Ordering::Relaxed);
         let free = u32::try_from(self.free.len()).unwrap_or(u32::MAX);
         free.saturating_add(unused) >= flows && !self.shared.is_stuck()
     }
@@ -78,7 +78,7 @@ impl FlowWriter {
             self.region.note_used(self.noted);
         }
         self.live += 1;
-        self.seen.live.store(self.live, Ordering::Relaxed);
+        self.ring_counters.live.store(self.live, Ordering::Relaxed);
         if self.live == 1 {
             // It looks at open flows now and then, as long as there are any.
             self.shared.committer.wake();
@@ -88,7 +88,7 @@ impl FlowWriter {
 
     /// The counts of an open flow.
     pub fn tally<'a>(&'a self, flow: &'a mut LiveFlow) -> FlowCounters<'a> {
-        self.region.slot(flow.slot).tally(&mut flow.legs)
+        self.region.slot(flow.slot).counters(&mut flow.legs)
     }
 
     /// Asks for an interim if the flow has moved enough since its last one.
@@ -103,7 +103,7 @@ impl FlowWriter {
     /// The record of an open flow, as if it were closed now.
     pub fn record(&self, flow: &LiveFlow, at: WallNanos, reason: CloseReason) -> Option<Record> {
         let identity = self.region.slot(flow.slot).identity().ok()?;
-        Some(Record::of(identity, at, reason, flow.legs))
+        Some(Record::from_parts(identity, at, reason, flow.legs))
     }
 
     /// Ends a flow. From here on it is the committer's to journal and to free.
@@ -111,14 +111,14 @@ impl FlowWriter {
         self.region.slot(flow.slot).close(flow.generation, at, reason);
         point("table.closing");
         self.live -= 1;
-        self.seen.live.store(self.live, Ordering::Relaxed);
+        self.ring_counters.live.store(self.live, Ordering::Relaxed);
         self.closing.push_back(flow.slot);
         self.closed.push(&flow.slot).expect("the ring has a place for every slot");
         self.shared.committer.wake();
     }
 
     /// Closed flows that are not journaled yet, as far as was looked.
-    pub fn waiting(&mut self) -> usize {
+    pub fn unjournaled(&mut self) -> usize {
         self.reclaim();
         self.closing.len()
     }
@@ -134,8 +134,8 @@ impl FlowWriter {
                 _ => {}
             }
             self.closing.pop_front();
-            if let Some(ahead) = self.closing.get(FETCHED_AHEAD) {
-                self.region.fetch(*ahead);
+            if let Some(ahead) = self.closing.get(PREFETCH_DISTANCE) {
+                self.region.prefetch(*ahead);
             }
         }
     }
@@ -143,7 +143,7 @@ impl FlowWriter {
     /// A free slot and its generation. One that was damaged since it was freed is passed over for good.
     fn take_free(&mut self) -> Option<(u32, u64)> {
         loop {
-            let slot = self.free.pop().or_else(|| self.fresh())?;
+            let slot = self.free.pop().or_else(|| self.take_unused())?;
             match self.region.slot(slot).state() {
                 Some((State::Free, generation)) => return Some((slot, generation)),
                 _ => self.shared.damaged(),
@@ -151,10 +151,10 @@ impl FlowWriter {
         }
     }
 
-    fn fresh(&mut self) -> Option<u32> {
-        let slot = self.seen.used.load(Ordering::Relaxed);
+    fn take_unused(&mut self) -> Option<u32> {
+        let slot = self.ring_counters.used.load(Ordering::Relaxed);
         (slot < self.region.slots()).then(|| {
-            self.seen.used.store(slot + 1, Ordering::Release);
+            self.ring_counters.used.store(slot + 1, Ordering::Release);
             slot
         })
     }
@@ -164,14 +164,14 @@ impl FlowWriter {
 const RECLAIMED_AT_ONCE: usize = 4;
 
 /// Slots before one is used that its memory is asked for: about as long as memory takes to answer.
-const FETCHED_AHEAD: usize = 8;
+const PREFETCH_DISTANCE: usize = 8;
 
 /// The committer's end.
 pub(crate) struct FlowDrain {
     region: Region,
     closed: Consumer<u32>,
     interims: Consumer<u32>,
-    seen: Arc<RingCounters>,
+    ring_counters: Arc<RingCounters>,
     /// Slots on their way from the ring.
     batch: Vec<u32>,
 }
@@ -188,8 +188,8 @@ impl FlowDrain {
         batch.clear();
         let count = closed.drain(max, |slot| batch.push(*slot));
         for (index, slot) in batch.iter().enumerate() {
-            if let Some(ahead) = batch.get(index + FETCHED_AHEAD) {
-                region.fetch(*ahead);
+            if let Some(ahead) = batch.get(index + PREFETCH_DISTANCE) {
+                region.prefetch(*ahead);
             }
             each(region, *slot);
         }
@@ -204,12 +204,12 @@ impl FlowDrain {
 
     /// Slots below this number were used.
     pub(crate) fn used(&self) -> u32 {
-        self.seen.used.load(Ordering::Acquire)
+        self.ring_counters.used.load(Ordering::Acquire)
     }
 
     /// Whether a flow is open.
     pub(crate) fn has_live(&self) -> bool {
-        self.seen.live.load(Ordering::Relaxed) > 0
+        self.ring_counters.live.load(Ordering::Relaxed) > 0
     }
 
     /// Whether no hint waits.
@@ -228,12 +228,12 @@ pub(crate) fn pair(region: &Region, shared: &Arc<Shared>) -> (FlowDrain, FlowWri
     let slots = region.slots() as usize;
     let (closed, closed_out) = ring(slots.next_power_of_two(), u32::MAX);
     let (interims, interims_out) = ring(INTERIM_HINTS, u32::MAX);
-    let seen = Arc::new(RingCounters::default());
-    let outlet = FlowDrain {
+    let ring_counters = Arc::new(RingCounters::default());
+    let drain = FlowDrain {
         region: region.clone(),
         closed: closed_out,
         interims: interims_out,
-        seen: Arc::clone(&seen),
+        ring_counters: Arc::clone(&ring_counters),
         batch: Vec::new(),
     };
     let inlet = FlowWriter {
@@ -245,10 +245,10 @@ pub(crate) fn pair(region: &Region, shared: &Arc<Shared>) -> (FlowDrain, FlowWri
         live: 0,
         closed,
         interims,
-        seen,
+        ring_counters,
         shared: Arc::clone(shared),
     };
-    (outlet, inlet)
+    (drain, inlet)
 }
 
 #[cfg(test)]
@@ -266,7 +266,7 @@ mod tests {
         let table = LiveTable::create(SharedWords::in_memory(header.table_words()), header);
         let region = table.regions().next().expect("a table has a region");
         let shared = Arc::new(Shared::new(0));
-        let (_outlet, mut inlet) = pair(&region, &shared);
+        let (_drain, mut inlet) = pair(&region, &shared);
         // As a flipped bit would.
         region.slot(0).give_up();
         let opened: Vec<bool> =

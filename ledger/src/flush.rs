@@ -66,7 +66,7 @@ impl<S: Storage> Flusher<S> {
             Ok(()) => self.shared.applier.wake(),
             Err(error) => {
                 self.shared.journal_failed(&format!("the journal cannot be synced: {error}"));
-                self.shared.committer.rouse();
+                self.shared.committer.interrupt();
             }
         }
         outcome

@@ -113,17 +113,17 @@ fn a_table_is_what_it_was() {
         let word = |at: usize| words.words()[at].load(std::sync::atomic::Ordering::Acquire);
         (from..from + count).flat_map(|at| word(at).to_le_bytes()).collect()
     };
-    table.beat(WallNanos(1_780_000_000_000_000_000));
+    table.note_alive(WallNanos(1_780_000_000_000_000_000));
     check("table header", &bytes(0, 9), TABLE);
     let region = table.regions().next().unwrap();
     let (slot, mut legs) = (region.slot(1), Legs::default());
     slot.open(record(CloseReason::Fault).identity(), 6);
-    slot.tally(&mut legs).up().0.add(100);
-    slot.tally(&mut legs).down().0.add(200);
+    slot.counters(&mut legs).up().0.add(100);
+    slot.counters(&mut legs).down().0.add(200);
     let start = PAGE_WORDS + SLOT_WORDS;
-    let sent = slot.tally(&mut legs).up().1.around(50, || Ok(40));
+    let sent = slot.counters(&mut legs).up().1.around(50, || Ok(40));
     assert_eq!(sent.unwrap(), 40);
-    slot.tally(&mut legs)
+    slot.counters(&mut legs)
         .down()
         .1
         .around(30, || {

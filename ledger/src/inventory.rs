@@ -32,7 +32,7 @@ pub(crate) struct Inventory {
     months: BTreeMap<Month, MonthFile>,
     damaged: Vec<Loss>,
     /// Why months that are behind cannot be made whole from the journal.
-    unmended: BTreeMap<Month, String>,
+    unrepairable: BTreeMap<Month, String>,
 }
 
 #[derive(Debug, Default)]
@@ -61,8 +61,8 @@ impl Inventory {
     ///
     /// # Errors
     /// A database is another program's or another version's.
-    pub(crate) fn take(directory: &Path) -> Result<Inventory, SchemaError> {
-        let mut inventory = Inventory { damaged: no_files(directory), ..Inventory::default() };
+    pub(crate) fn read(directory: &Path) -> Result<Inventory, SchemaError> {
+        let mut inventory = Inventory { damaged: non_files(directory), ..Inventory::default() };
         if directory.join(directory::PARTIAL).exists() {
             let text = "this is a backup that was not finished: make another one".to_owned();
             inventory.damaged.push(Loss::Damaged { file: directory::PARTIAL.to_owned(), text });
@@ -143,7 +143,7 @@ impl Inventory {
 
     /// The gateways of which months have entries, and the last one of each; without those months of which
     /// `losses` say that they are another ledger's.
-    pub(crate) fn of_months(&self, losses: &[Loss]) -> BTreeMap<u32, u64> {
+    pub(crate) fn months_reached(&self, losses: &[Loss]) -> BTreeMap<u32, u64> {
         let mut reached = BTreeMap::new();
         let is_ours = |month: &Month| {
             let name = month.file_name();
@@ -162,21 +162,22 @@ impl Inventory {
     /// What `ledger.db` lacks of entries that months have, where the journal is that of `gateway` and is
     /// whole up to entry `journaled`: those that the journal does not bring.
     pub(crate) fn behind_months(&self, gateway: u32, journaled: u64, losses: &[Loss]) -> Option<Loss> {
-        let lacks = |(of, last): (u32, u64)| {
-            let found = self.applied(of).lsn;
+        let lacks = |(owner, last): (u32, u64)| {
+            let found = self.applied(owner).lsn;
             // The end of another gateway's flows is an entry that its months have first.
-            let is_ending = self.ledger.as_ref().is_some_and(|ledger| ledger.open.contains_key(&of.into()));
-            let reaches = if of == gateway { found.max(journaled) } else { found + u64::from(is_ending) };
-            (last > reaches).then_some((of, found, last))
+            let is_ending =
+                self.ledger.as_ref().is_some_and(|ledger| ledger.open.contains_key(&owner.into()));
+            let reaches = if owner == gateway { found.max(journaled) } else { found + u64::from(is_ending) };
+            (last > reaches).then_some((owner, found, last))
         };
-        let (of, found, expected) = self.of_months(losses).into_iter().find_map(lacks)?;
+        let (owner, found, expected) = self.months_reached(losses).into_iter().find_map(lacks)?;
         let file = "ledger.db".to_owned();
         if self.ledger.is_none() {
             return Some(Loss::Missing { file, lsn: expected });
         }
-        let cause = match of == gateway {
+        let cause = match owner == gateway {
             true => format!("months have that, and the journal is whole up to entry {journaled}"),
-            false => format!("months have that of gateway {of:08x}, whose journal is not here"),
+            false => format!("months have that of gateway {owner:08x}, whose journal is not here"),
         };
         Some(Loss::Older { file, found, expected, cause })
     }
@@ -190,14 +191,14 @@ impl Inventory {
     /// The months that are behind `ledger.db` with the entries of `gateway`, or missing.
     pub(crate) fn months_behind(&self, gateway: u32) -> Vec<Month> {
         let months = self.ledger.iter().flat_map(|ledger| &ledger.months);
-        let is_behind = |(month, of, expected, is_dropped): &&(Month, i64, i64, bool)| {
+        let is_behind = |(month, owner, expected, is_dropped): &&(Month, i64, i64, bool)| {
             let is_damaged =
                 |loss: &Loss| matches!(loss, Loss::Damaged { file, .. } if *file == month.file_name());
             !is_dropped
                 && !self.damaged.iter().any(is_damaged)
-                && *of == i64::from(gateway)
+                && *owner == i64::from(gateway)
                 && matches!(
-                    self.month_loss(gateway, *month, *of, *expected),
+                    self.month_loss(gateway, *month, *owner, *expected),
                     Some(Loss::Older { .. } | Loss::Missing { .. })
                 )
         };
@@ -205,13 +206,13 @@ impl Inventory {
     }
 
     /// Notes why a month cannot be made whole from the journal.
-    pub(crate) fn note_unmended(&mut self, month: Month, cause: String) {
-        self.unmended.insert(month, cause);
+    pub(crate) fn note_unrepairable(&mut self, month: Month, cause: String) {
+        self.unrepairable.insert(month, cause);
     }
 
     /// Looks at the months again.
     pub(crate) fn refresh_months(&mut self, directory: &Path) -> Result<(), SchemaError> {
-        self.months = Inventory::take(directory)?.months;
+        self.months = Inventory::read(directory)?.months;
         Ok(())
     }
 
@@ -223,37 +224,37 @@ impl Inventory {
             let file = "ledger.db".to_owned();
             return vec![Loss::Foreign { file, found: *found, expected: gateway }];
         }
-        let is_told = |losses: &[Loss], file: &str| {
-            losses.iter().any(|loss| matches!(loss, Loss::Damaged { file: told, .. } if told == file))
+        let is_reported = |losses: &[Loss], file: &str| {
+            losses.iter().any(|loss| matches!(loss, Loss::Damaged { file: reported, .. } if reported == file))
         };
-        for (month, of, expected, is_dropped) in &ledger.months {
-            if !is_dropped && !is_told(&losses, &month.file_name()) {
-                losses.extend(self.month_loss(gateway, *month, *of, *expected));
+        for (month, owner, expected, is_dropped) in &ledger.months {
+            if !is_dropped && !is_reported(&losses, &month.file_name()) {
+                losses.extend(self.month_loss(gateway, *month, *owner, *expected));
             }
         }
         losses
     }
 
     /// What `month` lacks of the entries of `of` up to `expected`, where the journal is that of `gateway`.
-    fn month_loss(&self, gateway: u32, month: Month, of: i64, expected: i64) -> Option<Loss> {
+    fn month_loss(&self, gateway: u32, month: Month, owner: i64, expected: i64) -> Option<Loss> {
         let (file, lsn) = (month.file_name(), expected.cast_unsigned());
         let Some(Some(sources)) = self.months.get(&month) else {
             return Some(Loss::Missing { file, lsn });
         };
-        let found = sources.get(&of).copied().unwrap_or(0);
+        let found = sources.get(&owner).copied().unwrap_or(0);
         if found >= expected {
             return None;
         }
-        let other = sources.keys().find(|other| **other > 0).filter(|_| !sources.contains_key(&of));
+        let other = sources.keys().find(|other| **other > 0).filter(|_| !sources.contains_key(&owner));
         let number = |gateway: i64| u32::try_from(gateway).unwrap_or(0);
         Some(match other {
-            Some(other) => Loss::Foreign { file, found: number(*other), expected: number(of) },
+            Some(other) => Loss::Foreign { file, found: number(*other), expected: number(owner) },
             None => {
-                let of_journal = match of == i64::from(gateway) {
+                let of_journal = match owner == i64::from(gateway) {
                     true => "the next start brings it there if the journal has what it lacks",
                     false => "the journal is another gateway's",
                 };
-                let cause = self.unmended.get(&month).cloned().unwrap_or_else(|| of_journal.to_owned());
+                let cause = self.unrepairable.get(&month).cloned().unwrap_or_else(|| of_journal.to_owned());
                 Loss::Older { file, found: found.cast_unsigned(), expected: lsn, cause }
             }
         })
@@ -261,7 +262,7 @@ impl Inventory {
 }
 
 /// What has the name of a database, or of what SQLite keeps beside one, and is no file.
-fn no_files(directory: &Path) -> Vec<Loss> {
+fn non_files(directory: &Path) -> Vec<Loss> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let others = entries.filter(|entry| entry.file_type().is_ok_and(|kind| !kind.is_file()));
     let names = others.filter_map(|entry| entry.file_name().into_string().ok());

@@ -51,7 +51,7 @@ pub(crate) struct Settings {
 
 /// Where a run's live table lies, as segments say.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TablePlace {
+pub(crate) struct TableReference {
     /// Empty while it is not made.
     pub(crate) path: String,
     /// The boot of the machine in which it lies there; 0 while it is not made.

@@ -18,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+mod acceptance;
 mod apply;
 pub mod backup;
 mod commit;
@@ -40,7 +41,6 @@ pub mod query;
 pub mod record;
 mod recover;
 pub mod repair;
-mod settle;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation;
 mod sink;
@@ -84,7 +84,7 @@ pub enum Durability {
 /// [`Ledger::close`].
 pub struct Ledger {
     shared: Arc<Shared>,
-    promise: Guarantees,
+    guarantees: Guarantees,
     recovery: Recovery,
     /// `None` once they were asked to end.
     threads: Option<Threads>,
@@ -96,7 +96,7 @@ struct Threads {
     flusher: JoinHandle<()>,
     applier: JoinHandle<Result<(), String>>,
     /// What is let go of when they have ended.
-    held: OpenLocks,
+    locks: OpenLocks,
 }
 
 impl Ledger {
@@ -112,7 +112,7 @@ impl Ledger {
 
     /// What holds on this machine.
     pub fn guarantees(&self) -> &Guarantees {
-        &self.promise
+        &self.guarantees
     }
 
     /// What the start found.
@@ -127,7 +127,7 @@ impl Ledger {
     /// # Errors
     /// Something is not where it should be; the error says where it is.
     pub fn close(self) -> Result<Summary, LedgerError> {
-        self.close_unless(patiently)
+        self.close_unless(never_hurry)
     }
 
     /// As [`Ledger::close`], but asks `hurry` now and then whether to leave what is journaled to the next
@@ -146,13 +146,13 @@ impl Ledger {
         last: Stage,
         mut hurry: impl FnMut(Duration) -> bool,
     ) -> Option<Result<Summary, LedgerError>> {
-        let Threads { committer, flusher, applier, held } = self.threads.take()?;
+        let Threads { committer, flusher, applier, locks } = self.threads.take()?;
         self.shared.enter(Stage::Committing);
         let committed = committer.join();
         self.shared.enter(last);
         while !applier.is_finished() {
-            if hurry(LOOK) {
-                self.shared.enter(Stage::Leaving);
+            if hurry(JOIN_POLL_PAUSE) {
+                self.shared.enter(Stage::Aborting);
             }
         }
         let flushed = flusher.join();
@@ -160,15 +160,15 @@ impl Ledger {
         let (Ok(committed), Ok(()), Ok(applied)) = (committed, flushed, applied) else {
             return Some(Err(LedgerError::Panicked));
         };
-        let behind = self.shared.unapplied();
-        let applied = applied.map_err(|cause| LedgerError::Unapplied { entries: behind, cause });
-        let unjournaled = |Unfinished { flows, unplaced, cause }| {
+        let backlog = self.shared.unapplied();
+        let applied = applied.map_err(|cause| LedgerError::Unapplied { entries: backlog, cause });
+        let unjournaled = |Unfinished { flows, without_slot, cause }| {
             let unapplied = applied.as_ref().err().map(ToString::to_string).unwrap_or_default();
-            let table = held.table().to_owned();
-            LedgerError::Unjournaled { flows, unplaced, table, cause, unapplied }
+            let table = locks.table().to_owned();
+            LedgerError::Unjournaled { flows, without_slot, table, cause, unapplied }
         };
         match committed.map_err(unjournaled) {
-            Ok(table) => held.release(&table),
+            Ok(table) => locks.release(&table),
             Err(error) => return Some(Err(error)),
         }
         Some(applied.map(|()| self.summary()))
@@ -181,18 +181,18 @@ impl Ledger {
 
 impl Drop for Ledger {
     fn drop(&mut self) {
-        self.stop(Stage::Leaving, patiently);
+        self.stop(Stage::Aborting, never_hurry);
     }
 }
 
 /// Waits as long as it takes.
-fn patiently(pause: Duration) -> bool {
+fn never_hurry(pause: Duration) -> bool {
     thread::sleep(pause);
     false
 }
 
 /// How often a close looks whether the threads have ended.
-const LOOK: Duration = Duration::from_millis(5);
+const JOIN_POLL_PAUSE: Duration = Duration::from_millis(5);
 
 /// Tells those who watch that the thread which holds it panicked, and that it works no more.
 struct PanicAlarm(Arc<Shared>);
@@ -222,14 +222,14 @@ pub enum LedgerError {
         "the journal takes nothing: {cause}. {flows} flows that ended are in the live table alone, {}: the \
          next start brings them into the journal, and a restart of the machine before it loses them{}{}",
         table.display(),
-        unplaced_text(*unplaced),
+        without_slot_text(*without_slot),
         unapplied_text(unapplied)
     )]
     Unjournaled {
         /// Flows that have ended, in the live table alone.
         flows: u64,
         /// Flows that have ended, for which it has no room.
-        unplaced: u64,
+        without_slot: u64,
         /// The live table.
         table: PathBuf,
         /// What the disk said last.
@@ -253,11 +253,11 @@ pub enum LedgerError {
     Panicked,
 }
 
-fn unplaced_text(unplaced: u64) -> String {
-    match unplaced {
+fn without_slot_text(without_slot: u64) -> String {
+    match without_slot {
         0 => String::new(),
         _ => format!(
-            ". {unplaced} more were written, no sync succeeded, and the live table is full: they may be lost"
+            ". {without_slot} more were written, no sync succeeded, and the live table is full: they may be lost"
         ),
     }
 }

@@ -58,7 +58,7 @@ pub const SLOT_BYTES: u64 = (SLOT_WORDS * size_of::<u64>()) as u64;
 const CACHE_LINE_WORDS: usize = 8;
 
 /// Lines of a slot that are brought near ahead of its use: the counts, and 120 bytes of identity.
-const LINES_FETCHED: usize = 3;
+const LINES_PREFETCHED: usize = 3;
 
 /// Words of a page.
 pub(crate) const PAGE_WORDS: usize = 512;
@@ -179,7 +179,7 @@ pub(crate) struct ProgressMarks {
 }
 
 impl ProgressMarks {
-    pub(crate) fn in_words(word: impl Fn(usize) -> u64) -> ProgressMarks {
+    pub(crate) fn from_words(word: impl Fn(usize) -> u64) -> ProgressMarks {
         let number = |at| slot::decoded(word(at)).unwrap_or(0);
         ProgressMarks { appended: number(APPENDED_AT), applied: number(APPLIED_AT) }
     }
@@ -225,7 +225,7 @@ impl LiveTable {
     }
 
     /// Notes that the process was alive at `now`.
-    pub(crate) fn beat(&self, now: WallNanos) {
+    pub(crate) fn note_alive(&self, now: WallNanos) {
         self.words.words()[ALIVE_AT].store(slot::coded(now.0 / 1000), slot::RELEASE);
     }
 
@@ -281,9 +281,9 @@ impl Region {
 
     /// Has the lines of a slot brought near that will soon be asked for: its counts, and an identity of usual
     /// length. They were last written on another CPU, and cost more than all that is done with them.
-    pub(crate) fn fetch(&self, number: u32) {
+    pub(crate) fn prefetch(&self, number: u32) {
         let words = self.slot(number).0;
-        for line in words.chunks(CACHE_LINE_WORDS).take(LINES_FETCHED) {
+        for line in words.chunks(CACHE_LINE_WORDS).take(LINES_PREFETCHED) {
             sys::mapping::prefetch(&line[0]);
         }
     }

@@ -83,16 +83,16 @@ pub enum Loss {
 
 impl Loss {
     /// Whether `ledger.db` cannot be used.
-    pub(crate) fn is_of_ledger(&self) -> bool {
+    pub(crate) fn makes_ledger_unusable(&self) -> bool {
         matches!(self, Loss::Foreign { file, .. } | Loss::Damaged { file, .. } if file == "ledger.db")
     }
 
     /// Whether it says already that `ledger.db` lacks entries, or how far it had come is not known.
-    pub(crate) fn is_of_sums(&self) -> bool {
+    pub(crate) fn explains_missing_sums(&self) -> bool {
         match self {
             Loss::Missing { file, .. } | Loss::Older { file, .. } => file == "ledger.db",
             Loss::Between { .. } | Loss::Journal { .. } | Loss::JournalEnd { .. } => true,
-            other => other.is_of_ledger(),
+            other => other.makes_ledger_unusable(),
         }
     }
 
@@ -212,17 +212,17 @@ pub struct Damage {
 
 impl Damage {
     /// The damage in `trouble`; `None` if nothing had been durable.
-    pub(crate) fn of(trouble: &Corruption) -> Option<Damage> {
-        let (first, last) = (trouble.lost.first()?, trouble.lost.last()?);
+    pub(crate) fn from_corruption(corruption: &Corruption) -> Option<Damage> {
+        let (first, last) = (corruption.lost.first()?, corruption.lost.last()?);
         let range = |(first, last): &(u64, u64)| format!("{first}-{last}");
         Some(Damage {
-            segment: trouble.segment,
-            at: trouble.at,
-            lost: trouble.lost.iter().map(|(first, last)| last - first + 1).sum(),
-            ranges: trouble.lost.iter().map(range).collect::<Vec<_>>().join(", "),
+            segment: corruption.segment,
+            at: corruption.at,
+            lost: corruption.lost.iter().map(|(first, last)| last - first + 1).sum(),
+            ranges: corruption.lost.iter().map(range).collect::<Vec<_>>().join(", "),
             first_lsn: first.0,
             last_lsn: last.1,
-            salvaged: trouble.salvaged.len() as u64,
+            salvaged: corruption.salvaged.len() as u64,
         })
     }
 }

@@ -17,13 +17,13 @@ use thiserror::Error;
 use crate::apply::Applier;
 use crate::commit::Committer;
 use crate::consent::{Consent, Pending};
-use crate::directory::{self, Linked, Lock};
+use crate::directory::{self, Lock, PathIdentity};
 use crate::findings::{Findings, OldTables, images};
 use crate::flow_writer::{self, FlowDrain};
 use crate::flush::Flusher;
 use crate::inventory::Inventory;
 use crate::journal::segment::BLOCK_BYTES;
-use crate::journal::{Settings, TablePlace, Writer};
+use crate::journal::{Settings, TableReference, Writer};
 use crate::limits::COMMITTER_NICENESS;
 use crate::live_table::locations::{self, FoundTables, Medium, NewTable, OldTable};
 use crate::live_table::{LiveTable, TableHeader};
@@ -32,7 +32,7 @@ use crate::recover::{RecoverError, Recovered, Recovery, Start};
 use crate::sink::schema::SchemaError;
 use crate::sink::sqlite::SqliteSink;
 use crate::sink::{Sink, SinkError, SinkSettings};
-use crate::status::{Found, Shared, Stage};
+use crate::status::{Shared, Stage, StartFindings};
 use crate::storage::file::Directory;
 use crate::{Durability, FlowWriter, Ledger, PanicAlarm, Threads};
 
@@ -190,34 +190,34 @@ impl Ledger {
     /// See [`OpenError`]; nothing is left running, and nothing that an earlier run left is lost.
     pub fn open(settings: &OpenSettings) -> Result<(Ledger, Vec<FlowWriter>), OpenError> {
         let lock = Lock::acquire(&settings.directory)?;
-        let (mut found, old) = Findings::look(settings)?;
+        let (mut found, old) = Findings::collect(settings)?;
         let directory = &settings.directory;
         let failed = |cause| OpenError::Directory { directory: directory.clone(), cause };
         let earlier = Pending::read(directory).map_err(failed)?;
         let mut consents = earlier.clone();
-        let mut notes = found.mend(settings, &old)?;
+        let mut notes = found.resend_months(settings, &old)?;
         let losses = found.losses(settings, &old);
         if !losses.0.is_empty() {
             let Some(author) = &settings.accept_loss else { return Err(OpenError::Incomplete(losses)) };
             consents.extend(found.consents(author, &losses));
             notes.extend(losses.0.iter().map(|loss| format!("accepted by {author}: {loss}")));
             Pending::write(directory, &consents).map_err(failed)?;
-            if let Err(error) = found.settle(settings, &losses) {
+            if let Err(error) = found.accept_losses(settings, &losses) {
                 let _ = Pending::write(directory, &earlier);
                 return Err(error);
             }
-            found = found.again(settings, &old)?;
+            found = found.refreshed(settings, &old)?;
         }
         consents.extend(found.restored());
         consents.extend(found.without_table(&old));
-        let started = recover(settings, found, old, &consents, notes)?;
+        let prepared = recover(settings, found, old, &consents, notes)?;
         Pending::clear(directory).map_err(failed)?;
-        start(settings, started, lock)
+        start(settings, prepared, lock)
     }
 }
 
 /// What recovery leaves to start with.
-struct Started {
+struct Prepared {
     journal: Writer<Directory>,
     report: Recovery,
     table: NewTable,
@@ -234,24 +234,24 @@ fn recover(
     old: OldTables,
     consents: &[Consent],
     mut notes: Vec<String>,
-) -> Result<Started, OpenError> {
+) -> Result<Prepared, OpenError> {
     point("recover.begin");
-    let Findings { gateway, inventory, survey, boot, .. } = found;
+    let Findings { gateway, inventory, scan, boot, .. } = found;
     let directory = &settings.directory;
-    let mut sink = adopt(settings, gateway, &inventory)?;
+    let mut sink = open_database(settings, gateway, &inventory)?;
     let journal = directory::make_journal(directory)?;
     let storage = Directory::at(&journal)
         .map_err(|cause| OpenError::Directory { directory: journal.clone(), cause })?;
-    let OldTables { places, found: FoundTables { tables: old, damaged, .. } } = old;
+    let OldTables { locations, found: FoundTables { tables: old, damaged, .. } } = old;
     notes.extend(damaged.iter().filter_map(|path| locations::set_aside(path)));
     let images = images(&old);
     let stale: Vec<PathBuf> = old
         .iter()
         .zip(&images)
-        .filter(|(_, image)| survey.is_stale(image))
+        .filter(|(_, image)| scan.is_stale(image))
         .map(|(old, _)| old.path.clone())
         .collect();
-    let epoch = survey.epoch(&images);
+    let epoch = scan.epoch(&images);
     sink.begin_run(epoch, clock::wall())?;
     let header = TableHeader {
         gateway,
@@ -262,39 +262,43 @@ fn recover(
         slots: settings.slots,
     };
     // Where the old table takes the room of the new one, the new one is made when the old one is gone.
-    let table = places.make(header, &old)?;
-    let place = |table: &NewTable| TablePlace { path: table.path.display().to_string(), boot };
+    let table = locations.make(header, &old)?;
+    let reference = |table: &NewTable| TableReference { path: table.path.display().to_string(), boot };
     let consents: Vec<Consent> = consents.iter().map(|consent| consent.of_run(epoch)).collect();
     let start = Start {
         settings: journal_settings(settings, gateway, epoch),
-        table: table.as_ref().map(place).unwrap_or_default(),
+        table: table.as_ref().map(reference).unwrap_or_default(),
         boot,
         tables: &images,
         consents: &consents,
     };
-    let Recovered { mut journal, mut report } = survey.recover(storage, start)?;
+    let Recovered { mut journal, mut report } = scan.recover(storage, start)?;
     drop(images);
     report.notes.extend(notes);
     report.damaged_tables = (damaged.len() + stale.len()) as u64;
     report.notes.extend(stale.iter().filter_map(|path| locations::set_aside(path)));
-    let left = old.into_iter().filter(|old| !stale.contains(&old.path));
-    report.notes.extend(left.filter_map(OldTable::remove));
+    let remaining = old.into_iter().filter(|old| !stale.contains(&old.path));
+    report.notes.extend(remaining.filter_map(OldTable::remove));
     point("recover.table-cleared");
     let table = match table {
         Some(table) => table,
         None => {
-            let table = places.make(header, &[])?.expect("no old table is in the way");
-            journal.place_table(place(&table)).map_err(RecoverError::from)?;
+            let table = locations.make(header, &[])?.expect("no old table is in the way");
+            journal.set_table(reference(&table)).map_err(RecoverError::from)?;
             table
         }
     };
     let applied = sink.applied_lsn()?.unwrap_or(0);
     let accepted = inventory.accepted() + consents.len() as u64;
-    Ok(Started { journal, report, table, sink, applied, accepted })
+    Ok(Prepared { journal, report, table, sink, applied, accepted })
 }
 
 /// Opens the database, and has it and the directory know the gateway before its journal begins.
-fn adopt(settings: &OpenSettings, gateway: u32, inventory: &Inventory) -> Result<SqliteSink, OpenError> {
+fn open_database(
+    settings: &OpenSettings,
+    gateway: u32,
+    inventory: &Inventory,
+) -> Result<SqliteSink, OpenError> {
     let directory = &settings.directory;
     if !inventory.knows(gateway) {
         SqliteSink::end_others(directory, gateway, clock::wall())?;
@@ -302,7 +306,7 @@ fn adopt(settings: &OpenSettings, gateway: u32, inventory: &Inventory) -> Result
     let sink_settings = SinkSettings { detail_months: settings.detail_months, ..SinkSettings::default() };
     let mut sink = SqliteSink::open(directory, gateway, sink_settings)?;
     if !inventory.knows(gateway) || inventory.backup_made().is_some() {
-        sink.adopt()?;
+        sink.register_gateway()?;
     }
     if directory::gateway(directory)?.is_none() {
         directory::set_gateway(directory, gateway)?;
@@ -322,17 +326,23 @@ fn journal_settings(settings: &OpenSettings, gateway: u32, epoch: u32) -> Settin
 /// Starts the threads.
 fn start(
     settings: &OpenSettings,
-    started: Started,
+    prepared: Prepared,
     lock: Lock,
 ) -> Result<(Ledger, Vec<FlowWriter>), OpenError> {
-    let Started { journal, report, table, sink, applied, accepted } = started;
+    let Prepared { journal, report, table, sink, applied, accepted } = prepared;
     let path = table.path.clone();
-    let promise = Guarantees { table: path.clone(), medium: table.medium, durability: settings.durability };
+    let guarantees =
+        Guarantees { table: path.clone(), medium: table.medium, durability: settings.durability };
     let (table, locked) = table.keep();
     table.note_appended(journal.shared().appended());
     let shared = Arc::new(Shared::new(applied));
-    let linked = Linked::at(&path).map_err(|cause| OpenError::Table { path: path.clone(), cause })?;
-    shared.note_found(Found { accepted, table_was_missing: report.table_missing, table: linked });
+    let path_identity =
+        PathIdentity::at(&path).map_err(|cause| OpenError::Table { path: path.clone(), cause })?;
+    shared.note_found(StartFindings {
+        accepted,
+        table_was_missing: report.table_missing,
+        table: path_identity,
+    });
     let (outlets, inlets): (Vec<FlowDrain>, Vec<FlowWriter>) =
         table.regions().map(|region| flow_writer::pair(&region, &shared)).unzip();
     let journaled = Arc::clone(journal.shared());
@@ -340,21 +350,21 @@ fn start(
     let flusher =
         Flusher { journal: journaled, durability: settings.durability, shared: Arc::clone(&shared) };
     let committer = Committer::new(journal, table, outlets, settings.durability, Arc::clone(&shared));
-    let leave = |error| {
-        shared.enter(Stage::Leaving);
+    let abort = |error| {
+        shared.enter(Stage::Aborting);
         error
     };
     let applier = spawn("ledger-apply", &shared, move || applier.run())?;
-    let flusher = spawn("ledger-flush", &shared, move || flusher.run()).map_err(leave)?;
+    let flusher = spawn("ledger-flush", &shared, move || flusher.run()).map_err(abort)?;
     let committer = spawn("ledger-commit", &shared, move || {
         // Refused to most; then it competes as others do.
         let _ = sys::limits::set_thread_niceness(COMMITTER_NICENESS);
         committer.run()
     })
-    .map_err(leave)?;
-    let held = OpenLocks { table: path, _locked: locked, _lock: lock };
-    let threads = Some(Threads { committer, flusher, applier, held });
-    Ok((Ledger { shared, promise, recovery: report, threads }, inlets))
+    .map_err(abort)?;
+    let locks = OpenLocks { table: path, _locked: locked, _lock: lock };
+    let threads = Some(Threads { committer, flusher, applier, locks });
+    Ok((Ledger { shared, guarantees, recovery: report, threads }, inlets))
 }
 
 fn spawn<R: Send + 'static>(

@@ -35,19 +35,19 @@ impl Parker {
     }
 
     /// Rests as `look` says, which is called when a wake would end the rest; returns whether it did.
-    pub(crate) fn sleep(&self, look: impl FnOnce() -> ParkDecision) -> bool {
+    pub(crate) fn sleep(&self, decide: impl FnOnce() -> ParkDecision) -> bool {
         self.flag.announce();
-        let rest = look();
-        match rest {
+        let decision = decide();
+        match decision {
             ParkDecision::None => {}
             ParkDecision::For(pause) => thread::park_timeout(pause),
             ParkDecision::UntilWoken => thread::park(),
         }
         self.flag.retract();
-        rest != ParkDecision::None
+        decision != ParkDecision::None
     }
 
-    /// Pauses, whatever there is to do: only [`Parker::rouse`] ends it early.
+    /// Pauses, whatever there is to do: only [`Parker::interrupt`] ends it early.
     pub(crate) fn pause(&self, pause: Duration) {
         thread::park_timeout(pause);
     }
@@ -60,7 +60,7 @@ impl Parker {
     }
 
     /// Ends the thread's sleep or its pause: something has changed that it must know.
-    pub(crate) fn rouse(&self) {
+    pub(crate) fn interrupt(&self) {
         // Before the thread is there, it is enough that its first look sees what has changed: either it
         // finds itself here, or, after the fence of its announcement, the change.
         fence(Ordering::SeqCst);
@@ -84,17 +84,17 @@ mod tests {
     #[test]
     fn whoever_works_for_another_is_heard_however_it_comes() {
         const ROUNDS: u64 = 20_000;
-        let sleeper = Arc::new(Parker::default());
+        let parker = Arc::new(Parker::default());
         let (given, taken) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let (there, work, done) = (Arc::clone(&sleeper), Arc::clone(&given), Arc::clone(&taken));
+        let (shared, work, done) = (Arc::clone(&parker), Arc::clone(&given), Arc::clone(&taken));
         let worker = thread::spawn(move || {
-            there.bind_current_thread();
+            shared.bind_current_thread();
             while done.load(Ordering::Relaxed) < ROUNDS {
                 if work.load(Ordering::Relaxed) > done.load(Ordering::Relaxed) {
                     done.fetch_add(1, Ordering::Relaxed);
                     continue;
                 }
-                there.sleep(|| match work.load(Ordering::Relaxed) > done.load(Ordering::Relaxed) {
+                shared.sleep(|| match work.load(Ordering::Relaxed) > done.load(Ordering::Relaxed) {
                     true => ParkDecision::None,
                     false => ParkDecision::UntilWoken,
                 });
@@ -103,8 +103,8 @@ mod tests {
         for round in 1..=ROUNDS {
             given.store(round, Ordering::Relaxed);
             match round % 2 {
-                0 => sleeper.wake(),
-                _ => sleeper.rouse(),
+                0 => parker.wake(),
+                _ => parker.interrupt(),
             }
             while taken.load(Ordering::Relaxed) < round {
                 std::hint::spin_loop();

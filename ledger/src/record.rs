@@ -141,11 +141,12 @@ impl Identity {
     fn unpack(&self) -> Result<Flow<'_>, MalformedIdentity> {
         let [class, protocol, _flags, client_bytes, address_bytes, user_bytes, rule_bytes, host_bytes] =
             self.array(28);
-        let mut rest = Rest(&self.bytes()[FIXED_BYTES..]);
-        let client = rest.address(client_bytes)?.ok_or(MalformedIdentity("a flow without a client"))?;
-        let address = rest.address(address_bytes)?;
-        let (user, rule, host) = (rest.text(user_bytes)?, rest.text(rule_bytes)?, rest.text(host_bytes)?);
-        if !rest.0.is_empty() {
+        let mut cursor = Cursor(&self.bytes()[FIXED_BYTES..]);
+        let client = cursor.address(client_bytes)?.ok_or(MalformedIdentity("a flow without a client"))?;
+        let address = cursor.address(address_bytes)?;
+        let (user, rule, host) =
+            (cursor.text(user_bytes)?, cursor.text(rule_bytes)?, cursor.text(host_bytes)?);
+        if !cursor.0.is_empty() {
             return Err(MalformedIdentity("an identity with bytes behind its end"));
         }
         Ok(Flow {
@@ -157,8 +158,8 @@ impl Identity {
             port: u16::from_le_bytes(self.array(24)),
             address,
             client: SocketAddr::new(client, u16::from_le_bytes(self.array(26))),
-            class: Class::of(class).ok_or(MalformedIdentity("an unknown class"))?,
-            protocol: Protocol::of(protocol).ok_or(MalformedIdentity("an unknown protocol"))?,
+            class: Class::from_number(class).ok_or(MalformedIdentity("an unknown class"))?,
+            protocol: Protocol::from_number(protocol).ok_or(MalformedIdentity("an unknown protocol"))?,
             rule,
             reason: CloseReason::Fault,
             legs: Legs::default(),
@@ -174,15 +175,15 @@ impl fmt::Debug for Identity {
 }
 
 /// What is left of an identity while it is read.
-struct Rest<'a>(&'a [u8]);
+struct Cursor<'a>(&'a [u8]);
 
-impl<'a> Rest<'a> {
+impl<'a> Cursor<'a> {
     fn take(&mut self, bytes: u8) -> Result<&'a [u8], MalformedIdentity> {
-        let (taken, rest) = self
+        let (taken, remaining) = self
             .0
             .split_at_checked(usize::from(bytes))
             .ok_or(MalformedIdentity("an identity that ends too early"))?;
-        self.0 = rest;
+        self.0 = remaining;
         Ok(taken)
     }
 
@@ -230,7 +231,7 @@ impl Record {
     }
 
     /// The record of the flow `identity`, as of `at`.
-    pub fn of(identity: Identity, at: WallNanos, reason: CloseReason, legs: Legs) -> Record {
+    pub fn from_parts(identity: Identity, at: WallNanos, reason: CloseReason, legs: Legs) -> Record {
         Record { identity, at, reason, legs, uncertain: Uncertain { up: 0, down: 0 } }
     }
 
@@ -248,8 +249,8 @@ impl Record {
 
     /// What the record says. Addresses come back in canonical form: IPv4-mapped ones as IPv4.
     pub fn flow(&self) -> Flow<'_> {
-        let begun = self.identity.unpack().expect("an identity is checked when it is made");
-        Flow { closed: self.at, reason: self.reason, legs: self.legs, uncertain: self.uncertain, ..begun }
+        let start = self.identity.unpack().expect("an identity is checked when it is made");
+        Flow { closed: self.at, reason: self.reason, legs: self.legs, uncertain: self.uncertain, ..start }
     }
 
     /// How the flow began.
@@ -331,7 +332,7 @@ pub enum Class {
 }
 
 impl Class {
-    fn of(number: u8) -> Option<Class> {
+    fn from_number(number: u8) -> Option<Class> {
         [Self::External, Self::Internal].into_iter().find(|class| *class as u8 == number)
     }
 
@@ -359,7 +360,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    fn of(number: u8) -> Option<Protocol> {
+    fn from_number(number: u8) -> Option<Protocol> {
         let all = [Self::HttpConnect, Self::Socks5, Self::Forward, Self::Http];
         all.into_iter().find(|protocol| *protocol as u8 == number)
     }
@@ -429,7 +430,7 @@ impl CloseReason {
     ];
 
     /// The reason with this number.
-    pub(crate) fn of(number: u8) -> Option<CloseReason> {
+    pub(crate) fn from_number(number: u8) -> Option<CloseReason> {
         Self::ALL.into_iter().find(|reason| *reason as u8 == number)
     }
 

@@ -26,7 +26,7 @@ use crate::entry::{Entry, EntryKey};
 use crate::journal::corruption::Corruption;
 use crate::journal::reader::ReadError;
 use crate::journal::scan::{self, Scan};
-use crate::journal::{JournalError, Settings, TablePlace, Writer};
+use crate::journal::{JournalError, Settings, TableReference, Writer};
 use crate::limits::ENTRY_BYTES_MAX;
 use crate::live_table::{ALIVE_AT, ProgressMarks, STATE, SlotContents, TableHeader, alive_at, used};
 #[cfg(any(test, feature = "simulation"))]
@@ -66,7 +66,7 @@ impl TableImage<'_> {
                     show(SlotContents::Damaged { what: "a slot that was used and is empty", id: None });
                     continue;
                 }
-                match SlotContents::in_words(|index| (self.word)(start + index)) {
+                match SlotContents::from_words(|index| (self.word)(start + index)) {
                     SlotContents::Nothing => {}
                     found => show(found),
                 }
@@ -76,7 +76,7 @@ impl TableImage<'_> {
 
     /// How far journal and database had come when the process last said so.
     pub(crate) fn reached(&self) -> ProgressMarks {
-        ProgressMarks::in_words(&self.word)
+        ProgressMarks::from_words(&self.word)
     }
 
     /// When the run was last known to live.
@@ -165,7 +165,7 @@ pub(crate) struct Recovered<S: Storage> {
 pub(crate) struct Start<'a> {
     pub(crate) settings: Settings,
     /// Where this run's live table lies.
-    pub(crate) table: TablePlace,
+    pub(crate) table: TableReference,
     pub(crate) boot: u128,
     /// What earlier runs left.
     pub(crate) tables: &'a [TableImage<'a>],
@@ -175,9 +175,9 @@ pub(crate) struct Start<'a> {
 
 /// The part of recovery that only looks.
 pub(crate) struct RecoveryScan {
-    scan: Scan,
+    journal: Scan,
     /// Flows of the tables.
-    tabled: HashSet<u128>,
+    table_flows: HashSet<u128>,
     /// Those of them that have their final in the journal.
     finals: HashSet<u128>,
     /// Flows that go on, as far as the database and the journal behind it know.
@@ -202,34 +202,34 @@ pub(crate) fn scan(
     open: HashSet<u128>,
     tables: &[TableImage<'_>],
 ) -> Result<RecoveryScan, RecoverError> {
-    let mut tabled = HashSet::new();
+    let mut table_flows = HashSet::new();
     for table in tables {
         table.each(|found| {
-            tabled.extend(found.id());
+            table_flows.extend(found.id());
         });
     }
-    let (scan, finals, is_ended) = (Scan::default(), HashSet::new(), applied.is_ended);
-    let mut survey = RecoveryScan { scan, tabled, finals, open, began: 0, is_ended, applied };
-    let scan = scan::scan(storage, (applied.epoch, applied.lsn), |gist| survey.note(gist))?;
-    let foreign = scan.foreign.map(|(_, found)| found).filter(|found| *found != gateway);
-    if let Some(found) = scan.gateway.filter(|found| *found != gateway).or(foreign) {
+    let (journal, finals, is_ended) = (Scan::default(), HashSet::new(), applied.is_ended);
+    let mut scan = RecoveryScan { journal, table_flows, finals, open, began: 0, is_ended, applied };
+    let journal = scan::scan(storage, (applied.epoch, applied.lsn), |key| scan.note(key))?;
+    let foreign = journal.foreign.map(|(_, found)| found).filter(|found| *found != gateway);
+    if let Some(found) = journal.gateway.filter(|found| *found != gateway).or(foreign) {
         return Err(RecoverError::Foreign { found, expected: gateway });
     }
-    for (_, entry) in scan.trouble.iter().flat_map(|trouble| &trouble.salvaged) {
-        survey.note(entry.into());
+    for (_, entry) in journal.corruption.iter().flat_map(|corruption| &corruption.salvaged) {
+        scan.note(entry.into());
     }
-    survey.scan = scan;
-    Ok(survey)
+    scan.journal = journal;
+    Ok(scan)
 }
 
 impl RecoveryScan {
     /// Notes an entry that the database has not got.
-    fn note(&mut self, gist: EntryKey) {
-        self.is_ended = matches!(gist, EntryKey::RunEnded(_));
-        match gist {
+    fn note(&mut self, key: EntryKey) {
+        self.is_ended = matches!(key, EntryKey::RunEnded(_));
+        match key {
             EntryKey::Final(id) => {
                 self.open.remove(&id);
-                if self.tabled.contains(&id) {
+                if self.table_flows.contains(&id) {
                     self.finals.insert(id);
                 }
             }
@@ -248,11 +248,11 @@ impl RecoveryScan {
     /// What is gone of the journal, as far as the journal itself, the tables of boot `boot`, and the
     /// databases tell, which have come to entry `reached`.
     pub(crate) fn losses(&self, reached: u64, boot: u128, tables: &[TableImage<'_>]) -> Vec<Loss> {
-        let (scan, applied) = (&self.scan, self.applied);
+        let (scan, applied) = (&self.journal, self.applied);
         if scan.begins_behind(applied.lsn) {
             return vec![Loss::Between { applied: applied.lsn, first_lsn: scan.first_lsn }];
         }
-        if scan.first_lsn == 0 && scan.trouble.is_none() {
+        if scan.first_lsn == 0 && scan.corruption.is_none() {
             let is_ended = self.is_ended && !applied.has_begun;
             return match self.appended(boot, tables) {
                 Some(appended) if appended > reached => {
@@ -262,8 +262,13 @@ impl RecoveryScan {
                 _ => Vec::new(),
             };
         }
-        let mut losses: Vec<Loss> =
-            scan.trouble.as_ref().and_then(Damage::of).map(Loss::Entries).into_iter().collect();
+        let mut losses: Vec<Loss> = scan
+            .corruption
+            .as_ref()
+            .and_then(Damage::from_corruption)
+            .map(Loss::Entries)
+            .into_iter()
+            .collect();
         let end = scan.last_lsn.max(reached);
         // What the last run's table says is exact; without it, what the databases have must be in front.
         match self.appended(boot, tables) {
@@ -289,33 +294,33 @@ impl RecoveryScan {
 
     /// The last entry that the last run had written, if its table is there and says so.
     fn appended(&self, boot: u128, tables: &[TableImage<'_>]) -> Option<u64> {
-        let believed = self.believed(boot, tables).into_iter();
-        believed.map(|table| table.reached().appended).max().filter(|appended| *appended > 0)
+        let trusted = self.trusted(boot, tables).into_iter();
+        trusted.map(|table| table.reached().appended).max().filter(|appended| *appended > 0)
     }
 
     /// The last entry that the database had in the last run, if that run's table says so and the database has
     /// less now.
-    pub(crate) fn went_back_from(&self, boot: u128, tables: &[TableImage<'_>]) -> Option<u64> {
-        let believed = self.believed(boot, tables).into_iter();
-        believed.map(|table| table.reached().applied).max().filter(|applied| *applied > self.applied.lsn)
+    pub(crate) fn applied_before(&self, boot: u128, tables: &[TableImage<'_>]) -> Option<u64> {
+        let trusted = self.trusted(boot, tables).into_iter();
+        trusted.map(|table| table.reached().applied).max().filter(|applied| *applied > self.applied.lsn)
     }
 
     /// The tables that may have what nothing else has: of each run one, the last to be written of its copies.
-    fn believed<'t, 'w>(&self, boot: u128, tables: &'t [TableImage<'w>]) -> Vec<&'t TableImage<'w>> {
-        let mut believed: Vec<&TableImage<'_>> =
-            tables.iter().filter(|table| self.is_believed(table, boot)).collect();
+    fn trusted<'t, 'w>(&self, boot: u128, tables: &'t [TableImage<'w>]) -> Vec<&'t TableImage<'w>> {
+        let mut trusted: Vec<&TableImage<'_>> =
+            tables.iter().filter(|table| self.is_trusted(table, boot)).collect();
         let age = |table: &TableImage<'_>| {
             let ProgressMarks { appended, applied } = table.reached();
             (appended, applied, table.alive_at().map_or(0, |at| at.0))
         };
-        believed.sort_by_key(|table| (table.header.epoch, std::cmp::Reverse(age(table))));
-        believed.dedup_by_key(|table| table.header.epoch);
-        believed
+        trusted.sort_by_key(|table| (table.header.epoch, std::cmp::Reverse(age(table))));
+        trusted.dedup_by_key(|table| table.header.epoch);
+        trusted
     }
 
     /// Whether a table may have what nothing else has: its run is the last one, in this boot, and it is no
     /// older copy.
-    fn is_believed(&self, table: &TableImage<'_>, boot: u128) -> bool {
+    fn is_trusted(&self, table: &TableImage<'_>, boot: u128) -> bool {
         let header = &table.header;
         let is_last = header.boot == boot && header.epoch >= self.applied.epoch.max(self.began);
         is_last && !self.is_stale(table)
@@ -326,7 +331,7 @@ impl RecoveryScan {
     pub(crate) fn is_stale(&self, table: &TableImage<'_>) -> bool {
         let ProgressMarks { appended, .. } = table.reached();
         let epoch = table.header.epoch;
-        let misses_frames = epoch == self.scan.epoch && appended + 1 < self.scan.last_frame;
+        let misses_frames = epoch == self.journal.epoch && appended + 1 < self.journal.last_frame;
         let misses_entries = epoch == self.applied.epoch && appended < self.applied.lsn;
         appended > 0 && (misses_frames || misses_entries)
     }
@@ -334,26 +339,26 @@ impl RecoveryScan {
     /// Whether a table of boot `boot` should be there and is not: the last run began in it and did not end.
     fn lacks_table(&self, boot: u128, tables: &[TableImage<'_>]) -> bool {
         let is_there =
-            tables.iter().any(|table| table.header.epoch >= self.scan.epoch && table.header.boot == boot);
+            tables.iter().any(|table| table.header.epoch >= self.journal.epoch && table.header.boot == boot);
         // Whether the last run ended is in a part of the journal that was not read then.
-        let is_known = !self.scan.begins_behind(self.applied.lsn);
-        is_known && self.scan.boot == boot && boot != 0 && !self.is_ended && !is_there
+        let is_known = !self.journal.begins_behind(self.applied.lsn);
+        is_known && self.journal.boot == boot && boot != 0 && !self.is_ended && !is_there
     }
 
     /// Places at which a segment does not continue the one before it.
     pub(crate) fn breaks(&self) -> u64 {
-        self.scan.breaks
+        self.journal.breaks
     }
 
     /// Entries of the journal that the database has not got.
     pub(crate) fn entries(&self) -> u64 {
-        self.scan.entries
+        self.journal.entries
     }
 
     /// What is no loss, and worth telling.
     pub(crate) fn notes(&self) -> Vec<String> {
-        let torn = self.scan.trouble.as_ref().filter(|trouble| trouble.lost.is_empty());
-        torn.iter().map(|trouble| format!("{trouble}; nothing in it had been promised")).collect()
+        let torn = self.journal.corruption.as_ref().filter(|corruption| corruption.lost.is_empty());
+        torn.iter().map(|corruption| format!("{corruption}; nothing in it had been promised")).collect()
     }
 
     /// What is to be said of a table of boot `boot` that should be there and is not.
@@ -370,22 +375,22 @@ impl RecoveryScan {
 
     /// The first and the last entry of the journal; zeros if there is none.
     pub(crate) fn extent(&self) -> (u64, u64) {
-        match self.scan.first_lsn {
+        match self.journal.first_lsn {
             0 => (0, 0),
-            first_lsn => (first_lsn, self.scan.last_lsn),
+            first_lsn => (first_lsn, self.journal.last_lsn),
         }
     }
 
     /// The last entry up to which nothing of the journal is damaged; 0 if there is none.
     pub(crate) fn whole_to(&self) -> u64 {
         let end = self.extent().1;
-        self.scan.trouble.as_ref().map_or(end, |trouble| end.min(trouble.first_lsn - 1))
+        self.journal.corruption.as_ref().map_or(end, |corruption| end.min(corruption.first_lsn - 1))
     }
 
     /// The run that begins now.
     pub(crate) fn epoch(&self, tables: &[TableImage<'_>]) -> u32 {
-        let of_tables = tables.iter().map(|table| table.header.epoch).max();
-        self.scan.epoch.max(self.applied.epoch).max(of_tables.unwrap_or(0)).saturating_add(1)
+        let table_epoch = tables.iter().map(|table| table.header.epoch).max();
+        self.journal.epoch.max(self.applied.epoch).max(table_epoch.unwrap_or(0)).saturating_add(1)
     }
 
     /// Begins the journal of this run, and brings into it what the last one left. When it returns, all of
@@ -401,28 +406,28 @@ impl RecoveryScan {
         let Start { settings, table, boot, tables, consents } = start;
         point("recover.scanned");
         let mut report =
-            Recovery { epoch: settings.epoch, entries: self.scan.entries, ..Recovery::default() };
-        report.trouble = self.scan.trouble.as_ref().map(Corruption::to_string);
+            Recovery { epoch: settings.epoch, entries: self.journal.entries, ..Recovery::default() };
+        report.trouble = self.journal.corruption.as_ref().map(Corruption::to_string);
         report.table_missing = self.lacks_table(boot, tables);
-        let mut end = self.scan.end.clone();
+        let mut end = self.journal.end.clone();
         end.next_lsn = end.next_lsn.max(self.applied.lsn + 1);
         let (epoch, at) = (settings.epoch, clock::wall());
-        let left = PreviousRun { survey: &self, tables, boot, epoch, at, consents };
+        let previous = PreviousRun { scan: &self, tables, boot, epoch, at, consents };
         let mut count = 0;
-        left.each(&mut Recovery::default(), |_| {
+        previous.each(&mut Recovery::default(), |_| {
             count += 1;
             Ok(())
         })?;
         let mut journal = Writer::open(storage, settings, table, &end, count)?;
-        let mut pen = FrameAppender { journal: &mut journal, waiting: Vec::new() };
+        let mut appender = FrameAppender { journal: &mut journal, waiting: Vec::new() };
         let mut lost = self.open.clone();
-        left.each(&mut report, |entry| {
+        previous.each(&mut report, |entry| {
             if let Entry::Final(record) = &entry {
                 lost.remove(&record.identity().id());
             }
-            pen.write(entry)
+            appender.write(entry)
         })?;
-        pen.flush()?;
+        appender.flush()?;
         report.lost = lost.len() as u64;
         point("recover.appended");
         journal.confirm()?;
@@ -436,7 +441,7 @@ impl RecoveryScan {
 
 /// What an earlier run left, and what becomes of it.
 struct PreviousRun<'a> {
-    survey: &'a RecoveryScan,
+    scan: &'a RecoveryScan,
     tables: &'a [TableImage<'a>],
     boot: u128,
     /// This run.
@@ -452,15 +457,15 @@ impl PreviousRun<'_> {
         report: &mut Recovery,
         mut show: impl FnMut(Entry) -> Result<(), RecoverError>,
     ) -> Result<(), RecoverError> {
-        let PreviousRun { survey, at, epoch, .. } = *self;
-        survey.scan.tail.iter().try_for_each(|(_, entry)| show(*entry))?;
-        if let Some(trouble) = &survey.scan.trouble {
-            show(Entry::Gap { epoch: trouble.epoch, at, first_lsn: trouble.first_lsn })?;
-            trouble.salvaged.iter().try_for_each(|(_, entry)| show(*entry))?;
+        let PreviousRun { scan, at, epoch, .. } = *self;
+        scan.journal.tail.iter().try_for_each(|(_, entry)| show(*entry))?;
+        if let Some(corruption) = &scan.journal.corruption {
+            show(Entry::Gap { epoch: corruption.epoch, at, first_lsn: corruption.first_lsn })?;
+            corruption.salvaged.iter().try_for_each(|(_, entry)| show(*entry))?;
         }
-        let last_epoch = survey.scan.epoch.max(survey.applied.epoch);
+        let last_epoch = scan.journal.epoch.max(scan.applied.epoch);
         self.consents.iter().try_for_each(|consent| show(Entry::Accepted(*consent)))?;
-        for table in survey.believed(self.boot, self.tables) {
+        for table in scan.trusted(self.boot, self.tables) {
             report.table |= table.header.epoch >= last_epoch;
             self.finish_flows(table, report, &mut show)?;
         }
@@ -481,7 +486,7 @@ impl PreviousRun<'_> {
         });
         let mut outcome = Ok(());
         table.each(|found| {
-            if outcome.is_err() || found.id().is_some_and(|id| self.survey.finals.contains(&id)) {
+            if outcome.is_err() || found.id().is_some_and(|id| self.scan.finals.contains(&id)) {
                 return;
             }
             let record = match found {
@@ -510,7 +515,7 @@ fn killed(record: Record, alive_at: WallNanos, report: &mut Recovery) -> Record 
     let flow = record.flow();
     report.uncertain += u64::from(flow.uncertain.up) + u64::from(flow.uncertain.down);
     let at = alive_at.max(flow.opened);
-    Record::of(*record.identity(), at, CloseReason::Killed, flow.legs).with_uncertain(flow.uncertain)
+    Record::from_parts(*record.identity(), at, CloseReason::Killed, flow.legs).with_uncertain(flow.uncertain)
 }
 
 /// Writes entries in frames.
@@ -535,7 +540,7 @@ impl<S: Storage> FrameAppender<'_, S> {
         let mut frame = self.journal.buffer();
         self.waiting.drain(..).for_each(|entry| frame.push(&entry));
         self.journal.append(frame)?;
-        self.journal.forget_copies();
+        self.journal.drop_copies();
         Ok(())
     }
 }

@@ -34,20 +34,20 @@ pub struct Inspection {
 /// # Errors
 /// It cannot be read.
 pub fn inspect(settings: &OpenSettings) -> Result<Inspection, OpenError> {
-    let look = || Findings::peek(settings).map(|(found, old)| found.inspection(settings, &old));
-    let mut found = look();
+    let check = || Findings::collect_unlocked(settings).map(|(found, old)| found.inspection(settings, &old));
+    let mut found = check();
     // A ledger that is written meanwhile changes under the reader: a second look tells.
-    for _ in 1..LOOKS_MAX {
+    for _ in 1..CHECKS_MAX {
         if found.as_ref().is_ok_and(|found| found.losses.0.is_empty() && found.breaks == 0) {
             break;
         }
-        found = look();
+        found = check();
     }
     found
 }
 
 /// Looks at a ledger before it is believed that something is wrong with it.
-const LOOKS_MAX: usize = 3;
+const CHECKS_MAX: usize = 3;
 
 /// As [`inspect`], while nobody may write it.
 ///

@@ -11,7 +11,7 @@ use sys::clock::{self, Nanos};
 use sys::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use sys::sync::{Mutex, MutexGuard};
 
-use crate::directory::Linked;
+use crate::directory::PathIdentity;
 use crate::limits::LAG_MARKS_MAX;
 use crate::parker::Parker;
 
@@ -72,11 +72,11 @@ impl StatusHandle {
             let failures = lock(&shared.failures);
             (failures.first(), failures.spare.clone())
         };
-        let gone = shared.table_that_is_gone();
-        let table_is_missing = gone.is_some();
+        let table_warning = shared.missing_table_warning();
+        let table_is_missing = table_warning.is_some();
         let spare =
             spare.map(|cause| format!("the next segment cannot be made, and will be needed: {cause}"));
-        let warning = gone.or(spare);
+        let warning = table_warning.or(spare);
         let caught_up = Nanos(shared.caught_up_at.load(Ordering::Relaxed));
         Status {
             records: shared.records.load(Ordering::Relaxed),
@@ -123,7 +123,7 @@ pub(crate) enum Stage {
     /// It has; the others are to finish.
     Applying = 2,
     /// The others are to end at once: what is in the journal is safe.
-    Leaving = 3,
+    Aborting = 3,
 }
 
 /// Why something does not work, by who says so.
@@ -144,10 +144,10 @@ impl Failures {
 
 /// What a start found, for those who watch.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct StartFindings {
     pub(crate) accepted: u64,
     pub(crate) table_was_missing: bool,
-    pub(crate) table: Linked,
+    pub(crate) table: PathIdentity,
 }
 
 /// What the ledger's threads share. All gauges are Relaxed: each stands alone and orders nothing.
@@ -167,7 +167,7 @@ pub(crate) struct Shared {
     /// A moment before which everything that ended is visible; [`Nanos::NEVER`] while at rest.
     caught_up_at: AtomicU64,
     /// What the start found, and the live table that it made.
-    found: OnceLock<Found>,
+    found: OnceLock<StartFindings>,
     /// Entry `lsn` and all that ended before the moment are journaled; oldest first.
     marks: Mutex<VecDeque<(u64, Nanos)>>,
     failures: Mutex<Failures>,
@@ -196,15 +196,15 @@ impl Shared {
     }
 
     /// Notes what the start found.
-    pub(crate) fn note_found(&self, found: Found) {
+    pub(crate) fn note_found(&self, found: StartFindings) {
         self.found.set(found).expect("a start notes it once");
     }
 
     /// What is to be said of a live table that was removed while it is in use.
-    fn table_that_is_gone(&self) -> Option<String> {
+    fn missing_table_warning(&self) -> Option<String> {
         let table = &self.found.get()?.table;
         // A ledger that ends removes its table itself.
-        let is_gone = !self.has_reached(Stage::Applying) && table.is_gone();
+        let is_gone = !self.has_reached(Stage::Applying) && table.is_detached();
         is_gone.then(|| {
             format!(
                 "the live table {} was removed while it is in use: a kill would lose what flows moved since \
@@ -228,7 +228,7 @@ impl Shared {
     pub(crate) fn enter(&self, stage: Stage) {
         // Relaxed: what rouses the threads orders this store for them.
         self.stage.store(stage as u8, Ordering::Relaxed);
-        [&self.committer, &self.flusher, &self.applier].into_iter().for_each(Parker::rouse);
+        [&self.committer, &self.flusher, &self.applier].into_iter().for_each(Parker::interrupt);
     }
 
     /// Whether `stage` is reached or over.
@@ -263,13 +263,13 @@ impl Shared {
     }
 
     /// Everything is visible, and nobody knows of more.
-    pub(crate) fn rests(&self) {
+    pub(crate) fn note_idle(&self) {
         lock(&self.marks).clear();
         self.caught_up_at.store(Nanos::NEVER.0, Ordering::Relaxed);
     }
 
     /// Something has ended after a rest.
-    pub(crate) fn stirs(&self) {
+    pub(crate) fn note_active(&self) {
         let now = clock::monotonic();
         let _ =
             self.caught_up_at.compare_exchange(Nanos::NEVER.0, now.0, Ordering::Relaxed, Ordering::Relaxed);

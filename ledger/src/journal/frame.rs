@@ -89,13 +89,13 @@ impl FrameHeader {
     /// three marks are there, which nothing that an older use of the file left has together.
     pub(crate) fn is_begun(bytes: &[u8], segment: u64, epoch: u32, first_lsn: u64) -> bool {
         let Some(bytes) = bytes.first_chunk::<FRAME_HEADER_BYTES>() else { return false };
-        let place = [&epoch.to_le_bytes()[..], &first_lsn.to_le_bytes()];
+        let position = [&epoch.to_le_bytes()[..], &first_lsn.to_le_bytes()];
         let marks = [
             bytes.starts_with(MAGIC),
             bytes[16..24] == segment.to_le_bytes(),
-            [&bytes[8..12], &bytes[24..32]] == place,
+            [&bytes[8..12], &bytes[24..32]] == position,
         ];
-        marks.into_iter().filter(|is_there| *is_there).count() >= 2
+        marks.into_iter().filter(|is_present| *is_present).count() >= 2
     }
 
     /// The number of the last entry; that of the one before the first if there is none.
@@ -114,38 +114,42 @@ impl FrameHeader {
     }
 
     /// Whether `payload` is what was written behind this header.
-    pub(crate) fn vouches_for(&self, payload: &[u8]) -> bool {
+    pub(crate) fn matches_checksum(&self, payload: &[u8]) -> bool {
         crc32c::crc32c(payload) == self.payload_crc
     }
 
     /// The gists of the entries in `payload`, for which the header vouches, shown to `each` with their
     /// numbers.
-    pub(crate) fn gists(
+    pub(crate) fn keys(
         &self,
         payload: &[u8],
         mut each: impl FnMut(u64, EntryKey),
     ) -> Result<(), MalformedIdentity> {
-        let mut rest = payload;
+        let mut remaining = payload;
         for lsn in self.first_lsn..self.first_lsn + u64::from(self.count) {
-            let (gist, length) = EntryKey::read(rest)?;
-            each(lsn, gist);
-            rest = &rest[length..];
+            let (key, length) = EntryKey::read(remaining)?;
+            each(lsn, key);
+            remaining = &remaining[length..];
         }
         Ok(())
     }
 
     /// The entries in `payload`, which is all that stands between the header and the padding.
     pub(crate) fn entries(&self, payload: &[u8], out: &mut Vec<Entry>) -> Result<(), MalformedIdentity> {
-        if !self.vouches_for(payload) {
+        if !self.matches_checksum(payload) {
             return Err(MalformedIdentity("a frame's entries do not fit their checksum"));
         }
-        let mut rest = payload;
+        let mut remaining = payload;
         for _ in 0..self.count {
-            let (entry, length) = Entry::read(rest)?;
+            let (entry, length) = Entry::read(remaining)?;
             out.push(entry);
-            rest = &rest[length..];
+            remaining = &remaining[length..];
         }
-        if rest.is_empty() { Ok(()) } else { Err(MalformedIdentity("a frame with bytes behind its entries")) }
+        if remaining.is_empty() {
+            Ok(())
+        } else {
+            Err(MalformedIdentity("a frame with bytes behind its entries"))
+        }
     }
 }
 

@@ -84,7 +84,7 @@ impl<F: StorageFile> Segment<F> {
     }
 
     /// If it is shorter than it was made: what its length should be, 0 if that is not known.
-    pub(crate) fn is_short(&self) -> Option<u64> {
+    pub(crate) fn truncated_from(&self) -> Option<u64> {
         let expected = self.header.as_ref().map_or(0, |header| header.bytes);
         (self.bytes < expected.max(HEADER_BYTES as u64)).then_some(expected)
     }
@@ -101,7 +101,7 @@ impl<F: StorageFile> Segment<F> {
     pub(crate) fn payload_at(&self, at: u64, header: &FrameHeader, buffer: &mut Vec<u8>) -> io::Result<bool> {
         buffer.resize(header.payload_bytes as usize, 0);
         let read = self.file.read_at(buffer, at + FRAME_HEADER_BYTES as u64)?;
-        Ok(read == buffer.len() && header.vouches_for(buffer))
+        Ok(read == buffer.len() && header.matches_checksum(buffer))
     }
 
     /// Whether a frame whose first entry is `first_lsn` was begun at `at`, be it damaged.

@@ -51,7 +51,7 @@ pub(crate) struct Scan {
     /// Segments that do not continue the one before them by the hash of a frame's header.
     pub(crate) breaks: u64,
     /// What is wrong behind the whole part, if anything is.
-    pub(crate) trouble: Option<Corruption>,
+    pub(crate) corruption: Option<Corruption>,
 }
 
 /// Reads the journal and shows to `each` the gists of the entries beyond `applied`, the number of the last
@@ -68,11 +68,11 @@ pub(crate) fn scan<S: Storage>(
     let mut scan = Scan::default();
     scan.end.next_segment = journal.next_segment;
     scan.note_headers(&journal);
-    let mut walk = Walk::from(applied);
+    let mut walk = Walk::new(applied);
     if scan.begins_behind(applied) {
         // The database is an older one than the journal goes with: what lies between them is gone.
         scan.end.next_lsn = applied + 1;
-        scan.end.ended = journal.ended(u64::MAX);
+        scan.end.closed = journal.closed_segments(u64::MAX);
         return Ok(scan);
     }
     let start = journal.begun.iter().rposition(|(_, header)| header.first_lsn <= applied + 1).unwrap_or(0);
@@ -85,24 +85,25 @@ pub(crate) fn scan<S: Storage>(
         walk.ends.clear();
         // A jump forward is a new run behind a journal that was lost or repaired.
         (walk.next_lsn, walk.previous) = (header.first_lsn, header.previous);
-        walk.proves(header.synced_lsn);
+        walk.note_proved(header.synced_lsn);
         let limit = journal.begun.get(index + 1).map(|(_, next)| next.first_lsn);
-        if let Some(at) = walk.through(segment, limit, &mut each)? {
-            scan.trouble = journal.trouble(index, at, walk.next_lsn, (epoch, applied))?;
+        if let Some(at) = walk.walk_segment(segment, limit, &mut each)? {
+            scan.corruption = journal.find_corruption(index, at, walk.next_lsn, (epoch, applied))?;
             break;
         }
     }
     if journal.begun.is_empty() && !journal.headless.is_empty() {
-        scan.trouble = journal.trouble(0, 0, walk.next_lsn, (epoch, applied))?;
+        scan.corruption = journal.find_corruption(0, 0, walk.next_lsn, (epoch, applied))?;
     }
-    scan.trouble = scan.trouble.or_else(|| journal.torn_behind(walk.next_lsn));
-    let salvaged = scan.trouble.iter().flat_map(|trouble| &trouble.salvaged).map(|(lsn, _)| *lsn).max();
+    scan.corruption = scan.corruption.or_else(|| journal.torn_behind(walk.next_lsn));
+    let salvaged =
+        scan.corruption.iter().flat_map(|corruption| &corruption.salvaged).map(|(lsn, _)| *lsn).max();
     scan.last_lsn = salvaged.unwrap_or(0).max(walk.next_lsn - 1);
     scan.last_frame = walk.last_frame;
     scan.entries = walk.count;
     scan.end.next_lsn = walk.durable.0 + 1;
     scan.end.previous = walk.durable.1;
-    scan.end.ended = journal.ended(walk.next_lsn);
+    scan.end.closed = journal.closed_segments(walk.next_lsn);
     for frame in walk.tail {
         frame.read(applied, &mut scan.tail)?;
     }
@@ -236,7 +237,7 @@ impl<F: StorageFile> Journal<F> {
         let mut rewriting: Option<SegmentHeader> = None;
         for number in numbers.into_iter().rev() {
             let segment = Segment::open(storage, number)?;
-            if let Some(expected) = segment.is_short() {
+            if let Some(expected) = segment.truncated_from() {
                 journal.short.push((number, segment.bytes(), expected));
             }
             match segment.header.clone() {
@@ -245,11 +246,11 @@ impl<F: StorageFile> Journal<F> {
                     journal.begun.push((segment, header));
                 }
                 Some(header) => {
-                    let own = segment.synced_lsn()?;
-                    let is_confirmed = own >= header.rewrites_to
+                    let synced_here = segment.synced_lsn()?;
+                    let is_confirmed = synced_here >= header.rewrites_to
                         || rewriting.as_ref().is_some_and(|later| header.goes_on_in(later));
                     if is_confirmed {
-                        synced_lsn = synced_lsn.max(own);
+                        synced_lsn = synced_lsn.max(synced_here);
                         rewriting = Some(header.clone());
                         journal.begun.push((segment, header));
                     } else {
@@ -269,7 +270,7 @@ impl<F: StorageFile> Journal<F> {
                             let last_lsn = frames.iter().map(|frame| frame.header.last_lsn()).max();
                             journal.torn.extend(last_lsn.map(|last_lsn| (number, last_lsn)));
                             // A file without the room of a segment is no spare.
-                            let is_short = segment.is_short().is_some();
+                            let is_short = segment.truncated_from().is_some();
                             journal.unused.push((number, is_short || !frames.is_empty()));
                         }
                     }
@@ -301,7 +302,7 @@ impl<F: StorageFile> Journal<F> {
 
     /// What lies behind the frame `next_lsn`, which is missing at `at` in segment `index`; `None` if it was
     /// never written, as far as anybody can tell.
-    fn trouble(
+    fn find_corruption(
         &self,
         index: usize,
         at: u64,
@@ -329,9 +330,9 @@ impl<F: StorageFile> Journal<F> {
         // What the run of the last applied entry salvaged of earlier runs, it wrote again by other numbers.
         frames.retain(|frame| frame.header.epoch >= applied_epoch);
         let (salvaged, lost) = salvage(frames, next_lsn.max(applied + 1), synced_lsn);
-        let trouble = Corruption { segment: number, at, first_lsn: next_lsn, epoch, lost, salvaged };
-        let is_clean = !began && trouble.lost.is_empty() && trouble.salvaged.is_empty();
-        Ok((!is_clean).then_some(trouble))
+        let corruption = Corruption { segment: number, at, first_lsn: next_lsn, epoch, lost, salvaged };
+        let is_clean = !began && corruption.lost.is_empty() && corruption.salvaged.is_empty();
+        Ok((!is_clean).then_some(corruption))
     }
 
     /// A segment behind all others that lost its header, and with it entries from `next_lsn` on. They are
@@ -396,7 +397,7 @@ impl<F: StorageFile> Journal<F> {
     }
 
     /// All segments as ended ones, the last of which ends before `next_lsn`.
-    fn ended(&self, next_lsn: u64) -> Vec<ClosedSegment> {
+    fn closed_segments(&self, next_lsn: u64) -> Vec<ClosedSegment> {
         let next_firsts = self.begun.iter().skip(1).map(|(_, header)| header.first_lsn).chain([next_lsn]);
         let begun = self.begun.iter().zip(next_firsts).map(|((segment, header), next)| ClosedSegment {
             number: segment.number,
@@ -404,17 +405,17 @@ impl<F: StorageFile> Journal<F> {
             // At least its first: not even an empty one may go yet.
             last_lsn: (next - 1).max(header.first_lsn),
             // The run that wrote it may have had a sync fail, and nobody knows any more.
-            spoilt: true,
+            failed: true,
         });
         let headless = self.headless.iter().map(|(number, _)| (*number, next_lsn, true));
         let replaced = self.replaced.iter().map(|(number, first_lsn)| (*number, *first_lsn, true));
         let unused = self.unused.iter().map(|(number, was_begun)| (*number, 0, *was_begun)).chain(replaced);
         let nothing =
-            |(number, last_lsn, spoilt)| ClosedSegment { number, first_lsn: u64::MAX, last_lsn, spoilt };
+            |(number, last_lsn, failed)| ClosedSegment { number, first_lsn: u64::MAX, last_lsn, failed };
         let others = unused.chain(headless).map(nothing);
-        let mut ended: Vec<ClosedSegment> = begun.chain(others).collect();
-        ended.sort_by_key(|ended| (ended.last_lsn, ended.number));
-        ended
+        let mut closed: Vec<ClosedSegment> = begun.chain(others).collect();
+        closed.sort_by_key(|closed| (closed.last_lsn, closed.number));
+        closed
     }
 }
 
@@ -482,7 +483,7 @@ impl Tail {
 }
 
 impl Walk {
-    fn from(applied: u64) -> Walk {
+    fn new(applied: u64) -> Walk {
         Walk {
             next_lsn: 1,
             previous: 0,
@@ -497,7 +498,7 @@ impl Walk {
     }
 
     /// Notes that all up to `lsn` was durable once.
-    fn proves(&mut self, lsn: u64) {
+    fn note_proved(&mut self, lsn: u64) {
         while let Some(frame) =
             self.tail.pop_front_if(|frame| frame.header.last_lsn() <= lsn.max(self.applied))
         {
@@ -512,7 +513,7 @@ impl Walk {
 
     /// Walks through the frames of a segment up to `limit`, where the next one begins. Returns where the
     /// frame that should come next is not whole; behind the last segment's last frame, that is its end.
-    fn through<F: StorageFile>(
+    fn walk_segment<F: StorageFile>(
         &mut self,
         segment: &Segment<F>,
         limit: Option<u64>,
@@ -528,19 +529,19 @@ impl Walk {
                 return Ok(Some(at));
             }
             let Walk { applied, count, .. } = self;
-            let show = |lsn: u64, gist: EntryKey| {
+            let show = |lsn: u64, key: EntryKey| {
                 if lsn > *applied {
                     *count += 1;
-                    each(gist);
+                    each(key);
                 }
             };
-            if header.gists(&self.buffer, show).is_err() {
+            if header.keys(&self.buffer, show).is_err() {
                 return Ok(Some(at));
             }
             self.tail.push_back(Tail { header, payload: mem::take(&mut self.buffer) });
             // What confirms a segment that was written again is no proof of having been synced itself.
             if header.count > 0 || header.synced_lsn > rewrites_to {
-                self.proves(header.synced_lsn);
+                self.note_proved(header.synced_lsn);
             }
             self.ends.push((header.last_lsn(), header.hash()));
             if header.count > 0 {
@@ -562,9 +563,9 @@ impl Walk {
 
     /// Whether a segment names a frame that ends where it begins. (One that comes later names another.)
     fn is_continued_by(&self, header: &SegmentHeader) -> bool {
-        let is_here =
+        let continues =
             |(last_lsn, hash): &(u64, u64)| *last_lsn + 1 == header.first_lsn && *hash == header.previous;
-        header.first_lsn != self.next_lsn || self.ends.is_empty() || self.ends.iter().any(is_here)
+        header.first_lsn != self.next_lsn || self.ends.is_empty() || self.ends.iter().any(continues)
     }
 
     fn is_next(&self, header: &FrameHeader) -> bool {

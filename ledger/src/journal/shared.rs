@@ -35,7 +35,7 @@ pub(crate) struct Shared<S: Storage> {
     /// while `syncing` is held.
     pub(super) is_whole: AtomicBool,
     /// The next segment while it is made, and how far it is written. Held by the thread that makes it.
-    pub(super) making: Mutex<Option<(S::File, u64)>>,
+    pub(super) unfinished: Mutex<Option<(S::File, u64)>>,
     pub(super) segments: Mutex<Segments<S::File>>,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Segments<F> {
     /// That one, prepared.
     pub(super) spare: Option<Arc<F>>,
     /// Those that are ended, oldest first.
-    pub(super) ended: VecDeque<ClosedSegment>,
+    pub(super) closed: VecDeque<ClosedSegment>,
     /// The one that is written: its number and its first entry.
     pub(super) current: Option<(u64, u64)>,
     /// The last one that was synced while it was written. It stays until another one is: a power failure in
@@ -61,9 +61,9 @@ impl<F> Segments<F> {
     }
 
     /// The oldest ended segment, if its entries are released.
-    fn first_done(&self, released: u64) -> Option<ClosedSegment> {
-        let is_done = |ended: &ClosedSegment| ended.last_lsn <= released && ended.number != self.synced;
-        self.ended.front().copied().filter(is_done)
+    fn first_reusable(&self, released: u64) -> Option<ClosedSegment> {
+        let is_done = |closed: &ClosedSegment| closed.last_lsn <= released && closed.number != self.synced;
+        self.closed.front().copied().filter(is_done)
     }
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct ClosedSegment {
     /// Its last entry that counts.
     pub(crate) last_lsn: u64,
     /// Whether it failed, so that it must not be used again.
-    pub(crate) spoilt: bool,
+    pub(crate) failed: bool,
 }
 
 impl<S: Storage> Shared<S> {
@@ -105,8 +105,8 @@ impl<S: Storage> Shared<S> {
     /// The number of the segment in which entry `lsn` counts: the last one that begins with it or before.
     pub(crate) fn segment_of(&self, lsn: u64) -> Option<u64> {
         let segments = lock(&self.segments);
-        let ended = segments.ended.iter().map(|ended| (ended.number, ended.first_lsn));
-        ended
+        let closed = segments.closed.iter().map(|closed| (closed.number, closed.first_lsn));
+        closed
             .chain(segments.current)
             .filter(|(_, first_lsn)| *first_lsn <= lsn)
             .map(|(number, _)| number)
@@ -116,8 +116,8 @@ impl<S: Storage> Shared<S> {
     /// The first entry that there is.
     pub(crate) fn first_lsn(&self) -> u64 {
         let segments = lock(&self.segments);
-        let ended = segments.ended.iter().map(|ended| ended.first_lsn);
-        ended.chain(segments.current.map(|(_, first_lsn)| first_lsn)).min().unwrap_or(1)
+        let closed = segments.closed.iter().map(|closed| closed.first_lsn);
+        closed.chain(segments.current.map(|(_, first_lsn)| first_lsn)).min().unwrap_or(1)
     }
 
     /// Tells others that entries up to `lsn` are written.
@@ -175,13 +175,13 @@ impl<S: Storage> Shared<S> {
         }
         point("journal.synced");
         // All but the last are ended, and need no further sync.
-        let ended = files.len().saturating_sub(1);
+        let closed = files.len().saturating_sub(1);
         let mut unsynced = lock(&self.unsynced);
         let last = unsynced.last().zip(files.last());
         if last.is_some_and(|(now, synced)| Arc::ptr_eq(now, synced)) {
             lock(&self.segments).note_synced();
         }
-        unsynced.retain(|file| !files[..ended].iter().any(|synced| Arc::ptr_eq(synced, file)));
+        unsynced.retain(|file| !files[..closed].iter().any(|synced| Arc::ptr_eq(synced, file)));
         Ok(target)
     }
 
@@ -196,16 +196,16 @@ impl<S: Storage> Shared<S> {
     /// # Errors
     /// The disk's, or that there may be no further segment.
     pub(crate) fn prepare(&self) -> Result<bool, JournalError> {
-        let outcome = self.prepare_part();
+        let outcome = self.prepare_step();
         let goes_on = matches!(outcome, Ok(false));
-        if !goes_on && (lock(&self.making).take().is_some() || outcome.is_err()) {
+        if !goes_on && (lock(&self.unfinished).take().is_some() || outcome.is_err()) {
             // Half made, and not needed or not to be had: it must not keep the room that others need.
-            let _ = self.storage.remove(UNDER_WAY);
+            let _ = self.storage.remove(UNFINISHED_NAME);
         }
         outcome
     }
 
-    fn prepare_part(&self) -> Result<bool, JournalError> {
+    fn prepare_step(&self) -> Result<bool, JournalError> {
         {
             let mut segments = lock(&self.segments);
             self.drop_released(&mut segments)?;
@@ -218,24 +218,24 @@ impl<S: Storage> Shared<S> {
             }
             self.check_bound(&segments)?;
         }
-        self.make_part()
+        self.extend_unfinished()
     }
 
     /// Writes a part of a new segment; when that was the last, makes it the spare.
-    fn make_part(&self) -> Result<bool, JournalError> {
-        let mut making = lock(&self.making);
-        let (file, at) = match making.take() {
-            Some(making) => making,
-            None => (self.begin_new(UNDER_WAY)?, 0),
+    fn extend_unfinished(&self) -> Result<bool, JournalError> {
+        let mut unfinished = lock(&self.unfinished);
+        let (file, at) = match unfinished.take() {
+            Some(unfinished) => unfinished,
+            None => (self.create_reserved(UNFINISHED_NAME)?, 0),
         };
         let at = self.write_zeroes(&file, at)?;
         if at < self.settings.segment_bytes {
-            *making = Some((file, at));
+            *unfinished = Some((file, at));
             return Ok(false);
         }
         let mut segments = lock(&self.segments);
         let name = segment::name(segments.next);
-        self.storage.rename(UNDER_WAY, &name)?;
+        self.storage.rename(UNFINISHED_NAME, &name)?;
         self.storage.sync_names()?;
         segments.spare = Some(Arc::new(file));
         Ok(true)
@@ -244,13 +244,13 @@ impl<S: Storage> Shared<S> {
     /// Removes ended segments that nobody needs, but for some that will be used again.
     pub(super) fn drop_released(&self, segments: &mut Segments<S::File>) -> Result<(), JournalError> {
         let released = self.released.load(Ordering::Relaxed);
-        let is_done = |ended: &ClosedSegment| ended.last_lsn <= released;
-        while segments.ended.iter().filter(|ended| is_done(ended)).count() > RELEASED_KEPT
-            || segments.ended.front().is_some_and(|ended| ended.spoilt && is_done(ended))
+        let is_done = |closed: &ClosedSegment| closed.last_lsn <= released;
+        while segments.closed.iter().filter(|closed| is_done(closed)).count() > RELEASED_KEPT
+            || segments.closed.front().is_some_and(|closed| closed.failed && is_done(closed))
         {
-            let Some(done) = segments.first_done(released) else { break };
+            let Some(done) = segments.first_reusable(released) else { break };
             self.storage.remove(&segment::name(done.number))?;
-            segments.ended.pop_front();
+            segments.closed.pop_front();
         }
         Ok(())
     }
@@ -258,11 +258,11 @@ impl<S: Storage> Shared<S> {
     /// The next segment, from one that nobody needs, if there is any.
     fn reuse(&self, segments: &mut Segments<S::File>) -> Result<Option<S::File>, JournalError> {
         let released = self.released.load(Ordering::Relaxed);
-        let reusable = segments.first_done(released).filter(|ended| !ended.spoilt);
+        let reusable = segments.first_reusable(released).filter(|closed| !closed.failed);
         let Some(reusable) = reusable else { return Ok(None) };
         let name = segment::name(segments.next);
         self.storage.rename(&segment::name(reusable.number), &name)?;
-        segments.ended.pop_front();
+        segments.closed.pop_front();
         self.storage.sync_names()?;
         Ok(Some(self.storage.open(&name)?))
     }
@@ -270,7 +270,7 @@ impl<S: Storage> Shared<S> {
     /// Whether there may be another segment.
     pub(super) fn check_bound(&self, segments: &Segments<S::File>) -> Result<(), JournalError> {
         // The ended ones, the one that is written, and the new one.
-        let bytes = (segments.ended.len() as u64 + 2) * self.settings.segment_bytes;
+        let bytes = (segments.closed.len() as u64 + 2) * self.settings.segment_bytes;
         match bytes > self.settings.bytes_max {
             true => Err(JournalError::Full { bytes_max: self.settings.bytes_max }),
             false => Ok(()),
@@ -278,8 +278,8 @@ impl<S: Storage> Shared<S> {
     }
 
     /// A new file that has the room of a segment.
-    fn begin_new(&self, under_way: &str) -> io::Result<S::File> {
-        let file = self.storage.create(under_way)?;
+    fn create_reserved(&self, name: &str) -> io::Result<S::File> {
+        let file = self.storage.create(name)?;
         file.reserve(self.settings.segment_bytes)?;
         Ok(file)
     }
@@ -287,8 +287,8 @@ impl<S: Storage> Shared<S> {
     /// Writes zeros to a file from `at` on, so that writing to it later changes neither its length nor its
     /// blocks; returns how far that came.
     fn write_zeroes(&self, file: &S::File, at: u64) -> io::Result<u64> {
-        let left = self.settings.segment_bytes - at;
-        let bytes = ZEROES_BYTES.min(usize::try_from(left).unwrap_or(usize::MAX));
+        let remaining = self.settings.segment_bytes - at;
+        let bytes = ZEROES_BYTES.min(usize::try_from(remaining).unwrap_or(usize::MAX));
         file.write_at(&vec![0; bytes], at)?;
         // Each part by itself, so that no sync is a long one.
         file.sync()?;
@@ -297,16 +297,16 @@ impl<S: Storage> Shared<S> {
 
     /// A new segment for who cannot wait until one is prepared: it has its room and no zeros, so that syncs
     /// of it have more to do.
-    fn make_now(&self, name: &str) -> io::Result<S::File> {
-        let made = self.begin_new(UNDER_WAY_NOW).and_then(|file| {
+    fn create_unzeroed(&self, name: &str) -> io::Result<S::File> {
+        let made = self.create_reserved(URGENT_NAME).and_then(|file| {
             // Its length, which is a segment's as long as it has the name of one.
             file.sync()?;
-            self.storage.rename(UNDER_WAY_NOW, name)?;
+            self.storage.rename(URGENT_NAME, name)?;
             self.storage.sync_names()?;
             Ok(file)
         });
         if made.is_err() {
-            let _ = self.storage.remove(UNDER_WAY_NOW);
+            let _ = self.storage.remove(URGENT_NAME);
         }
         made
     }
@@ -328,7 +328,7 @@ impl<S: Storage> Shared<S> {
                 if !beyond_bound {
                     self.check_bound(&segments)?;
                 }
-                Arc::new(self.make_now(&segment::name(segments.next))?)
+                Arc::new(self.create_unzeroed(&segment::name(segments.next))?)
             }
         };
         let number = segments.next;
@@ -351,8 +351,8 @@ const MOVED: &str =
     "the directory `journal` was moved, removed or replaced while it was written: put it back";
 
 /// The names of segments that are being made.
-const UNDER_WAY: &str = "segment-new";
-const UNDER_WAY_NOW: &str = "segment-new-now";
+const UNFINISHED_NAME: &str = "segment-new";
+const URGENT_NAME: &str = "segment-new-now";
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What a panicking thread left is as good as before: each holder leaves it whole at every step.

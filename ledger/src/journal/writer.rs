@@ -15,7 +15,7 @@ use sys::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::frame::{FRAME_HEADER_BYTES, FrameBuffer, FrameHeader};
 use super::segment::{self, BLOCK_BYTES, HEADER_BYTES, SegmentHeader};
 use super::shared::{ClosedSegment, Segments, Shared, lock};
-use super::{JournalError, Settings, TablePlace};
+use super::{JournalError, Settings, TableReference};
 use crate::entry::Entry;
 use crate::record::Record;
 use crate::storage::{Storage, StorageFile};
@@ -44,7 +44,7 @@ pub(crate) struct Writer<S: Storage> {
     /// becomes less only when the database is served, and that is later.
     is_open: bool,
     /// Where the live table lies.
-    table: TablePlace,
+    table: TableReference,
 }
 
 struct Current<F> {
@@ -64,7 +64,7 @@ pub(crate) struct JournalPosition {
     /// The number of the next segment.
     pub(crate) next_segment: u64,
     /// The segments that there are, oldest first.
-    pub(crate) ended: Vec<ClosedSegment>,
+    pub(crate) closed: Vec<ClosedSegment>,
 }
 
 impl<S: Storage> Writer<S> {
@@ -76,17 +76,17 @@ impl<S: Storage> Writer<S> {
     pub(crate) fn open(
         storage: S,
         settings: Settings,
-        table: TablePlace,
+        table: TableReference,
         end: &JournalPosition,
         rewritten: u64,
     ) -> Result<Writer<S>, JournalError> {
         let last_lsn = end.next_lsn - 1;
-        let counted = end.ended.iter().filter(|ended| ended.first_lsn < u64::MAX);
+        let counted = end.closed.iter().filter(|closed| closed.first_lsn < u64::MAX);
         let segments = Segments {
             next: end.next_segment,
             spare: None,
-            synced: counted.map(|ended| ended.number).max().unwrap_or(0),
-            ended: end.ended.clone().into(),
+            synced: counted.map(|closed| closed.number).max().unwrap_or(0),
+            closed: end.closed.clone().into(),
             current: None,
         };
         let shared = Shared {
@@ -98,7 +98,7 @@ impl<S: Storage> Writer<S> {
             unsynced: Mutex::default(),
             syncing: Mutex::default(),
             is_whole: AtomicBool::new(true),
-            making: Mutex::new(None),
+            unfinished: Mutex::new(None),
             segments: Mutex::new(segments),
         };
         let mut writer = Writer {
@@ -123,7 +123,7 @@ impl<S: Storage> Writer<S> {
     ///
     /// # Errors
     /// The disk's.
-    pub(crate) fn place_table(&mut self, table: TablePlace) -> Result<(), JournalError> {
+    pub(crate) fn set_table(&mut self, table: TableReference) -> Result<(), JournalError> {
         self.table = table;
         self.begin_segment(self.next_lsn)
     }
@@ -147,13 +147,13 @@ impl<S: Storage> Writer<S> {
 
     /// Bytes that a frame may have.
     pub(crate) fn frame_bytes_max(&self) -> usize {
-        let room = self.shared.settings.segment_bytes as usize - HEADER_BYTES;
-        crate::limits::FRAME_BYTES_MAX.min(room / 4 / BLOCK_BYTES * BLOCK_BYTES)
+        let capacity = self.shared.settings.segment_bytes as usize - HEADER_BYTES;
+        crate::limits::FRAME_BYTES_MAX.min(capacity / 4 / BLOCK_BYTES * BLOCK_BYTES)
     }
 
     /// Bytes that wait in memory to become durable.
     pub(crate) fn undurable_bytes(&mut self) -> usize {
-        self.forget_durable();
+        self.drop_durable();
         self.undurable_bytes
     }
 
@@ -163,13 +163,13 @@ impl<S: Storage> Writer<S> {
     /// # Errors
     /// The disk's.
     pub(crate) fn append(&mut self, frame: FrameBuffer) -> Result<(), JournalError> {
-        self.forget_durable();
+        self.drop_durable();
         let durable = self.shared.durable();
         self.push(frame, durable);
         if self.current.is_none() {
             return self.fail_over();
         }
-        self.make_fit()?;
+        self.ensure_fit()?;
         self.write_last()
     }
 
@@ -192,7 +192,7 @@ impl<S: Storage> Writer<S> {
     }
 
     /// Begins another segment if the last frame does not fit into this one.
-    fn make_fit(&mut self) -> Result<(), JournalError> {
+    fn ensure_fit(&mut self) -> Result<(), JournalError> {
         match (self.current.as_ref(), self.undurable.back()) {
             (Some(current), Some((header, _))) if !self.fits(current, header) => {
                 let first_lsn = header.first_lsn;
@@ -212,25 +212,25 @@ impl<S: Storage> Writer<S> {
         if self.shared.is_whole() {
             let _ = self.shared.sync_and_announce();
         }
-        let first_again = lock(&self.shared.segments).next;
-        let outcome = self.write_again(first_again);
+        let first_rewritten = lock(&self.shared.segments).next;
+        let outcome = self.rewrite_undurable(first_rewritten);
         if outcome.is_err() {
             // What stands there does not count, and nothing may be put behind it.
             let durable = self.shared.durable();
             self.end_current(durable, true);
-            self.remove_from(first_again);
+            self.remove_from(first_rewritten);
         }
         outcome
     }
 
     /// Writes all that is not durable to segments from number `first_again` on.
-    fn write_again(&mut self, first_again: u64) -> Result<(), JournalError> {
+    fn rewrite_undurable(&mut self, first_rewritten: u64) -> Result<(), JournalError> {
         let shared = Arc::clone(&self.shared);
         let _syncing = lock(&shared.syncing);
         shared.is_whole.store(false, Ordering::Release);
         // Nobody announces anything as durable while this is held.
         let durable = self.shared.durable();
-        self.forget_durable();
+        self.drop_durable();
         // What an earlier attempt said of its own success is not to be repeated.
         self.undurable.retain(|(header, _)| header.count > 0);
         self.undurable_bytes = self.undurable.iter().map(|(_, frame)| frame.bytes().len()).sum();
@@ -249,7 +249,7 @@ impl<S: Storage> Writer<S> {
             self.write(index)?;
         }
         self.confirm()?;
-        self.spoil_before(first_again, durable);
+        self.mark_failed_before(first_rewritten, durable);
         shared.is_whole.store(true, Ordering::Release);
         Ok(())
     }
@@ -266,7 +266,7 @@ impl<S: Storage> Writer<S> {
         for _ in 0..2 {
             let (frame, synced_lsn) = (self.buffer(), self.rewrites_to);
             self.push(frame, synced_lsn);
-            self.make_fit()?;
+            self.ensure_fit()?;
             self.write_last()?;
         }
         let files = lock(&self.shared.unsynced).clone();
@@ -277,7 +277,7 @@ impl<S: Storage> Writer<S> {
     }
 
     /// Lets go of the copies of what is not durable: for a start, which begins anew if it fails.
-    pub(crate) fn forget_copies(&mut self) {
+    pub(crate) fn drop_copies(&mut self) {
         self.undurable.clear();
         self.undurable_bytes = 0;
         self.durable_previous = self.entries_previous;
@@ -285,7 +285,7 @@ impl<S: Storage> Writer<S> {
 
     /// The flows whose finals were given to it and are not durable.
     pub(crate) fn undurable_finals(&mut self) -> Vec<Record> {
-        self.forget_durable();
+        self.drop_durable();
         let mut entries = Vec::new();
         for (header, frame) in &self.undurable {
             let payload = &frame.bytes()[FRAME_HEADER_BYTES..][..header.payload_bytes as usize];
@@ -371,21 +371,21 @@ impl<S: Storage> Writer<S> {
     }
 
     /// Ends the segment that is written: what counts of it ends with `last_lsn`.
-    fn end_current(&mut self, last_lsn: u64, spoilt: bool) {
+    fn end_current(&mut self, last_lsn: u64, failed: bool) {
         self.current = None;
         let mut segments = lock(&self.shared.segments);
         if let Some((number, first_lsn)) = segments.current.take() {
-            segments.ended.push_back(ClosedSegment { number, first_lsn, last_lsn, spoilt });
+            segments.closed.push_back(ClosedSegment { number, first_lsn, last_lsn, failed });
         }
     }
 
     /// Marks the segments before `number` with entries beyond `durable`: those were written again, and such a
     /// file must not be used again.
-    fn spoil_before(&self, number: u64, durable: u64) {
+    fn mark_failed_before(&self, number: u64, durable: u64) {
         let mut segments = lock(&self.shared.segments);
-        let earlier = segments.ended.iter_mut().filter(|ended| ended.number < number);
-        for ended in earlier.filter(|ended| ended.last_lsn > durable) {
-            (ended.last_lsn, ended.spoilt) = (durable, true);
+        let earlier = segments.closed.iter_mut().filter(|closed| closed.number < number);
+        for closed in earlier.filter(|closed| closed.last_lsn > durable) {
+            (closed.last_lsn, closed.failed) = (durable, true);
         }
     }
 
@@ -394,16 +394,16 @@ impl<S: Storage> Writer<S> {
     /// are not confirmed.
     fn remove_from(&self, number: u64) {
         let mut segments = lock(&self.shared.segments);
-        while let Some(last) = segments.ended.back().filter(|ended| ended.number >= number) {
+        while let Some(last) = segments.closed.back().filter(|closed| closed.number >= number) {
             if self.shared.storage.remove(&segment::name(last.number)).is_err() {
                 break;
             }
-            segments.ended.pop_back();
+            segments.closed.pop_back();
         }
     }
 
     /// Lets go of frames that have become durable.
-    fn forget_durable(&mut self) {
+    fn drop_durable(&mut self) {
         let durable = self.shared.durable();
         while let Some((header, _)) = self.undurable.front() {
             if header.last_lsn() > durable {

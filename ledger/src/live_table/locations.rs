@@ -33,18 +33,18 @@ use crate::{OpenError, OpenSettings};
 const SHM: &str = "/dev/shm";
 
 /// How long a start waits for those who only look at an old table.
-const LOOKERS_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Where tables of a gateway may lie.
 #[derive(Clone, Debug)]
 pub(crate) struct TableLocations {
     gateway: u32,
     /// The account of the ledger, if it has one yet: for a reader of another one.
-    account: Option<u32>,
+    owner: Option<u32>,
     /// Where a new one is tried, in this order.
     directories: Vec<PathBuf>,
     /// Paths that the journal remembers.
-    remembered: Vec<PathBuf>,
+    recorded: Vec<PathBuf>,
 }
 
 /// The tables that there are.
@@ -87,7 +87,10 @@ impl TableLocations {
     ///
     /// # Errors
     /// The journal's headers cannot be read.
-    pub(crate) fn of(gateway: u32, settings: &OpenSettings) -> Result<TableLocations, scan::ReadError> {
+    pub(crate) fn for_ledger(
+        gateway: u32,
+        settings: &OpenSettings,
+    ) -> Result<TableLocations, scan::ReadError> {
         let OpenSettings { directory, live_table, runtime_directory, .. } = settings;
         let found = [Some(Path::new(SHM)), runtime_directory.as_deref(), Some(directory)];
         let directories = match live_table {
@@ -95,8 +98,8 @@ impl TableLocations {
             None => found.into_iter().flatten().map(Path::to_owned).collect(),
         };
         let storage = Directory::for_reading(&directory::journal(directory));
-        let remembered = scan::tables(&storage)?.into_iter().map(PathBuf::from).collect();
-        Ok(TableLocations { gateway, account: directory::account(directory), directories, remembered })
+        let recorded = scan::tables(&storage)?.into_iter().map(PathBuf::from).collect();
+        Ok(TableLocations { gateway, owner: directory::owner_uid(directory), directories, recorded })
     }
 
     /// Where a new one is tried, in this order.
@@ -109,8 +112,8 @@ impl TableLocations {
     ///
     /// # Errors
     /// A table is in use by another process, or cannot be read.
-    pub(crate) fn find(&self) -> Result<FoundTables, OpenError> {
-        self.each_file(|file, path| lock_patiently(file, path).map(|()| true))
+    pub(crate) fn lock_all(&self) -> Result<FoundTables, OpenError> {
+        self.each_file(|file, path| lock_with_timeout(file, path).map(|()| true))
     }
 
     /// As [`TableLocations::find`], without waiting for a lock or keeping one: a table that is in use is told
@@ -118,7 +121,7 @@ impl TableLocations {
     ///
     /// # Errors
     /// A table cannot be read.
-    pub(crate) fn peek(&self) -> Result<FoundTables, OpenError> {
+    pub(crate) fn read_unlocked(&self) -> Result<FoundTables, OpenError> {
         self.each_file(|file, path| {
             // Shared, and let go at once: a start may want it.
             if matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
@@ -168,14 +171,14 @@ impl TableLocations {
     /// The system's.
     pub(super) fn open(&self, path: &Path) -> io::Result<Option<(File, (u64, u64))>> {
         let user = sys::limits::user();
-        open_own(path, [user, self.account.unwrap_or(user)])
+        open_if_owned(path, [user, self.owner.unwrap_or(user)])
     }
 
     /// Paths of tables, the last run's first.
     pub(crate) fn candidates(&self) -> Vec<PathBuf> {
         let prefix = format!("tollgate-{:08x}-", self.gateway);
         let is_ours = |name: &str| name.starts_with(&prefix) && name.ends_with(".live");
-        let mut candidates = self.remembered.clone();
+        let mut candidates = self.recorded.clone();
         for directory in self.directories.iter().map(PathBuf::as_path).chain([Path::new(SHM)]) {
             // A directory that cannot be listed holds nothing that could be opened.
             let entries = fs::read_dir(directory).into_iter().flatten().flatten();
@@ -202,8 +205,8 @@ impl TableLocations {
                 }
                 Err(cause) => {
                     let _ = fs::remove_file(&path);
-                    let is_in_the_way = |old: &OldTable| old.path.parent() == path.parent();
-                    if cause.kind() == ErrorKind::StorageFull && old.iter().any(is_in_the_way) {
+                    let is_in_same_directory = |old: &OldTable| old.path.parent() == path.parent();
+                    if cause.kind() == ErrorKind::StorageFull && old.iter().any(is_in_same_directory) {
                         return Ok(None);
                     }
                     failure = Some(OpenError::Table { path, cause });
@@ -252,7 +255,7 @@ impl Drop for NewTable {
 
 /// Opens the file at `path`, and tells its device and inode; `None` if there is none, if it belongs to an
 /// account that is not one of `users`, or if others may use it. A link or a pipe is not opened.
-fn open_own(path: &Path, users: [u32; 2]) -> io::Result<Option<(File, (u64, u64))>> {
+fn open_if_owned(path: &Path, users: [u32; 2]) -> io::Result<Option<(File, (u64, u64))>> {
     const FLAGS: i32 = sys::mapping::OPEN_PLAIN;
     let file = match OpenOptions::new().read(true).custom_flags(FLAGS).open(path) {
         Ok(file) => file,
@@ -263,8 +266,8 @@ fn open_own(path: &Path, users: [u32; 2]) -> io::Result<Option<(File, (u64, u64)
         Err(error) => return Err(error),
     };
     let metadata = file.metadata()?;
-    let is_own = metadata.is_file() && users.contains(&metadata.uid()) && metadata.mode() & 0o077 == 0;
-    Ok(is_own.then(|| (file, (metadata.dev(), metadata.ino()))))
+    let is_owned = metadata.is_file() && users.contains(&metadata.uid()) && metadata.mode() & 0o077 == 0;
+    Ok(is_owned.then(|| (file, (metadata.dev(), metadata.ino()))))
 }
 
 /// The header of the table in `file`, and the whole of it.
@@ -302,8 +305,8 @@ fn make_at(path: &Path, header: TableHeader) -> io::Result<(LiveTable, Medium, F
 }
 
 /// Takes the lock of an old table, for which those who look at it may have to let go first.
-fn lock_patiently(file: &File, path: &Path) -> Result<(), OpenError> {
-    let deadline = clock::monotonic() + LOOKERS_PATIENCE;
+fn lock_with_timeout(file: &File, path: &Path) -> Result<(), OpenError> {
+    let deadline = clock::monotonic() + LOCK_WAIT_MAX;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(()),
@@ -328,8 +331,8 @@ mod tests {
 
     #[test]
     fn only_files_of_our_own_are_looked_at() {
-        let room = tempfile::tempdir().unwrap();
-        let path = |name: &str| room.path().join(name);
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
         fs::write(path("own"), "x").unwrap();
         fs::set_permissions(path("own"), fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(path("shared"), "x").unwrap();
@@ -337,11 +340,11 @@ mod tests {
         symlink(path("own"), path("link")).unwrap();
         fs::create_dir(path("directory")).unwrap();
         let user = sys::limits::user();
-        assert!(open_own(&path("own"), [user, user]).unwrap().is_some());
-        assert!(open_own(&path("own"), [user + 1, user]).unwrap().is_some());
-        assert!(open_own(&path("own"), [user + 1, user + 2]).unwrap().is_none());
+        assert!(open_if_owned(&path("own"), [user, user]).unwrap().is_some());
+        assert!(open_if_owned(&path("own"), [user + 1, user]).unwrap().is_some());
+        assert!(open_if_owned(&path("own"), [user + 1, user + 2]).unwrap().is_none());
         for other in ["shared", "link", "directory", "absent"] {
-            assert!(open_own(&path(other), [user, user]).unwrap().is_none(), "{other}");
+            assert!(open_if_owned(&path(other), [user, user]).unwrap().is_none(), "{other}");
         }
     }
 }

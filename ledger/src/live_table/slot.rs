@@ -83,7 +83,7 @@ impl State {
     fn parse(word: u64) -> Option<(State, u64)> {
         let value = decoded(word)?;
         let reason = (value >> 2) as u8;
-        let state = match (value & 3, CloseReason::of(reason)) {
+        let state = match (value & 3, CloseReason::from_number(reason)) {
             (0, None) if reason == 0 => State::Free,
             (1, None) if reason == 0 => State::Live,
             (2, Some(reason)) => State::Closing(reason),
@@ -134,7 +134,7 @@ impl<'a> Slot<'a> {
     }
 
     /// Puts a flow that has ended into a free slot, for the next start. When no reactor thread runs any more.
-    pub(crate) fn hold(self, record: &Record) {
+    pub(crate) fn store_closed(self, record: &Record) {
         let Some((State::Free, generation)) = self.state() else { return };
         let flow = record.flow();
         self.open(record.identity(), generation);
@@ -148,7 +148,7 @@ impl<'a> Slot<'a> {
     }
 
     /// The counts of the flow, as `legs` has them, with their places in the slot.
-    pub(crate) fn tally(self, legs: &'a mut Legs) -> FlowCounters<'a> {
+    pub(crate) fn counters(self, legs: &'a mut Legs) -> FlowCounters<'a> {
         FlowCounters { hot: self.0.first_chunk().expect("a slot is longer than its first line"), legs }
     }
 
@@ -196,7 +196,7 @@ impl<'a> Slot<'a> {
     }
 
     pub(crate) fn read(self) -> SlotContents {
-        SlotContents::in_words(|index| self.0[index].load(ACQUIRE))
+        SlotContents::from_words(|index| self.0[index].load(ACQUIRE))
     }
 
     #[cfg(test)]
@@ -318,7 +318,7 @@ impl SlotContents {
     }
 
     /// Reads a slot word by word.
-    pub(crate) fn in_words(word: impl Fn(usize) -> u64) -> SlotContents {
+    pub(crate) fn from_words(word: impl Fn(usize) -> u64) -> SlotContents {
         let state = State::parse(word(STATE));
         if let Some((State::Free, _)) = state {
             return SlotContents::Nothing;
@@ -337,9 +337,9 @@ impl SlotContents {
         let Some(closed) = decoded(word(CLOSED)) else { return damaged("a closing time") };
         let at = WallNanos(closed.saturating_mul(1000));
         match state {
-            State::Closing(reason) => SlotContents::Closing(Record::of(identity, at, reason, legs)),
+            State::Closing(reason) => SlotContents::Closing(Record::from_parts(identity, at, reason, legs)),
             _ => {
-                let record = Record::of(identity, at, CloseReason::Killed, legs);
+                let record = Record::from_parts(identity, at, CloseReason::Killed, legs);
                 SlotContents::Live(record.with_uncertain(uncertain))
             }
         }
@@ -407,7 +407,7 @@ mod tests {
     }
 
     fn killed(legs: Legs, uncertain: Uncertain) -> SlotContents {
-        let record = Record::of(identity(), WallNanos(0), CloseReason::Killed, legs);
+        let record = Record::from_parts(identity(), WallNanos(0), CloseReason::Killed, legs);
         SlotContents::Live(record.with_uncertain(uncertain))
     }
 
@@ -420,8 +420,8 @@ mod tests {
         let none = Uncertain::default();
         assert_eq!(slot.read(), killed(legs, none));
 
-        let mut tally = slot.tally(&mut legs);
-        let (mut received, mut sent) = tally.up();
+        let mut counters = slot.counters(&mut legs);
+        let (mut received, mut sent) = counters.up();
         received.add(1000);
         let taken = sent.around(1000, || {
             let counted = Legs { client_rx: 1000, ..Legs::default() };
@@ -432,10 +432,10 @@ mod tests {
         assert_eq!(slot.read(), killed(legs, none));
         assert_eq!(legs, Legs { client_rx: 1000, upstream_tx: 600, ..Legs::default() });
 
-        let refused = slot.tally(&mut legs).up().1.around(400, || Err(io::ErrorKind::WouldBlock.into()));
+        let refused = slot.counters(&mut legs).up().1.around(400, || Err(io::ErrorKind::WouldBlock.into()));
         assert!(refused.is_err());
         assert_eq!(slot.read(), killed(legs, none));
-        let long = slot.tally(&mut legs).down().1.around(1 << 30, || {
+        let long = slot.counters(&mut legs).down().1.around(1 << 30, || {
             let SlotContents::Live(record) = slot.read() else { panic!() };
             assert_eq!(record.flow().uncertain, Uncertain { up: 0, down: LENGTH_MAX as u32 });
             Ok(1 << 30)
@@ -452,9 +452,9 @@ mod tests {
         slot.open(&identity(), 0);
         assert_eq!(slot.state(), Some((State::Live, 0)));
         let mut legs = Legs::default();
-        slot.tally(&mut legs).down().1.around(5, || Ok(5)).unwrap();
+        slot.counters(&mut legs).down().1.around(5, || Ok(5)).unwrap();
         slot.close(0, AT, CloseReason::UpstreamClosed);
-        let expected = Record::of(identity(), AT, CloseReason::UpstreamClosed, legs);
+        let expected = Record::from_parts(identity(), AT, CloseReason::UpstreamClosed, legs);
         assert_eq!(slot.read(), SlotContents::Closing(expected));
         slot.free(0);
         assert_eq!((slot.state(), slot.read()), (Some((State::Free, 1)), SlotContents::Nothing));
@@ -490,8 +490,8 @@ mod tests {
         let slot = region.slot(0);
         slot.open(&identity(), 3);
         let mut legs = Legs::default();
-        slot.tally(&mut legs).up().1.around(70_000, || Ok(70_000)).unwrap();
-        slot.tally(&mut legs).down().1.around(1, || Ok(1)).unwrap();
+        slot.counters(&mut legs).up().1.around(70_000, || Ok(70_000)).unwrap();
+        slot.counters(&mut legs).down().1.around(1, || Ok(1)).unwrap();
         for closed in [false, true] {
             if closed {
                 slot.close(3, AT, CloseReason::ClientClosed);

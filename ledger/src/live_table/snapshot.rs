@@ -67,11 +67,11 @@ pub fn snapshot(settings: &OpenSettings) -> Result<TableSnapshot, SnapshotError>
     let absent = || SnapshotError::Absent { directory: directory.to_owned() };
     let unreadable = |text: String| SnapshotError::Directory(text);
     let gateway = directory::gateway(directory).map_err(|error| unreadable(error.to_string()))?;
-    let places = TableLocations::of(gateway.ok_or_else(absent)?, settings);
-    let places = places.map_err(|error| unreadable(error.to_string()))?;
-    for path in places.candidates() {
+    let locations = TableLocations::for_ledger(gateway.ok_or_else(absent)?, settings);
+    let locations = locations.map_err(|error| unreadable(error.to_string()))?;
+    for path in locations.candidates() {
         let failed = |cause| SnapshotError::Table { path: path.clone(), cause };
-        if let Some((file, _)) = places.open(&path).map_err(failed)? {
+        if let Some((file, _)) = locations.open(&path).map_err(failed)? {
             return snapshot_of(&file).map_err(failed);
         }
     }
@@ -103,7 +103,7 @@ fn snapshot_of(file: &File) -> io::Result<TableSnapshot> {
 impl TableSnapshot {
     fn add(&mut self, view: &SharedView, start: usize) {
         let state = view.word(start + STATE);
-        let found = SlotContents::in_words(|index| view.word(start + index));
+        let found = SlotContents::from_words(|index| view.word(start + index));
         // The state's word changes with every flow.
         if view.word(start + STATE) != state {
             return;

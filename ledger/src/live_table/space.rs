@@ -32,17 +32,18 @@ impl TableSpace {
     pub fn of(settings: &OpenSettings) -> io::Result<TableSpace> {
         let gateway = directory::gateway(&settings.directory).map_err(io::Error::other)?;
         // A gateway that has no number yet has no table either.
-        let places = TableLocations::of(gateway.unwrap_or(0), settings).map_err(io::Error::other)?;
-        let directory = places.first_directory();
+        let locations =
+            TableLocations::for_ledger(gateway.unwrap_or(0), settings).map_err(io::Error::other)?;
+        let directory = locations.first_directory();
         let sys::disk::DiskSpace { bytes: size, free_bytes } = sys::disk::space(&File::open(&directory)?)?;
-        let tables = places.candidates().into_iter().filter(|path| path.parent() == Some(&directory));
+        let tables = locations.candidates().into_iter().filter(|path| path.parent() == Some(&directory));
         let mut tables: Vec<PathBuf> = tables.collect();
         tables.sort_unstable();
         tables.dedup();
         let bytes = |path: &PathBuf| fs::metadata(path).map_or(0, |found| found.len());
-        let of_tables: u64 = tables.iter().map(bytes).sum();
+        let table_bytes: u64 = tables.iter().map(bytes).sum();
         let needed = settings.inlets as u64 * u64::from(settings.slots) * SLOT_BYTES + HEADER_BYTES;
-        Ok(TableSpace { directory: directory.to_path_buf(), needed, free: free_bytes + of_tables, size })
+        Ok(TableSpace { directory: directory.to_path_buf(), needed, free: free_bytes + table_bytes, size })
     }
 
     /// Bytes that the file system has to have for the table, beside what else lies there.
@@ -61,8 +62,10 @@ const HEADER_BYTES: u64 = (PAGE_WORDS * size_of::<u64>()) as u64;
 impl TableLocations {
     /// The directory in which a table is made first, of those that are there.
     fn first_directory(&self) -> PathBuf {
-        let there = self.directories().iter().find(|directory| directory.is_dir());
-        there.or_else(|| self.directories().first()).map_or_else(|| Path::new(".").to_owned(), PathBuf::clone)
+        let existing = self.directories().iter().find(|directory| directory.is_dir());
+        existing
+            .or_else(|| self.directories().first())
+            .map_or_else(|| Path::new(".").to_owned(), PathBuf::clone)
     }
 }
 
@@ -79,10 +82,10 @@ mod tests {
             live_table: Some(tables.clone()),
             ..OpenSettings::new(&directory.path().join("data"), 2, 16)
         };
-        let room = TableSpace::of(&settings).unwrap();
-        assert_eq!((&room.directory, room.needed), (&tables, 4096 + 2 * 16 * 512));
-        assert!(room.is_enough());
-        let room = TableSpace { free: room.needed - 1, ..room };
-        assert!(!room.is_enough());
+        let space = TableSpace::of(&settings).unwrap();
+        assert_eq!((&space.directory, space.needed), (&tables, 4096 + 2 * 16 * 512));
+        assert!(space.is_enough());
+        let space = TableSpace { free: space.needed - 1, ..space };
+        assert!(!space.is_enough());
     }
 }

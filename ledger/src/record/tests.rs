@@ -96,10 +96,10 @@ fn bytes_from_elsewhere_are_checked() {
 #[test]
 fn reasons_are_listed_by_their_numbers() {
     for (reason, number) in CloseReason::ALL.into_iter().zip(1..) {
-        assert_eq!((reason as u8, CloseReason::of(number)), (number, Some(reason)));
+        assert_eq!((reason as u8, CloseReason::from_number(number)), (number, Some(reason)));
     }
-    assert_eq!(CloseReason::of(0), None);
-    assert_eq!(CloseReason::of(15), None);
+    assert_eq!(CloseReason::from_number(0), None);
+    assert_eq!(CloseReason::from_number(15), None);
 }
 
 proptest! {

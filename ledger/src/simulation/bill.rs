@@ -89,7 +89,12 @@ impl Rows {
                     self.live.values().filter(|(of, _)| of <= began).map(|(_, record)| *record).collect();
                 for record in over {
                     let flow = record.flow();
-                    self.finish(Record::of(*record.identity(), flow.closed, CloseReason::Lost, flow.legs));
+                    self.finish(Record::from_parts(
+                        *record.identity(),
+                        flow.closed,
+                        CloseReason::Lost,
+                        flow.legs,
+                    ));
                 }
             }
             Entry::Gap { .. } | Entry::RunEnded { .. } | Entry::Accepted(_) => {}

@@ -14,7 +14,7 @@ use crate::apply::Applier;
 use crate::commit::Committer;
 use crate::flow_writer::{self, FlowWriter};
 use crate::flush::Flusher;
-use crate::journal::{Settings, Shared as Journal, TablePlace, Writer};
+use crate::journal::{Settings, Shared as Journal, TableReference, Writer};
 use crate::live_table::{LiveTable, TableHeader};
 use crate::loss::Losses;
 use crate::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncertain};
@@ -87,21 +87,21 @@ impl Process {
             let header = header.map_err(|what| RecoverError::Read(what.to_owned()))?;
             images.push(TableImage { header, word: Box::new(|index| words[index]) });
         }
-        let survey = scan(storage, GATEWAY, applied, left.bill.open_flows(), &images)?;
-        let losses = survey.losses(lsn, left.boot, &images);
+        let scan = scan(storage, GATEWAY, applied, left.bill.open_flows(), &images)?;
+        let losses = scan.losses(lsn, left.boot, &images);
         if !losses.is_empty() {
             return Err(RecoverError::Incomplete(Losses(losses)));
         }
         let Build { regions, slots, segment_bytes, bytes_max, .. } = build;
-        let breaks = survey.breaks();
-        let is_stale = images.iter().any(|image| survey.is_stale(image));
-        let epoch = survey.epoch(&images);
+        let breaks = scan.breaks();
+        let is_stale = images.iter().any(|image| scan.is_stale(image));
+        let epoch = scan.epoch(&images);
         let header = TableHeader { gateway: GATEWAY, epoch, boot: left.boot, process: 1, regions, slots };
         let settings = Settings { gateway: GATEWAY, epoch, segment_bytes, bytes_max };
-        let table = TablePlace { path: String::new(), boot: left.boot };
+        let table = TableReference { path: String::new(), boot: left.boot };
         let (boot, tables) = (left.boot, images.as_slice());
         let start = Start { settings, table, boot, tables, consents: &[] };
-        let recovered = survey.recover(storage.clone(), start)?;
+        let recovered = scan.recover(storage.clone(), start)?;
         let (journal, recovery) = (recovered.journal, recovered.report);
         let mut process = Process::of(storage.clone(), build, left.bill.clone(), header, journal, recovery);
         (process.breaks, process.is_stale) = (breaks, is_stale);

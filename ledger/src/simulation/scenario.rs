@@ -141,7 +141,7 @@ impl Scenario {
 
     fn note_durable(&mut self) {
         let Some(process) = &mut self.process else { return };
-        let nothing_waits = process.inlets.iter_mut().all(|inlet| inlet.waiting() == 0);
+        let nothing_waits = process.inlets.iter_mut().all(|inlet| inlet.unjournaled() == 0);
         if nothing_waits && process.journal.durable() == process.journal.appended() {
             self.durable.append(&mut self.closed);
         }
@@ -287,8 +287,8 @@ mod faults {
             }
             let process = scenario.process.as_mut().unwrap();
             process.committer.finish().unwrap_err();
-            let left = process.committer.put_back("simulated".to_owned());
-            assert!(left.flows >= 4 && left.unplaced == 0, "{left:?}");
+            let left = process.committer.restore_to_table("simulated".to_owned());
+            assert!(left.flows >= 4 && left.without_slot == 0, "{left:?}");
             let (table, boot) = (Arc::new(process.words()), scenario.left.boot);
             scenario.lose_power(&mut Random::of(3));
             (scenario.left.table, scenario.left.boot) = (Some(table), boot);

@@ -249,7 +249,7 @@ impl Reactor {
 
     /// With `Sync` a slot comes back when its flow is durable.
     fn note_durable(&mut self) {
-        if self.durability == Durability::Sync && self.inlet.waiting() == 0 {
+        if self.durability == Durability::Sync && self.inlet.unjournaled() == 0 {
             let own = self.flows();
             self.truths.lock().range_mut(own).for_each(|(_, truth)| truth.durable = truth.closed);
         }

@@ -257,7 +257,7 @@ impl World {
     /// What was announced as durable is: that is the promise which a power failure tests.
     fn note_durable(&mut self, life: &mut Life) {
         let process = &mut life.process;
-        let nothing_waits = process.inlets.iter_mut().all(|inlet| inlet.waiting() == 0);
+        let nothing_waits = process.inlets.iter_mut().all(|inlet| inlet.unjournaled() == 0);
         let all_durable = process.journal.durable() == process.journal.appended();
         if nothing_waits && (all_durable || self.build.durability == Durability::Sync) {
             for id in life.closed.drain(..) {

@@ -25,7 +25,7 @@ use super::schema::{self, MONTH};
 use super::sums::{AGGREGATE, Sums};
 use sys::crash::point;
 
-use crate::directory::Linked;
+use crate::directory::PathIdentity;
 use crate::limits::MONTHS_OPEN_MAX;
 
 /// Who says it: the gateway, and its run.
@@ -45,14 +45,14 @@ impl Stamp {
 struct Open {
     month: Month,
     connection: Connection,
-    linked: Linked,
+    path_identity: PathIdentity,
 }
 
 /// The month files of one ledger.
 pub(crate) struct MonthFiles {
     directory: PathBuf,
     /// The directory as it was: another one that takes its path gets none of our rows.
-    home: Option<Linked>,
+    home: Option<PathIdentity>,
     rows_max: i64,
     /// The one that was used last is the last. len <= MONTHS_OPEN_MAX
     open: Vec<Open>,
@@ -63,7 +63,7 @@ pub(crate) struct MonthFiles {
 impl MonthFiles {
     pub(crate) fn new(directory: &Path, rows_max: u64) -> Self {
         let rows_max = schema::integer(rows_max);
-        let home = Linked::at(directory).ok();
+        let home = PathIdentity::at(directory).ok();
         Self { directory: directory.to_owned(), home, rows_max, open: Vec::new(), made: false }
     }
 
@@ -119,7 +119,7 @@ impl MonthFiles {
 
     /// Fails if an open file was removed, or replaced by another.
     pub(crate) fn check_linked(&self) -> Result<(), SinkError> {
-        self.open.iter().try_for_each(|open| check_linked(&open.linked))
+        self.open.iter().try_for_each(|open| check_linked(&open.path_identity))
     }
 
     /// Empties the logs of the open files as far as their readers permit.
@@ -169,8 +169,8 @@ impl MonthFiles {
                 let path = month.path(&self.directory);
                 self.made |= make(&path).map_err(|cause| failed(&path, &cause))?;
                 let connection = open(&path)?;
-                let linked = Linked::at(&path).map_err(|cause| failed(&path, &cause))?;
-                self.open.push(Open { month, connection, linked });
+                let path_identity = PathIdentity::at(&path).map_err(|cause| failed(&path, &cause))?;
+                self.open.push(Open { month, connection, path_identity });
             }
         }
         let last = self.open.last_mut().expect("it was moved or pushed to the end");
@@ -179,12 +179,12 @@ impl MonthFiles {
 }
 
 /// Fails if a database or its directory was removed, or replaced by another, while it is open.
-pub(crate) fn check_linked(linked: &Linked) -> Result<(), SinkError> {
-    match linked.is_gone() {
+pub(crate) fn check_linked(path_identity: &PathIdentity) -> Result<(), SinkError> {
+    match path_identity.is_detached() {
         false => Ok(()),
         true => Err(SinkError::Final(format!(
             "{} was removed or replaced while it is open: stop the gateway, put it back or restore a backup",
-            linked.path().display()
+            path_identity.path().display()
         ))),
     }
 }

@@ -24,7 +24,7 @@ use super::month_file::{self, MonthFiles, Stamp, check_linked};
 use super::pairing::{self, Checkpoint};
 use super::schema::{self, LEDGER, SchemaError, integer};
 use super::{Sink, SinkError, SinkSettings, checksum, retention, run};
-use crate::directory::{self, Linked};
+use crate::directory::{self, PathIdentity};
 use crate::entry::Entry;
 use crate::query::{QueryError, Usage};
 
@@ -37,7 +37,7 @@ pub(crate) struct SqliteSink {
     gateway: i64,
     months_max: u32,
     /// `ledger.db`, as it was opened.
-    linked: Linked,
+    path_identity: PathIdentity,
 }
 
 impl SqliteSink {
@@ -49,7 +49,7 @@ impl SqliteSink {
         month_file::make(&path)
             .map_err(|cause| SchemaError::Unmade { path: path.display().to_string(), cause })?;
         let mut connection = schema::connect(&path)?;
-        let linked = Linked::at(&path)
+        let path_identity = PathIdentity::at(&path)
             .map_err(|cause| SchemaError::Unmade { path: path.display().to_string(), cause })?;
         schema::migrate(&mut connection, &path, LEDGER)?;
         schema::configure(&connection)
@@ -59,7 +59,7 @@ impl SqliteSink {
         let live = LiveFlows::read(&connection, gateway).map_err(|cause| schema::sqlite(&path, cause))?;
         let months = MonthFiles::new(directory, settings.rows_per_month_max);
         let (directory, months_max) = (directory.to_owned(), settings.detail_months);
-        Ok(Self { directory, connection, live, months, gateway, months_max, linked })
+        Ok(Self { directory, connection, live, months, gateway, months_max, path_identity })
     }
 
     /// Brings the ledger in `directory` to our schema, if there is one of an earlier version.
@@ -80,7 +80,7 @@ impl SqliteSink {
 
     /// Has the ledger know the gateway, whose entries begin with number 1, before its journal does: from
     /// then on a `ledger.db` that does not know it is another one. A backup is one no more.
-    pub(crate) fn adopt(&mut self) -> Result<(), SinkError> {
+    pub(crate) fn register_gateway(&mut self) -> Result<(), SinkError> {
         self.connection.pragma_update(None, "synchronous", "FULL")?;
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         if Source::read(&transaction, self.gateway)?.is_none() {
@@ -177,7 +177,7 @@ impl Sink for SqliteSink {
 
     fn checkpoint(&mut self) -> Result<u64, SinkError> {
         // The journal must not let go of what goes with this process.
-        check_linked(&self.linked).and_then(|()| self.months.check_linked())?;
+        check_linked(&self.path_identity).and_then(|()| self.months.check_linked())?;
         let durable_lsn = self.sync()?;
         self.months.checkpoint()?;
         pairing::checkpoint(&self.connection, Checkpoint::Passive)?;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use sys::mapping::{IS_LINK, OPEN_PLAIN};
 
 use super::{Storage, StorageFile};
-use crate::directory::Linked;
+use crate::directory::PathIdentity;
 
 /// The files of one directory, readable by this user alone.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct Directory {
 #[derive(Clone, Debug)]
 struct Held {
     file: Arc<File>,
-    linked: Linked,
+    path_identity: PathIdentity,
 }
 
 impl Directory {
@@ -33,11 +33,11 @@ impl Directory {
     /// # Errors
     /// It cannot be opened.
     pub(crate) fn at(path: &Path) -> io::Result<Directory> {
-        let linked = Linked::at(path)?;
+        let path_identity = PathIdentity::at(path)?;
         let file = Arc::new(File::open(path)?);
         // The kernel resolves this name to the open directory, whatever its path is by now.
         let own = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        Ok(Directory { path: own, held: Some(Held { file, linked }) })
+        Ok(Directory { path: own, held: Some(Held { file, path_identity }) })
     }
 
     /// The same, whose files are read alone: the file system may be a read-only one.
@@ -103,7 +103,7 @@ impl Storage for Directory {
     }
 
     fn is_in_place(&self) -> bool {
-        self.held.as_ref().is_none_or(|held| !held.linked.is_gone())
+        self.held.as_ref().is_none_or(|held| !held.path_identity.is_detached())
     }
 }
 

@@ -123,7 +123,7 @@ fn a_full_table_refuses_and_its_slots_come_back() {
         assert!(inlet.open(&identity(u128::MAX, "ci")).is_none());
         count(inlet, &mut flows[3], 1, 2);
         flows.into_iter().for_each(|flow| close(inlet, flow));
-        while inlet.waiting() > 0 {
+        while inlet.unjournaled() > 0 {
             thread::yield_now();
         }
     }
@@ -355,7 +355,7 @@ fn a_flow_whose_end_only_the_journal_has_is_not_lost() {
     wait_until_applied(&ledger);
     let lock = locked(&house);
     close(&mut inlet, flow);
-    while inlet.waiting() > 0 {
+    while inlet.unjournaled() > 0 {
         thread::yield_now();
     }
     drop((ledger, inlet, lock));
@@ -395,8 +395,8 @@ fn a_journal_that_is_full_keeps_flows_in_the_table_for_the_next_start() {
     }
     assert!(ledger.status().failing.unwrap().contains("journal_max"));
     let error = ledger.close().unwrap_err();
-    let LedgerError::Unjournaled { flows, unplaced, cause, .. } = &error else { panic!("{error}") };
-    assert!(*flows > 0 && *unplaced == 0 && cause.contains("journal_max"), "{error}");
+    let LedgerError::Unjournaled { flows, without_slot, cause, .. } = &error else { panic!("{error}") };
+    assert!(*flows > 0 && *without_slot == 0 && cause.contains("journal_max"), "{error}");
     assert!(error.to_string().contains("the database takes nothing"), "{error}");
     drop((lock, inlets));
     assert_eq!(house.left().len(), 1);

@@ -38,9 +38,9 @@ pub(crate) struct Extent {
 impl Extent {
     /// The entry up to which `ledger.db` is to be made again from the months, where it ends with entry
     /// `applied`: all that they have, unless the journal brings it.
-    fn rebuilt_to(&self, applied: u64, is_brought: bool) -> Option<u64> {
+    fn rebuilt_to(&self, applied: u64, is_in_journal: bool) -> Option<u64> {
         let before_journal = self.first.saturating_sub(1);
-        let to = if is_brought { before_journal } else { before_journal.max(self.reached) };
+        let to = if is_in_journal { before_journal } else { before_journal.max(self.reached) };
         (to > applied).then_some(to)
     }
 }
@@ -49,44 +49,44 @@ impl Extent {
 ///
 /// # Errors
 /// A file cannot be renamed or written.
-pub(crate) fn settle(
+pub(crate) fn accept(
     directory: &Path,
     gateway: u32,
     extent: Extent,
     losses: &[Loss],
     now: WallNanos,
 ) -> Result<(), OpenError> {
-    let mut gone = Vec::new();
+    let mut missing_files = Vec::new();
     for loss in losses {
         match loss {
             Loss::Foreign { file, .. } | Loss::Damaged { file, .. } => {
                 set_aside(&directory.join(file), now)
                     .map_err(|cause| OpenError::Directory { directory: directory.join(file), cause })?;
-                gone.push(file.as_str());
+                missing_files.push(file.as_str());
             }
-            Loss::Missing { file, .. } | Loss::Older { file, .. } => gone.push(file.as_str()),
+            Loss::Missing { file, .. } | Loss::Older { file, .. } => missing_files.push(file.as_str()),
             _ => {}
         }
     }
     let ledger = directory::database(directory);
     let is_ledger_gone = !ledger.exists();
     let applied = if is_ledger_gone { 0 } else { extent.applied };
-    let is_brought = extent.reached <= applied || is_journaled(directory, extent, applied + 1);
+    let is_in_journal = extent.reached <= applied || is_journaled(directory, extent, applied + 1);
     // Makes `ledger.db` if it is gone.
     let mut sink = SqliteSink::open(directory, gateway, SinkSettings::default())?;
-    if let Some(to) = extent.rebuilt_to(applied, is_brought) {
+    if let Some(to) = extent.rebuilt_to(applied, is_in_journal) {
         if is_ledger_gone && extent.reached > to {
-            have_sent_again(directory, gateway, to)?;
+            remove_resent(directory, gateway, to)?;
         }
         rebuild(sink.connection(), directory, gateway.into(), integer(to))?;
     }
     // Those of other gateways are in the months alone: they have no journal here.
-    let mut others = Inventory::take(directory)?.of_months(&[]);
+    let mut others = Inventory::read(directory)?.months_reached(&[]);
     others.remove(&gateway);
     for (other, to) in others {
         rebuild(sink.connection(), directory, other.into(), integer(to))?;
     }
-    let months: Vec<Month> = gone.into_iter().filter_map(Month::named).collect();
+    let months: Vec<Month> = missing_files.into_iter().filter_map(Month::named).collect();
     drop_months(sink.connection(), &months).map_err(QueryError::from).map_err(SinkError::from)?;
     drop(sink);
     Ok(SqliteSink::end_others(directory, gateway, now)?)
@@ -102,7 +102,7 @@ fn is_journaled(directory: &Path, extent: Extent, first_lsn: u64) -> bool {
 
 /// Takes out of the months what entries of `gateway` beyond `to` brought, which the journal brings again. A
 /// month may lack some of them: it was lost once, which only the `ledger.db` knew that is gone.
-fn have_sent_again(directory: &Path, gateway: u32, to: u64) -> Result<(), OpenError> {
+fn remove_resent(directory: &Path, gateway: u32, to: u64) -> Result<(), OpenError> {
     let mut files = MonthFiles::new(directory, u64::MAX);
     let months = Month::files(directory)
         .map_err(|cause| OpenError::Directory { directory: directory.to_owned(), cause })?;
