@@ -17,26 +17,26 @@ const ROUNDS: usize = 5;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let directory = std::env::temp_dir().join(format!("tollgate-accounting-{}", std::process::id()));
-    let (ledger, mut inlets) = Ledger::open(&OpenSettings::new(&directory, 1, 16))?;
-    let inlet = &mut inlets[0];
-    let mut flow = inlet.open(&identity()).ok_or("a table has room for one flow")?;
+    let (ledger, mut writers) = Ledger::open(&OpenSettings::new(&directory, 1, 16))?;
+    let writer = &mut writers[0];
+    let mut flow = writer.open(&identity()).ok_or("a table has room for one flow")?;
     let mut spans = Vec::new();
     for _ in 0..ROUNDS {
         let began = clock::monotonic();
         for _ in 0..TIMES {
-            let mut tally = inlet.tally(&mut flow);
-            let (mut received, mut sent) = tally.up();
+            let mut counters = writer.tally(&mut flow);
+            let (mut received, mut sent) = counters.up();
             received.add(black_box(1));
             let call = || -> io::Result<usize> { Ok(black_box(1)) };
             black_box(sent.around(black_box(1), call)?);
-            inlet.counted(&mut flow);
+            writer.counted(&mut flow);
         }
         spans.push(clock::monotonic().since(began).as_secs_f64() * 1e9 / TIMES as f64);
     }
     spans.sort_by(f64::total_cmp);
     println!("{:.2} ns a read and a write [{:.2}-{:.2}]", spans[ROUNDS / 2], spans[0], spans[ROUNDS - 1]);
-    inlet.close(flow, clock::wall(), CloseReason::ClientClosed);
-    drop(inlets);
+    writer.close(flow, clock::wall(), CloseReason::ClientClosed);
+    drop(writers);
     ledger.close()?;
     Ok(std::fs::remove_dir_all(directory)?)
 }

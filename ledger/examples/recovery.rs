@@ -33,20 +33,20 @@ fn main() -> ExitCode {
 
 fn measure(directory: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let settings = OpenSettings::new(directory, 1, SLOTS);
-    let (ledger, mut inlets) = Ledger::open(&settings)?;
-    let inlet = &mut inlets[0];
+    let (ledger, mut writers) = Ledger::open(&settings)?;
+    let writer = &mut writers[0];
     for id in 0..OPEN {
-        inlet.open(&identity(id.into())).ok_or("a slot for each open flow")?;
+        writer.open(&identity(id.into())).ok_or("a slot for each open flow")?;
     }
     let mut id = u128::from(OPEN);
     while ledger.status_handle().progress().appended < ledger.status_handle().progress().applied + ENTRIES {
-        id += u128::from(close_one(inlet, id));
+        id += u128::from(close_one(writer, id));
     }
     // Journals what has ended, and applies nothing. The table stays locked as long as an inlet has it.
-    drop(inlets);
+    drop(writers);
     drop(ledger);
     let began = clock::monotonic();
-    let (ledger, _inlets) = Ledger::open(&settings)?;
+    let (ledger, _writers) = Ledger::open(&settings)?;
     let took = clock::monotonic().since(began);
     let recovery = ledger.recovery();
     println!("{} entries, {} open flows: {:.2} s", recovery.entries, recovery.killed, took.as_secs_f64());
@@ -54,12 +54,12 @@ fn measure(directory: &Path) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Whether there was a slot.
-fn close_one(inlet: &mut FlowWriter, id: u128) -> bool {
-    let Some(flow) = inlet.open(&identity(id)) else {
+fn close_one(writer: &mut FlowWriter, id: u128) -> bool {
+    let Some(flow) = writer.open(&identity(id)) else {
         std::thread::yield_now();
         return false;
     };
-    inlet.close(flow, WallNanos(1_700_000_000_000_000_000), CloseReason::ClientClosed);
+    writer.close(flow, WallNanos(1_700_000_000_000_000_000), CloseReason::ClientClosed);
     true
 }
 

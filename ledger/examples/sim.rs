@@ -11,7 +11,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let (mut flows, mut refused, mut kills, mut power_failures) = (0, 0, 0, 0);
-    let (mut faults, mut in_recovery, mut damages, mut told) = (0, 0, 0, 0);
+    let (mut faults, mut in_recovery, mut damages, mut reported) = (0, 0, 0, 0);
     for seed in first..first.saturating_add(count) {
         match ledger::simulation::run(seed) {
             Ok(outcome) => {
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
                 faults += outcome.faults;
                 in_recovery += outcome.in_recovery;
                 damages += outcome.damages.0;
-                told += outcome.damages.1;
+                reported += outcome.damages.1;
             }
             Err(fault) => {
                 eprintln!("seed {seed}: {fault}\nagain: cargo xtask sim {seed}");
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         "{count} seeds from {first} hold: {flows} flows, {refused} refused, {kills} kills, \
          {power_failures} power failures, \
          {in_recovery} ends inside recovery, {faults} failed calls of the disk, \
-         {damages} damages ({told} told, the rest without effect)"
+         {damages} damages ({reported} told, the rest without effect)"
     );
     ExitCode::SUCCESS
 }

@@ -86,7 +86,7 @@ pub(crate) fn accept(
     for (other, to) in others {
         rebuild(sink.connection(), directory, other.into(), integer(to))?;
     }
-    let months: Vec<Month> = missing_files.into_iter().filter_map(Month::named).collect();
+    let months: Vec<Month> = missing_files.into_iter().filter_map(Month::from_file_name).collect();
     drop_months(sink.connection(), &months).map_err(QueryError::from).map_err(SinkError::from)?;
     drop(sink);
     Ok(SqliteSink::end_others(directory, gateway, now)?)
@@ -107,7 +107,7 @@ fn remove_resent(directory: &Path, gateway: u32, to: u64) -> Result<(), OpenErro
     let months = Month::files(directory)
         .map_err(|cause| OpenError::Directory { directory: directory.to_owned(), cause })?;
     for month in months {
-        files.cut_back(month, gateway.into(), integer(to))?;
+        files.remove_beyond(month, gateway.into(), integer(to))?;
     }
     Ok(files.close()?)
 }

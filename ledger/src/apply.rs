@@ -52,8 +52,8 @@ enum ApplyError {
 }
 
 impl ApplyError {
-    fn is_final(&self) -> bool {
-        matches!(self, ApplyError::Sink(SinkError::Final(_)) | ApplyError::Read(ReadError::Damaged { .. }))
+    fn is_fatal(&self) -> bool {
+        matches!(self, ApplyError::Sink(SinkError::Fatal(_)) | ApplyError::Read(ReadError::Damaged { .. }))
     }
 }
 
@@ -86,7 +86,7 @@ impl<S: Storage, K: Sink> Applier<S, K> {
                 // A full batch: there is more.
                 Ok(BATCH_ENTRIES_MAX..) => {}
                 Ok(_) => self.shared.applier.pause(APPLY_PAUSE),
-                Err(error) if error.is_final() => return self.stop_applying(&error),
+                Err(error) if error.is_fatal() => return self.stop_applying(&error),
                 Err(_) => {
                     let pause = self.longer_pause();
                     self.shared.applier.pause(pause);
@@ -208,7 +208,7 @@ impl<S: Storage, K: Sink> Applier<S, K> {
         loop {
             match self.finish_once() {
                 Ok(()) => return Ok(()),
-                Err(error) if error.is_final() || attempts == CLOSE_ATTEMPTS_MAX => {
+                Err(error) if error.is_fatal() || attempts == CLOSE_ATTEMPTS_MAX => {
                     self.shared.sink_failed(&error.to_string());
                     return Err(error.to_string());
                 }

@@ -46,7 +46,7 @@ pub struct BackupReport {
 pub enum BackupError {
     /// There is something already.
     #[error("{} exists and is not an empty directory: a backup overwrites nothing", .0.display())]
-    Occupied(PathBuf),
+    TargetNotEmpty(PathBuf),
     /// The ledger cannot be read.
     #[error(transparent)]
     Query(#[from] QueryError),
@@ -86,20 +86,23 @@ fn copy_all(directory: &Path, target: &Path, mut between: impl FnMut()) -> Resul
         let path = path.to_owned();
         move |cause| BackupError::Io { path, cause }
     };
-    let moment = Moment::fix(directory)?;
-    occupy(target).map_err(failed(target))?.then_some(()).ok_or(BackupError::Occupied(target.to_owned()))?;
+    let snapshot = Snapshot::take(directory)?;
+    claim_target(target)
+        .map_err(failed(target))?
+        .then_some(())
+        .ok_or(BackupError::TargetNotEmpty(target.to_owned()))?;
     between();
     // Now: what is applied while files are copied is in the journal alone no more.
-    let left_out = left_out(directory, &moment.usage.applied);
+    let left_out = left_out(directory, &snapshot.usage.applied);
     let mut report = BackupReport { left_out, ..BackupReport::default() };
     let (partial, ledger) = (target.join(directory::PARTIAL), directory::database(target));
     // First, so that a copy that is cut short is known as one.
-    copy(&mut report, &moment.usage.connection, &partial, |copy| mark(copy, &moment.usage.applied))?;
+    copy(&mut report, &snapshot.usage.connection, &partial, |copy| mark(copy, &snapshot.usage.applied))?;
     between();
-    for (month, file) in &moment.months {
+    for (month, file) in &snapshot.months {
         copy(&mut report, file, &month.path(target), |copy| {
-            let applied = &moment.usage.applied;
-            applied.iter().try_for_each(|(gateway, lsn)| month_file::cut_back(copy, *gateway, *lsn))
+            let applied = &snapshot.usage.applied;
+            applied.iter().try_for_each(|(gateway, lsn)| month_file::remove_beyond(copy, *gateway, *lsn))
         })?;
         between();
     }
@@ -118,48 +121,48 @@ fn left_out(directory: &Path, applied: &[(i64, i64)]) -> Option<u64> {
 }
 
 /// The databases of one moment: a read transaction on each.
-struct Moment {
+struct Snapshot {
     usage: Usage,
     months: Vec<(Month, Connection)>,
 }
 
-impl Moment {
+impl Snapshot {
     /// Fixes one.
-    fn fix(directory: &Path) -> Result<Moment, BackupError> {
+    fn take(directory: &Path) -> Result<Snapshot, BackupError> {
         for attempt in 1..ATTEMPTS_MAX {
-            let moment = Moment::begin(directory)?;
-            let missing = moment.missing()?;
-            if missing.is_none() && moment.is_one()? {
-                return Ok(moment);
+            let snapshot = Snapshot::begin(directory)?;
+            let missing = snapshot.missing()?;
+            if missing.is_none() && snapshot.is_consistent()? {
+                return Ok(snapshot);
             }
             // One that is too old may be removed meanwhile; one that stays away is missing.
-            if let Some(month) = missing.filter(|_| attempt >= LOOKS_MAX) {
+            if let Some(month) = missing.filter(|_| attempt >= CHECKS_MAX) {
                 return Err(BackupError::Missing(month.file_name()));
             }
-            drop(moment);
+            drop(snapshot);
             thread::sleep(ATTEMPT_PAUSE);
         }
-        Moment::begin(directory)
+        Snapshot::begin(directory)
     }
 
-    fn begin(directory: &Path) -> Result<Moment, BackupError> {
+    fn begin(directory: &Path) -> Result<Snapshot, BackupError> {
         let usage = Usage::open(directory)?;
         let mut months = Vec::new();
         for month in usage.months()?.into_keys() {
             months.extend(usage.month(month)?.map(|file| (month, file)));
         }
-        Ok(Moment { usage, months })
+        Ok(Snapshot { usage, months })
     }
 
     /// A month that `ledger.db` has and the directory has not.
     fn missing(&self) -> Result<Option<Month>, BackupError> {
-        let is_there = |month: &Month| self.months.iter().any(|(other, _)| other == month);
+        let is_present = |month: &Month| self.months.iter().any(|(other, _)| other == month);
         let mut months = self.usage.months().map_err(BackupError::Query)?.into_iter();
-        Ok(months.find(|(month, is_dropped)| !is_dropped && !is_there(month)).map(|(month, _)| month))
+        Ok(months.find(|(month, is_dropped)| !is_dropped && !is_present(month)).map(|(month, _)| month))
     }
 
     /// Whether no month is ahead of `ledger.db`.
-    fn is_one(&self) -> Result<bool, BackupError> {
+    fn is_consistent(&self) -> Result<bool, BackupError> {
         for (gateway, applied_lsn) in &self.usage.applied {
             for (_, file) in &self.months {
                 if month_file::applied(file, *gateway).map_err(QueryError::from)? > *applied_lsn {
@@ -175,7 +178,7 @@ impl Moment {
 /// last one the copy goes without what a month has beyond it.
 const ATTEMPTS_MAX: u32 = 500;
 /// Looks at a month before it is taken for missing.
-const LOOKS_MAX: u32 = 5;
+const CHECKS_MAX: u32 = 5;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Has a copy say that it is one: a gateway that begins on it expects no journal.
@@ -189,7 +192,7 @@ fn mark(copy: &Connection, applied: &[(i64, i64)]) -> rusqlite::Result<()> {
 }
 
 /// Makes the directory, or finds it empty; `false` if there is something.
-fn occupy(target: &Path) -> io::Result<bool> {
+fn claim_target(target: &Path) -> io::Result<bool> {
     match DirBuilder::new().mode(0o700).create(target) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             Ok(target.is_dir() && fs::read_dir(target)?.next().is_none())

@@ -39,12 +39,12 @@ impl Consent {
         let (first_lsn, last_lsn) = lsns;
         // Both are shown on terminals, a line for each consent.
         let plain = |text: &str| text.replace(char::is_control, " ");
-        let (author, what) = (Text::of(&plain(author)), Text::of(&plain(what)));
+        let (author, what) = (Text::cut(&plain(author)), Text::cut(&plain(what)));
         Consent { epoch, at, first_lsn, last_lsn, author, what }
     }
 
     /// The same, of run `epoch`.
-    pub(crate) fn of_run(self, epoch: u32) -> Consent {
+    pub(crate) fn for_run(self, epoch: u32) -> Consent {
         Consent { epoch, ..self }
     }
 
@@ -127,7 +127,7 @@ struct Text<const N: usize> {
 }
 
 impl<const N: usize> Text<N> {
-    fn of(text: &str) -> Text<N> {
+    fn cut(text: &str) -> Text<N> {
         let length = text.floor_char_boundary(N.min(text.len()));
         let mut bytes = [0; N];
         bytes[..length].copy_from_slice(&text.as_bytes()[..length]);

@@ -169,7 +169,7 @@ impl Findings {
             }
         });
         outcome?;
-        read.map_err(|error| SinkError::Final(error.to_string()))?;
+        read.map_err(|error| SinkError::Fatal(error.to_string()))?;
         resend.finish()
     }
 

@@ -236,7 +236,7 @@ pub(crate) fn pair(region: &Region, shared: &Arc<Shared>) -> (FlowDrain, FlowWri
         ring_counters: Arc::clone(&ring_counters),
         batch: Vec::new(),
     };
-    let inlet = FlowWriter {
+    let writer = FlowWriter {
         region: region.clone(),
         // All that they may ever hold: the data plane allocates nothing here.
         free: Vec::with_capacity(slots),
@@ -248,7 +248,7 @@ pub(crate) fn pair(region: &Region, shared: &Arc<Shared>) -> (FlowDrain, FlowWri
         ring_counters,
         shared: Arc::clone(shared),
     };
-    (drain, inlet)
+    (drain, writer)
 }
 
 #[cfg(test)]
@@ -266,11 +266,11 @@ mod tests {
         let table = LiveTable::create(SharedWords::in_memory(header.table_words()), header);
         let region = table.regions().next().expect("a table has a region");
         let shared = Arc::new(Shared::new(0));
-        let (_drain, mut inlet) = pair(&region, &shared);
+        let (_drain, mut writer) = pair(&region, &shared);
         // As a flipped bit would.
         region.slot(0).give_up();
         let opened: Vec<bool> =
-            (1..=3).map(|id| inlet.open(&Identity::new(&Flow { id, ..FLOW })).is_some()).collect();
+            (1..=3).map(|id| writer.open(&Identity::new(&Flow { id, ..FLOW })).is_some()).collect();
         assert_eq!(opened, [true, true, false]);
         assert_eq!(crate::StatusHandle(shared).status().damaged, 1);
     }

@@ -250,11 +250,12 @@ impl Inventory {
         Some(match other {
             Some(other) => Loss::Foreign { file, found: number(*other), expected: number(owner) },
             None => {
-                let of_journal = match owner == i64::from(gateway) {
+                let default_cause = match owner == i64::from(gateway) {
                     true => "the next start brings it there if the journal has what it lacks",
                     false => "the journal is another gateway's",
                 };
-                let cause = self.unrepairable.get(&month).cloned().unwrap_or_else(|| of_journal.to_owned());
+                let cause =
+                    self.unrepairable.get(&month).cloned().unwrap_or_else(|| default_cause.to_owned());
                 Loss::Older { file, found: found.cast_unsigned(), expected: lsn, cause }
             }
         })
@@ -268,7 +269,7 @@ fn non_files(directory: &Path) -> Vec<Loss> {
     let names = others.filter_map(|entry| entry.file_name().into_string().ok());
     let is_ours = |name: &String| {
         let name = schema::BESIDE.iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
-        name == "ledger.db" || Month::named(name).is_some()
+        name == "ledger.db" || Month::from_file_name(name).is_some()
     };
     let damaged = |file| Loss::Damaged { file, text: "it is not a file".to_owned() };
     names.filter(is_ours).map(damaged).collect()
@@ -305,7 +306,7 @@ impl LedgerFile {
         })?;
         each(connection, "SELECT * FROM month ORDER BY month, gateway", |row| {
             checksum::check(row, "month")?;
-            if let Some(month) = Month::numbered(row.get("month")?) {
+            if let Some(month) = Month::from_number(row.get("month")?) {
                 ledger.months.push((
                     month,
                     row.get("gateway")?,

@@ -264,7 +264,7 @@ fn recover(
     // Where the old table takes the room of the new one, the new one is made when the old one is gone.
     let table = locations.make(header, &old)?;
     let reference = |table: &NewTable| TableReference { path: table.path.display().to_string(), boot };
-    let consents: Vec<Consent> = consents.iter().map(|consent| consent.of_run(epoch)).collect();
+    let consents: Vec<Consent> = consents.iter().map(|consent| consent.for_run(epoch)).collect();
     let start = Start {
         settings: journal_settings(settings, gateway, epoch),
         table: table.as_ref().map(reference).unwrap_or_default(),
@@ -343,13 +343,13 @@ fn start(
         table_was_missing: report.table_missing,
         table: path_identity,
     });
-    let (outlets, inlets): (Vec<FlowDrain>, Vec<FlowWriter>) =
+    let (drains, writers): (Vec<FlowDrain>, Vec<FlowWriter>) =
         table.regions().map(|region| flow_writer::pair(&region, &shared)).unzip();
     let journaled = Arc::clone(journal.shared());
     let applier = Applier::new(sink, Arc::clone(&journaled), applied, Arc::clone(&shared));
     let flusher =
         Flusher { journal: journaled, durability: settings.durability, shared: Arc::clone(&shared) };
-    let committer = Committer::new(journal, table, outlets, settings.durability, Arc::clone(&shared));
+    let committer = Committer::new(journal, table, drains, settings.durability, Arc::clone(&shared));
     let abort = |error| {
         shared.enter(Stage::Aborting);
         error
@@ -364,7 +364,7 @@ fn start(
     .map_err(abort)?;
     let locks = OpenLocks { table: path, _locked: locked, _lock: lock };
     let threads = Some(Threads { committer, flusher, applier, locks });
-    Ok((Ledger { shared, guarantees, recovery: report, threads }, inlets))
+    Ok((Ledger { shared, guarantees, recovery: report, threads }, writers))
 }
 
 fn spawn<R: Send + 'static>(

@@ -17,9 +17,9 @@
 mod details;
 mod flows;
 mod parts;
+mod read_only;
 mod rollups;
-mod sealed;
-mod still;
+mod row_checks;
 mod unapplied;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -40,7 +40,7 @@ use crate::sink::schema::{self, LEDGER, MONTH, Migration, SchemaError, integer};
 use crate::storage::file::Directory;
 
 pub use flows::FlowRow;
-use sealed::Sealed;
+use row_checks::RowChecks;
 use unapplied::UnappliedEntries;
 
 /// Looks at a journal that a gateway writes meanwhile.
@@ -54,11 +54,11 @@ pub struct Usage {
     /// How far each gateway's entries had come.
     pub(crate) applied: Vec<(i64, i64)>,
     /// What the journal has beyond that, if it was asked for.
-    rest: UnappliedEntries,
+    unapplied: UnappliedEntries,
     /// Why some of the journal could not be read.
     unread: Option<String>,
     /// Whether the rows that were read hold.
-    sealed: Sealed,
+    row_checks: RowChecks,
 }
 
 impl Usage {
@@ -70,11 +70,11 @@ impl Usage {
         };
         let path = directory::database(directory);
         let connection = open(&path, LEDGER)?.ok_or_else(absent)?;
-        let sealed = Sealed::default();
-        let applied = sealed.watch(&connection).and_then(|()| applied(&connection));
+        let row_checks = RowChecks::default();
+        let applied = row_checks.install(&connection).and_then(|()| applied(&connection));
         let applied = applied.map_err(|cause| schema::sqlite(&path, cause))?;
-        let (rest, unread) = (UnappliedEntries::default(), None);
-        Ok(Self { directory: directory.to_owned(), connection, applied, rest, unread, sealed })
+        let (unapplied, unread) = (UnappliedEntries::default(), None);
+        Ok(Self { directory: directory.to_owned(), connection, applied, unapplied, unread, row_checks })
     }
 
     /// As [`Usage::open`], with what the journal has and the database has not got yet.
@@ -96,10 +96,10 @@ impl Usage {
         let number = i64::from(gateway);
         let applied = self.applied.iter().find(|(found, _)| *found == number).map_or(0, |(_, lsn)| *lsn);
         let storage = Directory::for_reading(&directory::journal(&self.directory));
-        let mut rest = UnappliedEntries::default();
-        rest.know(&self.connection, number)?;
-        scan::each_proved(&storage, applied.cast_unsigned(), |entry| rest.add(entry))?;
-        self.rest = rest;
+        let mut unapplied = UnappliedEntries::default();
+        unapplied.load_live(&self.connection, number)?;
+        scan::each_proved(&storage, applied.cast_unsigned(), |entry| unapplied.add(entry))?;
+        self.unapplied = unapplied;
         Ok(())
     }
 
@@ -110,12 +110,12 @@ impl Usage {
 
     /// Whether an answer lacks a row, since that is not as it was written.
     pub fn is_broken(&self) -> bool {
-        self.sealed.is_broken()
+        self.row_checks.is_broken()
     }
 
     /// Whether answers have something that the database has not got yet.
     pub fn is_ahead(&self) -> bool {
-        !self.rest.is_empty()
+        !self.unapplied.is_empty()
     }
 
     /// The usage that `filter` admits, one row for each group that has all `keys` in common. Groups follow
@@ -123,7 +123,7 @@ impl Usage {
     /// anything else those with the most bytes first.
     pub fn rows(&self, filter: &Filter, keys: &[GroupBy]) -> Result<Answer, QueryError> {
         let mut groups = Groups::default();
-        let missing = self.ask(filter, keys, &mut groups)?;
+        let missing = self.collect_groups(filter, keys, &mut groups)?;
         let rows = in_order(groups.finish()?, keys);
         Ok(Answer { rows, missing: missing.into_iter().map(|month| month.to_string()).collect() })
     }
@@ -131,7 +131,7 @@ impl Usage {
     /// The sum of all usage that `filter` admits, under the key `total`.
     pub fn total(&self, filter: &Filter) -> Result<Row, QueryError> {
         let mut groups = Groups::default();
-        self.ask(filter, &[], &mut groups)?;
+        self.collect_groups(filter, &[], &mut groups)?;
         let none = || Row { keys: vec![TOTAL.to_owned()], ..Row::default() };
         Ok(groups.finish()?.pop().unwrap_or_else(none))
     }
@@ -157,17 +157,22 @@ impl Usage {
     }
 
     /// Adds up what `filter` admits; the months whose details would be needed and are gone.
-    fn ask(&self, filter: &Filter, keys: &[GroupBy], groups: &mut Groups) -> Result<Vec<Month>, QueryError> {
+    fn collect_groups(
+        &self,
+        filter: &Filter,
+        keys: &[GroupBy],
+        groups: &mut Groups,
+    ) -> Result<Vec<Month>, QueryError> {
         let window = filter.window();
-        self.rest.add_to(filter, keys, window, groups)?;
+        self.unapplied.add_to(filter, keys, window, groups)?;
         let hours = window.whole_hours().filter(|_| filter.host.is_none());
         let Some(hours) = hours.filter(|_| keys.iter().all(|key| key.is_rolled_up())) else {
             return self.add_details(filter, keys, window, groups);
         };
         self.add_rollups(filter, keys, hours, groups)?;
         let mut missing = Vec::new();
-        for rest in window.without(hours) {
-            missing.extend(self.add_details(filter, keys, rest, groups)?);
+        for edge in window.without(hours) {
+            missing.extend(self.add_details(filter, keys, edge, groups)?);
         }
         missing.dedup();
         Ok(missing)
@@ -177,7 +182,7 @@ impl Usage {
     /// [`Usage::is_visible`].
     pub(crate) fn month(&self, month: Month) -> Result<Option<Connection>, QueryError> {
         let file = open_month(&self.directory, month)?;
-        file.iter().try_for_each(|file| self.sealed.watch(file))?;
+        file.iter().try_for_each(|file| self.row_checks.install(file))?;
         Ok(file)
     }
 
@@ -194,7 +199,7 @@ impl Usage {
         let mut select = self.connection.prepare("SELECT month, max(dropped) FROM month GROUP BY month")?;
         let rows = select.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, bool>(1)?)))?;
         let rows: Vec<_> = rows.collect::<rusqlite::Result<_>>()?;
-        Ok(rows.into_iter().filter_map(|(month, gone)| Some((Month::numbered(month)?, gone))).collect())
+        Ok(rows.into_iter().filter_map(|(month, gone)| Some((Month::from_number(month)?, gone))).collect())
     }
 }
 
@@ -204,14 +209,14 @@ pub(crate) fn open_month(directory: &Path, month: Month) -> Result<Option<Connec
 }
 
 /// Whether there is a database that may be opened: SQLite removes the log of one that is empty.
-pub(crate) fn is_there(path: &Path) -> bool {
+pub(crate) fn has_content(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0)
 }
 
 /// Opens a database for reading, in a transaction, so that all that is read is of one moment; `None` if it is
 /// absent or has nothing in it yet.
 fn open(path: &Path, migrations: &[Migration]) -> Result<Option<Connection>, QueryError> {
-    if !is_there(path) {
+    if !has_content(path) {
         return Ok(None);
     }
     let failed = |cause| schema::sqlite(path, cause);
@@ -222,8 +227,9 @@ fn open(path: &Path, migrations: &[Migration]) -> Result<Option<Connection>, Que
         opened => opened.map_err(failed)?,
     };
     let mut is_blank = begin(&connection);
-    if is_blank.as_ref().is_err_and(|error| !schema::is_half_made(error) && still::is_cause(path, error)) {
-        connection = still::open(path).map_err(failed)?;
+    if is_blank.as_ref().is_err_and(|error| !schema::is_half_made(error) && read_only::is_cause(path, error))
+    {
+        connection = read_only::open(path).map_err(failed)?;
         is_blank = begin(&connection);
     }
     match is_blank {
@@ -412,7 +418,7 @@ pub enum QueryError {
     Sqlite(#[from] rusqlite::Error),
     /// A sum of 2^63 - 1 or more is never told as a wrong number.
     #[error("the ledger could not be read: integer overflow")]
-    TooMuch,
+    Overflow,
 }
 
 const TOTAL: &str = "total";
@@ -437,7 +443,7 @@ impl Groups {
     fn sum(&mut self, keys: Vec<String>, more: Sums) -> Result<(), QueryError> {
         let sums = self.0.entry(keys).or_default();
         for (sum, more) in sums.iter_mut().zip(more) {
-            *sum = sum.checked_add(more).ok_or(QueryError::TooMuch)?;
+            *sum = sum.checked_add(more).ok_or(QueryError::Overflow)?;
         }
         Ok(())
     }
@@ -450,7 +456,7 @@ impl Groups {
 fn row(keys: Vec<String>, sums: Sums) -> Result<Row, QueryError> {
     // What the largest number stands for may be more.
     if sums.contains(&i64::MAX) {
-        return Err(QueryError::TooMuch);
+        return Err(QueryError::Overflow);
     }
     let [flows, live, up, down, uncertain_up, uncertain_down] = sums.map(i64::cast_unsigned);
     Ok(Row { keys, flows, live, up, down, uncertain_up, uncertain_down })
@@ -465,7 +471,7 @@ fn in_order(mut rows: Vec<Row>, keys: &[GroupBy]) -> Vec<Row> {
             *sum += u128::from(row.up) + u128::from(row.down);
         }
     }
-    let place = |row: &Row| {
+    let sort_key = |row: &Row| {
         let level = |(index, key): (usize, &GroupBy)| {
             let most_first = if key.is_time() { 0 } else { bytes[&row.keys[..=index]] };
             // Equal sums in the order of their keys, so that the answer is the same each time.
@@ -473,7 +479,7 @@ fn in_order(mut rows: Vec<Row>, keys: &[GroupBy]) -> Vec<Row> {
         };
         keys.iter().enumerate().map(level).collect::<Vec<_>>()
     };
-    rows.sort_by_cached_key(place);
+    rows.sort_by_cached_key(sort_key);
     rows
 }
 

@@ -81,7 +81,7 @@ pub fn repair(
         copy
     };
     let accepting = OpenSettings { accept_loss: Some(author.to_owned()), ..settings.clone() };
-    let (ledger, _inlets) = Ledger::open(&accepting)?;
+    let (ledger, _writers) = Ledger::open(&accepting)?;
     let recovery = ledger.recovery().clone();
     ledger.close().map_err(|error| OpenError::Sink(error.to_string()))?;
     Ok((copy, recovery))

@@ -15,10 +15,10 @@
 //! 6. A start on files that were damaged since the kill is refused, or tells, or bills as one on whole files.
 //! 7. No start finds a journal whose chain is broken: only damage breaks it.
 
-mod bill;
 mod damage;
 #[cfg(test)]
 mod flips;
+mod memory_sink;
 mod process;
 #[cfg(test)]
 mod scenario;
@@ -52,7 +52,7 @@ pub struct Outcome {
 /// # Errors
 /// What does not hold, in words.
 pub fn run(seed: u64) -> Result<Outcome, String> {
-    World::of(seed).run()
+    World::from_seed(seed).run()
 }
 
 /// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): small, and the same on every machine.
@@ -61,7 +61,7 @@ pub(crate) struct Random(u64);
 
 impl Random {
     /// The sequence of `seed`.
-    pub(crate) fn of(seed: u64) -> Random {
+    pub(crate) fn from_seed(seed: u64) -> Random {
         Random(seed)
     }
 

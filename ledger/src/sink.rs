@@ -27,9 +27,9 @@ use crate::entry::Entry;
 ///
 /// 1. `apply` makes all of its entries visible or none; each number becomes visible once, however often it
 ///    is sent, also after an `apply` that failed and yet took effect.
-/// 2. Numbers have no gaps, over all runs of the gateway; a gap is a [`SinkError::Final`], and so is an entry
+/// 2. Numbers have no gaps, over all runs of the gateway; a gap is a [`SinkError::Fatal`], and so is an entry
 ///    of a run that a later one has followed.
-/// 3. After a [`SinkError::Final`] nothing is called any more.
+/// 3. After a [`SinkError::Fatal`] nothing is called any more.
 pub(crate) trait Sink: Send {
     /// The number of the last entry that is applied; `None` if the store has never seen this gateway, and
     /// takes whichever number comes first.
@@ -66,14 +66,14 @@ impl Default for SinkSettings {
 pub(crate) enum SinkError {
     /// It may succeed later: no space, an I/O error, somebody else's lock.
     #[error("{0}")]
-    Passing(String),
+    Retryable(String),
     /// It must not be tried again before a restart: a failed sync, a damaged file, a gap.
     #[error("{0}; nothing more is written until a restart")]
-    Final(String),
+    Fatal(String),
 }
 
 impl From<crate::query::QueryError> for SinkError {
     fn from(error: crate::query::QueryError) -> Self {
-        Self::Final(error.to_string())
+        Self::Fatal(error.to_string())
     }
 }

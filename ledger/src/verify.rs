@@ -157,7 +157,7 @@ pub fn verify(directory: &Path) -> Result<VerifyReport, QueryError> {
     for (month, dropped) in known {
         months.push(open_month(&mut report, &usage, month, dropped));
     }
-    if let Err(error) = tell_gaps(&mut report, &usage) {
+    if let Err(error) = report_gaps(&mut report, &usage) {
         report.problem(damaged("ledger.db", &error));
     }
     if let Err(error) = check_whole(&mut report, &usage, &months) {
@@ -167,7 +167,7 @@ pub fn verify(directory: &Path) -> Result<VerifyReport, QueryError> {
 }
 
 /// Tells what is missing and is no problem any more.
-fn tell_gaps(report: &mut VerifyReport, usage: &Usage) -> Result<(), QueryError> {
+fn report_gaps(report: &mut VerifyReport, usage: &Usage) -> Result<(), QueryError> {
     report.accepted = usage.consents()?;
     let gaps = "SELECT count(*) FROM gap";
     let gaps: i64 = usage.connection.query_row(gaps, [], |row| row.get(0))?;

@@ -20,7 +20,7 @@ fn a_copy_is_a_ledger() {
         usage.rows(&Filter::default(), &[GroupBy::Host]).unwrap()
     };
     assert_eq!(rows(&target), rows(&store.path()));
-    assert!(matches!(backup(&store.path(), &target), Err(BackupError::Occupied(_))));
+    assert!(matches!(backup(&store.path(), &target), Err(BackupError::TargetNotEmpty(_))));
     let absent = backup(&parent.path().join("nowhere"), &parent.path().join("other"));
     assert!(matches!(absent, Err(BackupError::Query(QueryError::Absent { .. }))));
     assert!(!parent.path().join("other").exists());

@@ -5,7 +5,7 @@
 
 use rusqlite::Connection;
 
-use super::sealed::Sealed;
+use super::row_checks::RowChecks;
 use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, condition, expressions, positions};
 use crate::sink::month::{HOUR_NS, Month};
 
@@ -22,9 +22,9 @@ impl Usage {
         let mut months = self.months()?;
         months
             .retain(|month, _| month.last_ns() >= window.since_ns && month.beginning_ns() <= window.last_ns);
-        let asks_for_ways = keys.iter().any(|key| matches!(key, GroupBy::Port | GroupBy::Protocol));
-        let ways = match months.keys().next() {
-            Some(first) if asks_for_ways => Some(self.ways(filter, window, *first)?),
+        let needs_ports = keys.iter().any(|key| matches!(key, GroupBy::Port | GroupBy::Protocol));
+        let port_protocols = match months.keys().next() {
+            Some(first) if needs_ports => Some(self.port_protocols(filter, window, *first)?),
             _ => None,
         };
         for (month, dropped) in months {
@@ -33,12 +33,12 @@ impl Usage {
                 missing.push(month);
             }
             let Some(file) = file else { continue };
-            add(&file, &self.details(&file, ways.is_none())?, filter, keys, window, groups)?;
-            if let Some(ways) = &ways {
-                self.add_parts(&file, filter, keys, window, ways, groups)?;
+            add(&file, &self.details(&file, port_protocols.is_none())?, filter, keys, window, groups)?;
+            if let Some(port_protocols) = &port_protocols {
+                self.add_parts(&file, filter, keys, window, port_protocols, groups)?;
             }
         }
-        let live = format!("{LIVE} WHERE {}", Sealed::condition(&self.connection, "live")?);
+        let live = format!("{LIVE} WHERE {}", RowChecks::condition(&self.connection, "live")?);
         add(&self.connection, &live, filter, keys, window, groups)?;
         Ok(missing)
     }
@@ -46,8 +46,8 @@ impl Usage {
     /// What is in a month's file, in the columns of [`LIVE`], with or without the parts of flows.
     fn details(&self, file: &Connection, with_parts: bool) -> Result<String, QueryError> {
         let visible = self.is_visible();
-        let holds = |table| Sealed::condition(file, table);
-        let (flow, part, aggregate) = (holds("flow")?, holds("part")?, holds("aggregate")?);
+        let is_intact = |table| RowChecks::condition(file, table);
+        let (flow, part, aggregate) = (is_intact("flow")?, is_intact("part")?, is_intact("aggregate")?);
         let at_ns = format!("hour * {HOUR_NS} + {}", HOUR_NS - 1);
         let parts = if with_parts { format!("{visible} AND {part}") } else { "FALSE".to_owned() };
         Ok(format!(

@@ -84,13 +84,13 @@ impl Usage {
                AND (?3 IS NULL OR user = ?3) AND (?4 IS NULL OR host = ?4) AND (?5 IS NULL OR class = ?5)
              ORDER BY recorded DESC LIMIT ?6"
         );
-        let rest = i64::try_from(limit.saturating_sub(flows.len())).unwrap_or(i64::MAX);
+        let remaining = i64::try_from(limit.saturating_sub(flows.len())).unwrap_or(i64::MAX);
         let class = filter.class.map(Class::as_str);
         let mut select = connection.prepare(&sql)?;
-        let parameters = params![window.since_ns, window.last_ns, filter.user, filter.host, class, rest];
+        let parameters = params![window.since_ns, window.last_ns, filter.user, filter.host, class, remaining];
         let mut rows = select.query(parameters)?;
         while let Some(row) = rows.next()? {
-            if self.sealed.admits(checksum::holds(row)?) {
+            if self.row_checks.admits(checksum::is_intact(row)?) {
                 flows.push(flow(row)?);
             }
         }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use rusqlite::{Connection, Row as SqlRow};
 
-use super::sealed::Sealed;
+use super::row_checks::RowChecks;
 use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, condition, expression};
 use crate::sink::month::{HOUR_NS, Month};
 
@@ -16,30 +16,38 @@ use crate::sink::month::{HOUR_NS, Month};
 type Id = [u8; 16];
 
 /// Port and protocol as texts.
-type Way = (String, String);
+type PortProtocol = (String, String);
 
 /// The ways of the flows that have parts.
 #[derive(Default)]
-pub(super) struct Ways(HashMap<Id, Way>);
+pub(super) struct PortProtocols(HashMap<Id, PortProtocol>);
 
 impl Usage {
     /// The ways of the flows that have parts in `window`, which begins in `first`.
-    pub(super) fn ways(&self, filter: &Filter, window: Window, first: Month) -> Result<Ways, QueryError> {
-        let mut ways = Ways::default();
+    pub(super) fn port_protocols(
+        &self,
+        filter: &Filter,
+        window: Window,
+        first: Month,
+    ) -> Result<PortProtocols, QueryError> {
+        let mut port_protocols = PortProtocols::default();
         let months = self.months()?;
         for (month, _) in months.range(first..) {
             let Some(file) = self.month(*month)? else { continue };
             if month.beginning_ns() <= window.last_ns {
                 filter.select(&file, &self.parts(&file, "")?, window, |row| {
-                    ways.0.entry(row.get(0)?).or_default();
+                    port_protocols.0.entry(row.get(0)?).or_default();
                     Ok(())
                 })?;
             }
-            let (visible, holds) = (self.is_visible(), Sealed::condition(&file, "flow")?);
-            ways.learn(&file, &format!("SELECT id, port, protocol FROM flow WHERE {visible} AND {holds}"))?;
+            let (visible, is_intact) = (self.is_visible(), RowChecks::condition(&file, "flow")?);
+            port_protocols.learn(
+                &file,
+                &format!("SELECT id, port, protocol FROM flow WHERE {visible} AND {is_intact}"),
+            )?;
         }
-        ways.learn(&self.connection, "SELECT id, port, protocol FROM live")?;
-        Ok(ways)
+        port_protocols.learn(&self.connection, "SELECT id, port, protocol FROM live")?;
+        Ok(port_protocols)
     }
 
     /// Adds the parts in the file of a month.
@@ -49,13 +57,13 @@ impl Usage {
         filter: &Filter,
         keys: &[GroupBy],
         window: Window,
-        ways: &Ways,
+        port_protocols: &PortProtocols,
         groups: &mut Groups,
     ) -> Result<(), QueryError> {
         let columns: String = keys.iter().map(|key| format!(", {}", expression(*key, "at_ns"))).collect();
         filter.select(file, &self.parts(file, &columns)?, window, |row| {
-            let unknown = Way::default();
-            let (port, protocol) = ways.0.get(&row.get::<_, Id>(0)?).unwrap_or(&unknown);
+            let unknown = PortProtocol::default();
+            let (port, protocol) = port_protocols.0.get(&row.get::<_, Id>(0)?).unwrap_or(&unknown);
             let key = |(index, key): (usize, &GroupBy)| match key {
                 GroupBy::Port => Ok(port.clone()),
                 GroupBy::Protocol => Ok(protocol.clone()),
@@ -72,14 +80,14 @@ impl Usage {
                (SELECT *, hour * {HOUR_NS} + {} AS at_ns, '' AS port, '' AS protocol FROM part WHERE {})
              WHERE {} AND {}",
             HOUR_NS - 1,
-            Sealed::condition(file, "part")?,
+            RowChecks::condition(file, "part")?,
             self.is_visible(),
             condition("at_ns")
         ))
     }
 }
 
-impl Ways {
+impl PortProtocols {
     /// Takes over what the rows of `select` say of flows that have parts.
     fn learn(&mut self, from: &Connection, select: &str) -> Result<(), QueryError> {
         if self.0.is_empty() {
@@ -88,14 +96,14 @@ impl Ways {
         let mut select = from.prepare(select)?;
         let mut rows = select.query([])?;
         while let Some(row) = rows.next()? {
-            if let Some(way) = self.0.get_mut(&row.get::<_, Id>(0)?) {
-                *way = way_of(row)?;
+            if let Some(entry) = self.0.get_mut(&row.get::<_, Id>(0)?) {
+                *entry = port_protocol(row)?;
             }
         }
         Ok(())
     }
 }
 
-fn way_of(row: &SqlRow<'_>) -> rusqlite::Result<Way> {
+fn port_protocol(row: &SqlRow<'_>) -> rusqlite::Result<PortProtocol> {
     Ok((row.get::<_, i64>(1)?.to_string(), row.get(2)?))
 }

@@ -4,7 +4,7 @@
 
 use rusqlite::params;
 
-use super::sealed::Sealed;
+use super::row_checks::RowChecks;
 use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, expressions, positions};
 use crate::record::Class;
 use crate::sink::month::HOUR_NS;
@@ -48,12 +48,12 @@ impl Usage {
         let daily = hours.is_whole_days() && !keys.contains(&GroupBy::Hour);
         let (table, unit, unit_ns) =
             if daily { ("rollup_day", "day", DAY_NS) } else { ("rollup_hour", "hour", HOUR_NS) };
-        let (of_sums, count) = expressions(keys, &format!("({unit} * {unit_ns})"));
+        let (key_expressions, count) = expressions(keys, &format!("({unit} * {unit_ns})"));
         let sums = format!(
-            "SELECT {of_sums}, sum(flows), 0, sum(up), sum(down), sum(uncertain_up), sum(uncertain_down)
+            "SELECT {key_expressions}, sum(flows), 0, sum(up), sum(down), sum(uncertain_up), sum(uncertain_down)
              FROM {table} WHERE {} AND {unit} BETWEEN ?1 AND ?2
                AND (?3 IS NULL OR user = ?3) AND (?4 IS NULL OR class = ?4) GROUP BY {}",
-            Sealed::condition(&self.connection, table)?,
+            RowChecks::condition(&self.connection, table)?,
             positions(count)
         );
         let class = filter.class.map(Class::as_str);
@@ -67,7 +67,7 @@ impl Usage {
             "SELECT {}, 0, count(*), 0, 0, 0, 0 FROM live WHERE {} AND counted_ns BETWEEN ?1 AND ?2
                AND (?3 IS NULL OR user = ?3) AND (?4 IS NULL OR class = ?4) GROUP BY {}",
             expressions(keys, "counted_ns").0,
-            Sealed::condition(&self.connection, "live")?,
+            RowChecks::condition(&self.connection, "live")?,
             positions(count)
         );
         let mut select = self.connection.prepare(&live)?;

@@ -22,20 +22,20 @@ use crate::sink::schema::integer;
 pub(super) struct UnappliedEntries {
     changes: Vec<Change>,
     /// What is known of flows that go on.
-    flows: HashMap<u128, Known>,
+    flows: HashMap<u128, LiveCounts>,
 }
 
 /// A difference, and of what kind of flow.
 #[derive(Clone, Debug)]
 struct Change {
     at_ns: i64,
-    of: Kind,
+    fields: GroupFields,
     sums: Sums,
 }
 
 /// What flows are grouped by.
 #[derive(Clone, Debug)]
-struct Kind {
+struct GroupFields {
     user: String,
     host: String,
     port: String,
@@ -45,12 +45,12 @@ struct Kind {
 
 /// What a flow that goes on had come to.
 #[derive(Clone, Debug)]
-struct Known {
+struct LiveCounts {
     at_ns: i64,
     up: i64,
     down: i64,
     uncertain: (i64, i64),
-    kind: Kind,
+    fields: GroupFields,
 }
 
 impl UnappliedEntries {
@@ -60,25 +60,25 @@ impl UnappliedEntries {
     }
 
     /// Takes the flows of `gateway` that go on as far as the database knows.
-    pub(super) fn know(&mut self, connection: &Connection, gateway: i64) -> Result<(), QueryError> {
+    pub(super) fn load_live(&mut self, connection: &Connection, gateway: i64) -> Result<(), QueryError> {
         each(connection, &format!("SELECT * FROM live WHERE gateway = {gateway}"), |row| {
             checksum::check(row, "live")?;
             let id: [u8; 16] = row.get("id")?;
-            let kind = Kind {
+            let fields = GroupFields {
                 user: row.get("user")?,
                 host: row.get("host")?,
                 port: row.get::<_, i64>("port")?.to_string(),
                 protocol: row.get("protocol")?,
                 class: row.get("class")?,
             };
-            let known = Known {
+            let earlier = LiveCounts {
                 at_ns: row.get("counted_ns")?,
                 up: row.get("upstream_tx")?,
                 down: row.get("client_tx")?,
                 uncertain: (row.get("uncertain_up")?, row.get("uncertain_down")?),
-                kind,
+                fields,
             };
-            self.flows.insert(u128::from_be_bytes(id), known);
+            self.flows.insert(u128::from_be_bytes(id), earlier);
             Ok(())
         })
     }
@@ -88,43 +88,45 @@ impl UnappliedEntries {
         match entry {
             Entry::Interim(record) => self.count(record, false),
             Entry::Final(record) => self.count(record, true),
-            Entry::RunBegan { .. } => self.lose(),
+            Entry::RunBegan { .. } => self.end_all(),
             Entry::Gap { .. } | Entry::RunEnded { .. } | Entry::Accepted(_) => {}
         }
     }
 
     fn count(&mut self, record: &Record, is_over: bool) {
         let flow = record.flow();
-        let known = self.flows.remove(&flow.id);
-        let before = known.as_ref().map_or((0, 0), |known| (known.up, known.down));
+        let earlier = self.flows.remove(&flow.id);
+        let before = earlier.as_ref().map_or((0, 0), |earlier| (earlier.up, earlier.down));
         let up = integer(flow.legs.upstream_tx).max(before.0);
         let down = integer(flow.legs.client_tx).max(before.1);
         let uncertain = (flow.uncertain.up.into(), flow.uncertain.down.into());
         // A clock that goes back takes no flow back.
-        let at_ns = integer(flow.closed.0).max(known.as_ref().map_or(0, |known| known.at_ns));
-        let kind = known.as_ref().map_or_else(|| Kind::of(record), |known| known.kind.clone());
-        if let Some(known) = known {
-            self.change(known.at_ns, &known.kind, [0, -1, 0, 0, 0, 0]);
+        let at_ns = integer(flow.closed.0).max(earlier.as_ref().map_or(0, |earlier| earlier.at_ns));
+        let fields = earlier
+            .as_ref()
+            .map_or_else(|| GroupFields::from_record(record), |earlier| earlier.fields.clone());
+        if let Some(earlier) = earlier {
+            self.change(earlier.at_ns, &earlier.fields, [0, -1, 0, 0, 0, 0]);
         }
         let moved = (up - before.0, down - before.1);
         if is_over {
-            self.change(at_ns, &kind, [1, 0, moved.0, moved.1, uncertain.0, uncertain.1]);
+            self.change(at_ns, &fields, [1, 0, moved.0, moved.1, uncertain.0, uncertain.1]);
         } else {
-            self.change(at_ns, &kind, [0, 1, moved.0, moved.1, 0, 0]);
-            self.flows.insert(flow.id, Known { at_ns, up, down, uncertain, kind });
+            self.change(at_ns, &fields, [0, 1, moved.0, moved.1, 0, 0]);
+            self.flows.insert(flow.id, LiveCounts { at_ns, up, down, uncertain, fields });
         }
     }
 
     /// A run began: the flows that went on are over.
-    fn lose(&mut self) {
-        for known in std::mem::take(&mut self.flows).into_values() {
-            let (up, down) = known.uncertain;
-            self.change(known.at_ns, &known.kind, [1, -1, 0, 0, up, down]);
+    fn end_all(&mut self) {
+        for earlier in std::mem::take(&mut self.flows).into_values() {
+            let (up, down) = earlier.uncertain;
+            self.change(earlier.at_ns, &earlier.fields, [1, -1, 0, 0, up, down]);
         }
     }
 
-    fn change(&mut self, at_ns: i64, of: &Kind, sums: Sums) {
-        self.changes.push(Change { at_ns, of: of.clone(), sums });
+    fn change(&mut self, at_ns: i64, fields: &GroupFields, sums: Sums) {
+        self.changes.push(Change { at_ns, fields: fields.clone(), sums });
     }
 
     /// Adds what `filter` admits in `window`.
@@ -136,11 +138,11 @@ impl UnappliedEntries {
         groups: &mut Groups,
     ) -> Result<(), QueryError> {
         let admits = |change: &&Change| {
-            let Kind { user, host, class, .. } = &change.of;
+            let GroupFields { user, host, class, .. } = &change.fields;
             (window.since_ns..=window.last_ns).contains(&change.at_ns)
-                && filter.user.as_ref().is_none_or(|wanted| wanted == user)
-                && filter.host.as_ref().is_none_or(|wanted| wanted == host)
-                && filter.class.is_none_or(|wanted| wanted.as_str() == class)
+                && filter.user.as_ref().is_none_or(|value| value == user)
+                && filter.host.as_ref().is_none_or(|value| value == host)
+                && filter.class.is_none_or(|value| value.as_str() == class)
         };
         for change in self.changes.iter().filter(admits) {
             let key = match keys {
@@ -153,10 +155,10 @@ impl UnappliedEntries {
     }
 }
 
-impl Kind {
-    fn of(record: &Record) -> Kind {
+impl GroupFields {
+    fn from_record(record: &Record) -> GroupFields {
         let flow = record.flow();
-        Kind {
+        GroupFields {
             user: flow.user.to_owned(),
             host: flow.host.to_owned(),
             port: flow.port.to_string(),
@@ -174,11 +176,11 @@ impl Change {
             moment.to_zoned(TimeZone::UTC).strftime(format).to_string()
         };
         match key {
-            GroupBy::User => self.of.user.clone(),
-            GroupBy::Host => self.of.host.clone(),
-            GroupBy::Port => self.of.port.clone(),
-            GroupBy::Protocol => self.of.protocol.clone(),
-            GroupBy::Class => self.of.class.clone(),
+            GroupBy::User => self.fields.user.clone(),
+            GroupBy::Host => self.fields.host.clone(),
+            GroupBy::Port => self.fields.port.clone(),
+            GroupBy::Protocol => self.fields.protocol.clone(),
+            GroupBy::Class => self.fields.class.clone(),
             GroupBy::Hour => time("%Y-%m-%dT%H:00Z"),
             GroupBy::Day => time("%Y-%m-%d"),
             GroupBy::Month => time("%Y-%m"),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Random;
-use super::process::{Build, Left, Process};
+use super::process::{Build, PreviousState, Process};
 use crate::live_table::{PAGE_WORDS, SLOT_WORDS};
 use crate::record::CloseReason;
 use crate::storage::faulty::Faulty;
@@ -21,10 +21,10 @@ use crate::storage::{Storage, StorageFile};
 pub(super) type Bills = BTreeMap<u128, (u64, u64, CloseReason)>;
 
 /// What a process that was killed left, and what was kept of it before.
-pub(super) struct Leavings<'a> {
+pub(super) struct KilledState<'a> {
     pub(super) build: Build,
     pub(super) memory: &'a Memory,
-    pub(super) left: &'a Left,
+    pub(super) previous: &'a PreviousState,
     /// The disk, and the table, some time earlier.
     pub(super) older: (Option<&'a Memory>, Option<&'a Arc<Vec<u64>>>),
 }
@@ -32,64 +32,64 @@ pub(super) struct Leavings<'a> {
 /// What a start came to.
 struct Outcome {
     /// Whether it was refused, or told of something.
-    is_told: bool,
+    is_reported: bool,
     bills: Bills,
 }
 
-impl Leavings<'_> {
+impl KilledState<'_> {
     /// Damages a copy, and holds a start on it against a start on another that is whole; whether the damage
     /// was told.
     ///
     /// # Errors
     /// What does not hold.
     pub(super) fn damage(&self, random: &mut Random, moved: &Bills) -> Result<bool, String> {
-        let whole = self.start(self.memory.copy(), self.left.table.clone())?;
-        let (memory, mut table) = (self.memory.copy(), self.left.table.clone());
+        let whole = self.start(self.memory.copy(), self.previous.table.clone())?;
+        let (memory, mut table) = (self.memory.copy(), self.previous.table.clone());
         let (what, is_exact) = match random.chance(75) {
-            true => (self.spoil_segment(random, &memory), true),
-            false => self.spoil_table(random, &mut table),
+            true => (self.damage_segment(random, &memory), true),
+            false => self.damage_table(random, &mut table),
         };
-        let spoilt = self.start(memory, table).map_err(|error| format!("{what}: {error}"))?;
-        for (id, bill) in &spoilt.bills {
+        let damaged = self.start(memory, table).map_err(|error| format!("{what}: {error}"))?;
+        for (id, bill) in &damaged.bills {
             let most = moved.get(id).map_or((0, 0), |moved| (moved.0, moved.1));
             if bill.0 > most.0 || bill.1 > most.1 {
                 return Err(format!("{what}: flow {id} moved {most:?}, and is billed {bill:?}"));
             }
         }
-        if is_exact && !spoilt.is_told && spoilt.bills != whole.bills {
-            let other = whole.bills.iter().find(|(id, bill)| spoilt.bills.get(*id) != Some(*bill));
-            let other = other.map(|(id, bill)| (id, bill, spoilt.bills.get(id)));
+        if is_exact && !damaged.is_reported && damaged.bills != whole.bills {
+            let other = whole.bills.iter().find(|(id, bill)| damaged.bills.get(*id) != Some(*bill));
+            let other = other.map(|(id, bill)| (id, bill, damaged.bills.get(id)));
             return Err(format!("{what}: nothing is told, and a flow is billed otherwise: {other:?}"));
         }
-        Ok(spoilt.is_told)
+        Ok(damaged.is_reported)
     }
 
     /// Starts on these files, and lets all come to its end.
     fn start(&self, memory: Memory, table: Option<Arc<Vec<u64>>>) -> Result<Outcome, String> {
-        let storage = Faulty::new(memory, Random::of(0), Box::new(|_, _| None));
-        let left = Left { bill: self.left.bill.copy(), table, boot: self.left.boot };
-        let told = |bills| Outcome { is_told: true, bills };
-        let Ok(mut process) = Process::start(&storage, self.build, &left) else {
-            return Ok(told(Bills::new()));
+        let storage = Faulty::new(memory, Random::from_seed(0), Box::new(|_, _| None));
+        let previous = PreviousState { sink: self.previous.sink.copy(), table, boot: self.previous.boot };
+        let reported = |bills| Outcome { is_reported: true, bills };
+        let Ok(mut process) = Process::start(&storage, self.build, &previous) else {
+            return Ok(reported(Bills::new()));
         };
         let found = &process.recovery;
-        let mut is_told =
+        let mut is_reported =
             process.is_stale || found.trouble.is_some() || found.damaged > 0 || found.table_missing;
-        for _ in 0..TURNS {
+        for _ in 0..PASSES {
             process.pass(Duration::from_secs(1));
             // The applier refuses entries that it cannot read.
-            let turn = process.commit().and_then(|()| process.flush()).and_then(|()| process.apply());
-            is_told |= turn.and_then(|()| process.checkpoint()).is_err();
+            let pass = process.commit().and_then(|()| process.flush()).and_then(|()| process.apply());
+            is_reported |= pass.and_then(|()| process.checkpoint()).is_err();
             let _ = process.prepare();
         }
-        match left.bill.doubled() {
+        match previous.sink.doubled() {
             Some(flow) => Err(format!("flow {flow} has two finals")),
-            None => Ok(Outcome { is_told, bills: left.bill.bills() }),
+            None => Ok(Outcome { is_reported, bills: previous.sink.bills() }),
         }
     }
 
     /// Does something to a segment; what it was.
-    fn spoil_segment(&self, random: &mut Random, memory: &Memory) -> String {
+    fn damage_segment(&self, random: &mut Random, memory: &Memory) -> String {
         let names = memory.names().expect("memory lists its names");
         let Some(name) = names.get(random.below(names.len().max(1) as u64) as usize) else {
             return "nothing".to_owned();
@@ -126,7 +126,7 @@ impl Leavings<'_> {
     }
 
     /// Does something to the table; what it was, and whether all that is billed otherwise has to be told.
-    fn spoil_table(&self, random: &mut Random, table: &mut Option<Arc<Vec<u64>>>) -> (String, bool) {
+    fn damage_table(&self, random: &mut Random, table: &mut Option<Arc<Vec<u64>>>) -> (String, bool) {
         let Some(words) = table.as_ref().map(|words| words.to_vec()) else {
             return ("no table".to_owned(), true);
         };
@@ -159,7 +159,7 @@ impl Leavings<'_> {
 }
 
 /// Turns until all that waits is journaled and visible.
-const TURNS: u32 = 6;
+const PASSES: u32 = 6;
 
 fn cut(memory: &Memory, name: &str, bytes: usize) -> String {
     let mut content = memory.content(name).expect("it is there");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use sys::clock::{Nanos, WallNanos};
 use sys::mapping::SharedWords;
 
-use super::bill::Bill;
+use super::memory_sink::MemorySink;
 use crate::apply::Applier;
 use crate::commit::Committer;
 use crate::flow_writer::{self, FlowWriter};
@@ -40,14 +40,14 @@ pub(super) struct Build {
 
 /// What the next start finds, besides the disk.
 #[derive(Clone, Debug)]
-pub(super) struct Left {
-    pub(super) bill: Bill,
+pub(super) struct PreviousState {
+    pub(super) sink: MemorySink,
     /// The words of the last life's table; none after a power failure.
     pub(super) table: Option<Arc<Vec<u64>>>,
     pub(super) boot: u128,
 }
 
-impl Left {
+impl PreviousState {
     /// Whether there is a table, of this boot.
     pub(super) fn has_table(&self) -> bool {
         let words = self.table.as_ref().and_then(|words| words.first_chunk());
@@ -59,10 +59,10 @@ impl Left {
 pub(super) struct Process {
     pub(super) storage: Faulty,
     pub(super) table: Arc<SharedWords>,
-    pub(super) inlets: Vec<FlowWriter>,
+    pub(super) writers: Vec<FlowWriter>,
     pub(super) committer: Committer<Faulty>,
     pub(super) flusher: Flusher<Faulty>,
-    pub(super) applier: Applier<Faulty, Bill>,
+    pub(super) applier: Applier<Faulty, MemorySink>,
     pub(super) journal: Arc<Journal<Faulty>>,
     pub(super) recovery: Recovery,
     /// Whether the table that the start found is an older copy.
@@ -78,17 +78,21 @@ impl Process {
     ///
     /// # Errors
     /// What the product says.
-    pub(super) fn start(storage: &Faulty, build: Build, left: &Left) -> Result<Process, RecoverError> {
-        let (epoch, lsn) = left.bill.applied();
+    pub(super) fn start(
+        storage: &Faulty,
+        build: Build,
+        previous: &PreviousState,
+    ) -> Result<Process, RecoverError> {
+        let (epoch, lsn) = previous.sink.applied();
         let applied = Applied { epoch, lsn, is_ended: false, has_begun: true };
         let mut images: Vec<TableImage<'_>> = Vec::new();
-        if let Some(words) = &left.table {
+        if let Some(words) = &previous.table {
             let header = TableHeader::parse(words.first_chunk().expect("a table has a header"));
             let header = header.map_err(|what| RecoverError::Read(what.to_owned()))?;
             images.push(TableImage { header, word: Box::new(|index| words[index]) });
         }
-        let scan = scan(storage, GATEWAY, applied, left.bill.open_flows(), &images)?;
-        let losses = scan.losses(lsn, left.boot, &images);
+        let scan = scan(storage, GATEWAY, applied, previous.sink.open_flows(), &images)?;
+        let losses = scan.losses(lsn, previous.boot, &images);
         if !losses.is_empty() {
             return Err(RecoverError::Incomplete(Losses(losses)));
         }
@@ -96,22 +100,23 @@ impl Process {
         let breaks = scan.breaks();
         let is_stale = images.iter().any(|image| scan.is_stale(image));
         let epoch = scan.epoch(&images);
-        let header = TableHeader { gateway: GATEWAY, epoch, boot: left.boot, process: 1, regions, slots };
+        let header = TableHeader { gateway: GATEWAY, epoch, boot: previous.boot, process: 1, regions, slots };
         let settings = Settings { gateway: GATEWAY, epoch, segment_bytes, bytes_max };
-        let table = TableReference { path: String::new(), boot: left.boot };
-        let (boot, tables) = (left.boot, images.as_slice());
+        let table = TableReference { path: String::new(), boot: previous.boot };
+        let (boot, tables) = (previous.boot, images.as_slice());
         let start = Start { settings, table, boot, tables, consents: &[] };
         let recovered = scan.recover(storage.clone(), start)?;
         let (journal, recovery) = (recovered.journal, recovered.report);
-        let mut process = Process::of(storage.clone(), build, left.bill.clone(), header, journal, recovery);
+        let mut process =
+            Process::assemble(storage.clone(), build, previous.sink.clone(), header, journal, recovery);
         (process.breaks, process.is_stale) = (breaks, is_stale);
         Ok(process)
     }
 
-    fn of(
+    fn assemble(
         storage: Faulty,
         build: Build,
-        bill: Bill,
+        sink: MemorySink,
         header: TableHeader,
         journal: Writer<Faulty>,
         recovery: Recovery,
@@ -119,17 +124,17 @@ impl Process {
         let table = LiveTable::create(SharedWords::in_memory(header.table_words()), header);
         table.note_appended(journal.shared().appended());
         let words = table.words();
-        let (_, applied) = bill.applied();
+        let (_, applied) = sink.applied();
         let shared = Arc::new(Shared::new(applied));
-        let (outlets, inlets) = table.regions().map(|region| flow_writer::pair(&region, &shared)).unzip();
+        let (drains, writers) = table.regions().map(|region| flow_writer::pair(&region, &shared)).unzip();
         let journaled = Arc::clone(journal.shared());
-        let applier = Applier::new(bill, Arc::clone(&journaled), applied, Arc::clone(&shared));
+        let applier = Applier::new(sink, Arc::clone(&journaled), applied, Arc::clone(&shared));
         let flusher = Flusher {
             journal: Arc::clone(&journaled),
             durability: build.durability,
             shared: Arc::clone(&shared),
         };
-        let mut committer = Committer::new(journal, table, outlets, build.durability, Arc::clone(&shared));
+        let mut committer = Committer::new(journal, table, drains, build.durability, Arc::clone(&shared));
         // Not the machine's, by whose pace a seed would be another world each time.
         let now = Nanos(0);
         committer.begin_at(now);
@@ -138,7 +143,7 @@ impl Process {
         Process {
             storage,
             table,
-            inlets,
+            writers,
             committer,
             flusher,
             applier,

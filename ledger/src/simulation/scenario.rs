@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Random;
-use super::bill::Bill;
-use super::process::{Build, CLOSED_AT, Left, Process, identity};
+use super::memory_sink::MemorySink;
+use super::process::{Build, CLOSED_AT, PreviousState, Process, identity};
 use crate::Durability;
 use crate::flow_writer::LiveFlow;
 use crate::record::CloseReason;
@@ -29,12 +29,12 @@ pub(super) const BUILD: Build = Build {
 pub(super) struct Scenario {
     pub(super) build: Build,
     pub(super) memory: Memory,
-    pub(super) left: Left,
+    pub(super) previous: PreviousState,
     pub(super) storage: Faulty,
     process: Option<Process>,
     flows: Vec<(usize, u128, LiveFlow)>,
     /// Bytes up of each flow.
-    pub(super) truths: BTreeMap<u128, u64>,
+    pub(super) expectations: BTreeMap<u128, u64>,
     closed: Vec<u128>,
     /// Flows whose end was announced as durable.
     pub(super) durable: Vec<u128>,
@@ -48,12 +48,12 @@ impl Scenario {
         let memory = Memory::default();
         Scenario {
             build,
-            storage: Faulty::new(memory.clone(), Random::of(7), plan),
+            storage: Faulty::new(memory.clone(), Random::from_seed(7), plan),
             memory,
-            left: Left { bill: Bill::default(), table: None, boot: 1 },
+            previous: PreviousState { sink: MemorySink::default(), table: None, boot: 1 },
             process: None,
             flows: Vec::new(),
-            truths: BTreeMap::new(),
+            expectations: BTreeMap::new(),
             closed: Vec::new(),
             durable: Vec::new(),
             errors: Vec::new(),
@@ -61,7 +61,7 @@ impl Scenario {
     }
 
     /// Two lives: several segments, interims, a release, a kill between.
-    pub(super) fn tell(&mut self) {
+    pub(super) fn play(&mut self) {
         self.start();
         for round in 0..6 {
             self.traffic(round, 9 << 20);
@@ -75,17 +75,17 @@ impl Scenario {
         }
         // Written and synced, and nobody has said so in the journal; then some that only the table has.
         self.traffic(1, 50);
-        self.note(Process::commit);
-        self.note(Process::flush);
+        self.record_error(Process::commit);
+        self.record_error(Process::flush);
         self.traffic(2, 50);
     }
 
     /// Starts the process; a start that fails is tried again, as an operator does.
     pub(super) fn start(&mut self) {
         for _ in 0..3 {
-            match Process::start(&self.storage, self.build, &self.left) {
+            match Process::start(&self.storage, self.build, &self.previous) {
                 Ok(process) => {
-                    self.left.table = None;
+                    self.previous.table = None;
                     self.process = Some(process);
                     return;
                 }
@@ -97,22 +97,22 @@ impl Scenario {
     /// Opens three flows, sends on all, closes two.
     fn traffic(&mut self, round: usize, bytes: usize) {
         let Some(process) = &mut self.process else { return };
-        for inlet in [0, 1, round % 2] {
-            let id = self.truths.len() as u128 + 1;
-            let Some(flow) = process.inlets[inlet].open(&identity(id)) else { continue };
-            self.truths.insert(id, 0);
-            self.flows.push((inlet, id, flow));
+        for writer in [0, 1, round % 2] {
+            let id = self.expectations.len() as u128 + 1;
+            let Some(flow) = process.writers[writer].open(&identity(id)) else { continue };
+            self.expectations.insert(id, 0);
+            self.flows.push((writer, id, flow));
         }
-        for (inlet, id, flow) in &mut self.flows {
-            let inlet = &mut process.inlets[*inlet];
+        for (writer, id, flow) in &mut self.flows {
+            let writer = &mut process.writers[*writer];
             let length = bytes + *id as usize;
-            inlet.tally(flow).up().1.around(length, || Ok(length)).expect("the call took all");
-            inlet.counted(flow);
-            *self.truths.get_mut(id).expect("an open flow is known") += length as u64;
+            writer.tally(flow).up().1.around(length, || Ok(length)).expect("the call took all");
+            writer.counted(flow);
+            *self.expectations.get_mut(id).expect("an open flow is known") += length as u64;
         }
         for _ in 0..2.min(self.flows.len()) {
-            let (inlet, id, flow) = self.flows.remove(0);
-            process.inlets[inlet].close(flow, CLOSED_AT, CloseReason::ClientClosed);
+            let (writer, id, flow) = self.flows.remove(0);
+            process.writers[writer].close(flow, CLOSED_AT, CloseReason::ClientClosed);
             self.closed.push(id);
         }
     }
@@ -122,26 +122,26 @@ impl Scenario {
         if let Some(process) = &mut self.process {
             process.pass(Duration::from_secs(1));
         }
-        self.note(Process::commit);
-        self.note(Process::prepare);
-        self.note(Process::flush);
+        self.record_error(Process::commit);
+        self.record_error(Process::prepare);
+        self.record_error(Process::flush);
         self.note_durable();
-        self.note(Process::apply);
+        self.record_error(Process::apply);
         if is_checkpoint {
-            self.note(Process::checkpoint);
-            self.note(Process::prepare);
+            self.record_error(Process::checkpoint);
+            self.record_error(Process::prepare);
         }
-        self.note(Process::commit);
+        self.record_error(Process::commit);
     }
 
-    fn note(&mut self, step: impl Fn(&mut Process) -> Result<(), String>) {
+    fn record_error(&mut self, step: impl Fn(&mut Process) -> Result<(), String>) {
         let outcome = self.process.as_mut().map_or(Ok(()), step);
         self.errors.extend(outcome.err());
     }
 
     fn note_durable(&mut self) {
         let Some(process) = &mut self.process else { return };
-        let nothing_waits = process.inlets.iter_mut().all(|inlet| inlet.unjournaled() == 0);
+        let nothing_waits = process.writers.iter_mut().all(|writer| writer.unjournaled() == 0);
         if nothing_waits && process.journal.durable() == process.journal.appended() {
             self.durable.append(&mut self.closed);
         }
@@ -155,7 +155,7 @@ impl Scenario {
     /// The process is killed.
     pub(super) fn kill(&mut self) {
         if let Some(process) = self.process.take() {
-            self.left.table = Some(Arc::new(process.words()));
+            self.previous.table = Some(Arc::new(process.words()));
         }
         self.flows.clear();
         self.closed.clear();
@@ -165,17 +165,17 @@ impl Scenario {
     pub(super) fn lose_power(&mut self, random: &mut Random) {
         self.kill();
         self.memory = self.memory.after_power_failure(random);
-        let bill = self.left.bill.after_power_failure();
-        self.left = Left { bill, table: None, boot: self.left.boot + 1 };
+        let sink = self.previous.sink.after_power_failure();
+        self.previous = PreviousState { sink, table: None, boot: self.previous.boot + 1 };
     }
 
     /// Starts it on a disk that is well, and lets it finish; what the start found.
     pub(super) fn finish(&mut self) -> Result<crate::Recovery, String> {
         self.kill();
-        self.storage = Faulty::new(self.memory.clone(), Random::of(7), Box::new(|_, _| None));
+        self.storage = Faulty::new(self.memory.clone(), Random::from_seed(7), Box::new(|_, _| None));
         let build = self.build;
         let mut process =
-            Process::start(&self.storage, build, &self.left).map_err(|error| error.to_string())?;
+            Process::start(&self.storage, build, &self.previous).map_err(|error| error.to_string())?;
         for _ in 0..4 {
             process.commit().and_then(|()| process.flush()).and_then(|()| process.apply())?;
         }
@@ -184,9 +184,9 @@ impl Scenario {
 
     /// What each flow is billed up, and why it ended; none that has two finals, or goes on.
     pub(super) fn bill(&self) -> BTreeMap<u128, (u64, CloseReason)> {
-        let bill = &self.left.bill;
-        assert_eq!((bill.doubled(), bill.open_flows().len()), (None, 0));
-        let billed = self.truths.keys().filter_map(|id| bill.of(*id).map(|record| (*id, record)));
+        let sink = &self.previous.sink;
+        assert_eq!((sink.doubled(), sink.open_flows().len()), (None, 0));
+        let billed = self.expectations.keys().filter_map(|id| sink.final_of(*id).map(|record| (*id, record)));
         billed.map(|(id, record)| (id, (record.flow().legs.upstream_tx, record.flow().reason))).collect()
     }
 }
@@ -208,16 +208,16 @@ mod faults {
     }
 
     /// Tells the story with call `from` failing, or every call from it on, and judges the bill.
-    fn check(build: Build, from: u64, fault: Fault, for_ever: bool, then: Then) {
+    fn check(build: Build, from: u64, fault: Fault, is_permanent: bool, then: Then) {
         let healed = Arc::new(AtomicBool::new(false));
         let heals = Arc::clone(&healed);
         let plan = Box::new(move |_, number| {
-            let fails = number == from || (for_ever && number > from);
+            let fails = number == from || (is_permanent && number > from);
             (fails && !heals.load(Ordering::Relaxed)).then_some(fault)
         });
         let mut scenario = Scenario::on(plan, build);
-        scenario.tell();
-        let case = format!("{fault:?} at call {from}, for ever: {for_ever}, then {then:?}");
+        scenario.play();
+        let case = format!("{fault:?} at call {from}, for ever: {is_permanent}, then {then:?}");
         assert!(!scenario.errors.is_empty(), "{case}: nobody told of it");
         for error in &scenario.errors {
             let is_clear = ["simulated", "not written again yet"].iter().any(|text| error.contains(text));
@@ -230,11 +230,11 @@ mod faults {
                 assert_eq!(scenario.failing(), None, "{case}");
             }
             Then::Kill => scenario.kill(),
-            Then::Power => scenario.lose_power(&mut Random::of(from)),
+            Then::Power => scenario.lose_power(&mut Random::from_seed(from)),
         }
         scenario.finish().unwrap_or_else(|error| panic!("{case}: {error}"));
         let bill = scenario.bill();
-        for (id, up) in &scenario.truths {
+        for (id, up) in &scenario.expectations {
             let billed = bill.get(id).map(|(up, _)| *up);
             let must_be_exact = !matches!(then, Then::Power) || scenario.durable.contains(id);
             assert!(billed == Some(*up) || !must_be_exact, "{case}: flow {id} moved {up}: {billed:?}");
@@ -256,8 +256,8 @@ mod faults {
         scenario.work(true);
         let process = scenario.process.as_mut().unwrap();
         process.pass(Duration::from_secs(9));
-        let (inlet, _, flow) = &mut scenario.flows[0];
-        process.inlets[*inlet].tally(flow).up().1.around(1, || Ok(1)).unwrap();
+        let (writer, _, flow) = &mut scenario.flows[0];
+        process.writers[*writer].tally(flow).up().1.around(1, || Ok(1)).unwrap();
         fails.store(true, Ordering::Relaxed);
         process.commit().unwrap_err();
         fails.store(false, Ordering::Relaxed);
@@ -282,21 +282,21 @@ mod faults {
             fails.store(true, Ordering::Relaxed);
             for round in 1..4 {
                 scenario.traffic(round, 50);
-                scenario.note(Process::commit);
-                scenario.note(Process::flush);
+                scenario.record_error(Process::commit);
+                scenario.record_error(Process::flush);
             }
             let process = scenario.process.as_mut().unwrap();
             process.committer.finish().unwrap_err();
-            let left = process.committer.restore_to_table("simulated".to_owned());
-            assert!(left.flows >= 4 && left.without_slot == 0, "{left:?}");
-            let (table, boot) = (Arc::new(process.words()), scenario.left.boot);
-            scenario.lose_power(&mut Random::of(3));
-            (scenario.left.table, scenario.left.boot) = (Some(table), boot);
+            let unfinished = process.committer.restore_to_table("simulated".to_owned());
+            assert!(unfinished.flows >= 4 && unfinished.without_slot == 0, "{unfinished:?}");
+            let (table, boot) = (Arc::new(process.words()), scenario.previous.boot);
+            scenario.lose_power(&mut Random::from_seed(3));
+            (scenario.previous.table, scenario.previous.boot) = (Some(table), boot);
             let found = scenario.finish().unwrap();
             assert_eq!(found.trouble.as_ref().filter(|text| text.contains("damaged")), None);
             let billed: BTreeMap<u128, u64> =
                 scenario.bill().iter().map(|(id, (up, _))| (*id, *up)).collect();
-            assert_eq!(billed, scenario.truths, "{durability:?}");
+            assert_eq!(billed, scenario.expectations, "{durability:?}");
         }
     }
 
@@ -322,7 +322,7 @@ mod faults {
         assert_eq!(scenario.failing(), None);
         scenario.finish().unwrap();
         let billed: BTreeMap<u128, u64> = scenario.bill().iter().map(|(id, (up, _))| (*id, *up)).collect();
-        assert_eq!(billed, scenario.truths);
+        assert_eq!(billed, scenario.expectations);
     }
 
     /// Every call of the disk in turn fails once, or from then on, and then the disk heals, the process is
@@ -332,7 +332,7 @@ mod faults {
         for durability in [Durability::Delayed, Durability::Sync] {
             let build = Build { durability, ..BUILD };
             let mut whole = Scenario::on(Box::new(|_, _| None), build);
-            whole.tell();
+            whole.play();
             assert!(whole.errors.is_empty(), "{:?}", whole.errors);
             let calls = whole.storage.calls();
             assert!(calls > 100, "the story has {calls} calls");

@@ -26,13 +26,13 @@ use sys::sync::atomic::{AtomicUsize, Ordering};
 
 use self::stalls::Stalls;
 use super::Random;
-use super::bill::Bill;
-use super::process::{Build, CLOSED_AT, Left, Process, identity};
+use super::memory_sink::MemorySink;
+use super::process::{Build, CLOSED_AT, PreviousState, Process, identity};
 use crate::Durability;
 use crate::apply::Applier;
 use crate::commit::Committer;
+use crate::flow_writer::{FlowWriter, LiveFlow};
 use crate::flush::Flusher;
-use crate::inlet::{Inlet, LiveFlow};
 use crate::limits::INTERIM_BYTES;
 use crate::record::CloseReason;
 use crate::storage::faulty::{Call, Fault, Faulty, Plan};
@@ -43,11 +43,11 @@ const FLOWS: u128 = 4;
 /// The length of a call.
 const CALL_BYTES: u64 = 1_000_000;
 /// The most of its turns that whoever kills lets pass: about as many as a life has.
-const TURNS_MAX: u64 = 2_500;
+const STEPS_MAX: u64 = 2_500;
 
 /// What really happened to a flow.
 #[derive(Clone, Copy, Debug, Default)]
-struct Truth {
+struct Expected {
     up: u64,
     down: u64,
     /// The length of the call that is under way.
@@ -61,21 +61,21 @@ struct Truth {
 
 /// What everybody writes down beside the product. A lock of `std`: nobody is switched to while it is held.
 #[derive(Clone, Debug, Default)]
-struct Truths(Arc<Mutex<BTreeMap<u128, Truth>>>);
+struct Expectations(Arc<Mutex<BTreeMap<u128, Expected>>>);
 
-impl Truths {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u128, Truth>> {
+impl Expectations {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u128, Expected>> {
         self.0.lock().expect("nobody panics while he holds it")
     }
 
-    fn note(&self, flow: u128, change: impl FnOnce(&mut Truth)) {
+    fn note(&self, flow: u128, change: impl FnOnce(&mut Expected)) {
         change(self.lock().entry(flow).or_default());
     }
 }
 
 /// How a life ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Death {
+enum Crash {
     Kill,
     /// The seed decides which sectors had come to the disk.
     Power {
@@ -84,11 +84,11 @@ enum Death {
 }
 
 /// A life at one instant: what would be left if that were its end.
-struct Picture {
-    death: Death,
+struct CrashState {
+    crash: Crash,
     memory: Memory,
-    left: Left,
-    truths: BTreeMap<u128, Truth>,
+    previous: PreviousState,
+    expectations: BTreeMap<u128, Expected>,
 }
 
 /// What may fail.
@@ -100,11 +100,11 @@ enum Disk {
 }
 
 /// The threads of a life, and what they have in common.
-struct Life {
+struct ProcessRun {
     memory: Memory,
-    bill: Bill,
+    sink: MemorySink,
     process: Process,
-    truths: Truths,
+    expectations: Expectations,
     durability: Durability,
     /// Reactor threads that go on.
     open: Arc<AtomicUsize>,
@@ -112,34 +112,34 @@ struct Life {
     writing: Arc<AtomicUsize>,
 }
 
-impl Life {
-    fn begin(durability: Durability, disk: Disk) -> Life {
+impl ProcessRun {
+    fn begin(durability: Durability, disk: Disk) -> ProcessRun {
         let memory = Memory::default();
-        let storage = Faulty::new(memory.clone(), Random::of(1), Box::new(|_, _| None));
+        let storage = Faulty::new(memory.clone(), Random::from_seed(1), Box::new(|_, _| None));
         let build = Build { durability, regions: 2, slots: 2, segment_bytes: 20 << 10, bytes_max: 1 << 30 };
-        let bill = Bill::default();
-        let left = Left { bill: bill.clone(), table: None, boot: 1 };
-        let process = Process::start(&storage, build, &left).expect("an empty disk is a good one");
-        storage.follow(plan(disk));
-        let open = Arc::new(AtomicUsize::new(process.inlets.len()));
+        let sink = MemorySink::default();
+        let previous = PreviousState { sink: sink.clone(), table: None, boot: 1 };
+        let process = Process::start(&storage, build, &previous).expect("an empty disk is a good one");
+        storage.set_plan(plan(disk));
+        let open = Arc::new(AtomicUsize::new(process.writers.len()));
         let writing = Arc::new(AtomicUsize::new(2));
-        Life { memory, bill, process, truths: Truths::default(), durability, open, writing }
+        ProcessRun { memory, sink, process, expectations: Expectations::default(), durability, open, writing }
     }
 
     /// Lets all threads run until they are done; what was left at some instant meanwhile, and at the end.
-    fn run(self) -> [Picture; 2] {
-        let Life { memory, bill, process, truths, durability, open, writing } = self;
-        let Process { table, inlets, committer, flusher, applier, .. } = process;
+    fn run(self) -> [CrashState; 2] {
+        let ProcessRun { memory, sink, process, expectations, durability, open, writing } = self;
+        let Process { table, writers, committer, flusher, applier, .. } = process;
         let take = {
-            let truths = truths.clone();
-            move |death| picture(death, &memory, &bill, table.snapshot(), &truths)
+            let expectations = expectations.clone();
+            move |crash| crash_state(crash, &memory, &sink, table.snapshot(), &expectations)
         };
         let mut threads = Vec::new();
-        for (number, inlet) in inlets.into_iter().enumerate() {
-            let (truths, open) = (truths.clone(), Arc::clone(&open));
+        for (number, writer) in writers.into_iter().enumerate() {
+            let (expectations, open) = (expectations.clone(), Arc::clone(&open));
             threads.push(thread::spawn(move || {
                 let first = number as u128 * FLOWS + 1;
-                Reactor { inlet, first, truths, durability }.run();
+                Reactor { writer, first, expectations, durability }.run();
                 open.fetch_sub(1, Ordering::SeqCst);
             }));
         }
@@ -147,22 +147,22 @@ impl Life {
         threads.push(flush(flusher, Arc::clone(&writing)));
         threads.push(apply(applier, writing));
         let killer = thread::spawn(move || {
-            let turns = AtomicUsize::new(0);
-            for _ in 0..thread_rng().gen_range(0..TURNS_MAX) {
-                turns.load(Ordering::SeqCst);
+            let steps = AtomicUsize::new(0);
+            for _ in 0..thread_rng().gen_range(0..STEPS_MAX) {
+                steps.load(Ordering::SeqCst);
             }
             let seed = thread_rng().r#gen();
-            let death = if thread_rng().gen_bool(0.5) { Death::Kill } else { Death::Power { seed } };
-            (take(death), take)
+            let crash = if thread_rng().gen_bool(0.5) { Crash::Kill } else { Crash::Power { seed } };
+            (take(crash), take)
         });
         threads.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
         let (meanwhile, take) = killer.join().expect("a picture can be taken at any time");
-        [meanwhile, take(Death::Kill)]
+        [meanwhile, take(Crash::Kill)]
     }
 }
 
 fn plan(disk: Disk) -> Plan {
-    let mut random = Random::of(thread_rng().r#gen());
+    let mut random = Random::from_seed(thread_rng().r#gen());
     Box::new(move |call, _| {
         let may_fail = matches!(disk, Disk::Faulty) && !matches!(call, Call::Read | Call::Open);
         (may_fail && random.below(1000) < 25).then_some(Fault::Broken)
@@ -170,29 +170,35 @@ fn plan(disk: Disk) -> Plan {
 }
 
 /// What would be left now. No thread is switched to meanwhile.
-fn picture(death: Death, memory: &Memory, bill: &Bill, words: Vec<u64>, truths: &Truths) -> Picture {
-    let mut truths = truths.lock().clone();
+fn crash_state(
+    crash: Crash,
+    memory: &Memory,
+    sink: &MemorySink,
+    words: Vec<u64>,
+    expectations: &Expectations,
+) -> CrashState {
+    let mut expectations = expectations.lock().clone();
     // What is visible is durable: nothing is applied before.
-    truths.iter_mut().for_each(|(id, truth)| truth.durable |= bill.of(*id).is_some());
-    let (memory, left) = match death {
-        Death::Kill => {
-            let left = Left { bill: bill.copy(), table: Some(Arc::new(words)), boot: 1 };
-            (memory.copy(), left)
+    expectations.iter_mut().for_each(|(id, expected)| expected.durable |= sink.final_of(*id).is_some());
+    let (memory, previous) = match crash {
+        Crash::Kill => {
+            let previous = PreviousState { sink: sink.copy(), table: Some(Arc::new(words)), boot: 1 };
+            (memory.copy(), previous)
         }
-        Death::Power { seed } => {
-            let left = Left { bill: bill.after_power_failure(), table: None, boot: 2 };
-            (memory.after_power_failure(&mut Random::of(seed)), left)
+        Crash::Power { seed } => {
+            let previous = PreviousState { sink: sink.after_power_failure(), table: None, boot: 2 };
+            (memory.after_power_failure(&mut Random::from_seed(seed)), previous)
         }
     };
-    Picture { death, memory, left, truths }
+    CrashState { crash, memory, previous, expectations }
 }
 
 /// A reactor thread.
 struct Reactor {
-    inlet: Inlet,
+    writer: FlowWriter,
     /// The first of its flows.
     first: u128,
-    truths: Truths,
+    expectations: Expectations,
     durability: Durability,
 }
 
@@ -212,8 +218,8 @@ impl Reactor {
 
     fn open(&mut self, id: u128) -> LiveFlow {
         loop {
-            if let Some(flow) = self.inlet.open(&identity(id)) {
-                self.truths.note(id, |_| {});
+            if let Some(flow) = self.writer.open(&identity(id)) {
+                self.expectations.note(id, |_| {});
                 return flow;
             }
             self.note_durable();
@@ -224,34 +230,45 @@ impl Reactor {
     /// Sends both ways: sometimes enough for an interim, and sometimes in vain.
     fn send(&mut self, id: u128, flow: &mut LiveFlow) {
         let calls = if thread_rng().gen_bool(0.2) { INTERIM_BYTES / CALL_BYTES } else { 1 };
-        let truths = &self.truths;
-        let call = |moved: fn(&mut Truth) -> &mut u64| {
+        let expectations = &self.expectations;
+        let call = |moved: fn(&mut Expected) -> &mut u64| {
             let taken = if thread_rng().gen_bool(0.2) { 0 } else { CALL_BYTES - 1 };
-            truths.note(id, |truth| *moved(truth) += taken);
+            expectations.note(id, |expected| *moved(expected) += taken);
             Ok(taken as usize)
         };
-        truths.note(id, |truth| truth.calling = CALL_BYTES);
+        expectations.note(id, |expected| expected.calling = CALL_BYTES);
         for _ in 0..calls {
-            let mut tally = self.inlet.tally(flow);
-            tally.up().1.around(CALL_BYTES as usize, || call(|truth| &mut truth.up)).expect("it works");
-            tally.down().1.around(CALL_BYTES as usize, || call(|truth| &mut truth.down)).expect("it works");
+            let mut counters = self.writer.tally(flow);
+            counters
+                .up()
+                .1
+                .around(CALL_BYTES as usize, || call(|expected| &mut expected.up))
+                .expect("it works");
+            counters
+                .down()
+                .1
+                .around(CALL_BYTES as usize, || call(|expected| &mut expected.down))
+                .expect("it works");
         }
-        truths.note(id, |truth| truth.calling = 0);
-        self.inlet.counted(flow);
+        expectations.note(id, |expected| expected.calling = 0);
+        self.writer.counted(flow);
     }
 
     fn close(&mut self, id: u128, flow: LiveFlow) {
-        self.truths.note(id, |truth| truth.closing = true);
-        self.inlet.close(flow, CLOSED_AT, CloseReason::ClientClosed);
-        self.truths.note(id, |truth| truth.closed = true);
+        self.expectations.note(id, |expected| expected.closing = true);
+        self.writer.close(flow, CLOSED_AT, CloseReason::ClientClosed);
+        self.expectations.note(id, |expected| expected.closed = true);
         self.note_durable();
     }
 
     /// With `Sync` a slot comes back when its flow is durable.
     fn note_durable(&mut self) {
-        if self.durability == Durability::Sync && self.inlet.unjournaled() == 0 {
+        if self.durability == Durability::Sync && self.writer.unjournaled() == 0 {
             let own = self.flows();
-            self.truths.lock().range_mut(own).for_each(|(_, truth)| truth.durable = truth.closed);
+            self.expectations
+                .lock()
+                .range_mut(own)
+                .for_each(|(_, expected)| expected.durable = expected.closed);
         }
     }
 
@@ -294,7 +311,7 @@ fn flush(flusher: Flusher<Faulty>, writing: Arc<AtomicUsize>) -> JoinHandle<()> 
 }
 
 /// The applier's thread: as its `run`, without the pauses.
-fn apply(mut applier: Applier<Faulty, Bill>, writing: Arc<AtomicUsize>) -> JoinHandle<()> {
+fn apply(mut applier: Applier<Faulty, MemorySink>, writing: Arc<AtomicUsize>) -> JoinHandle<()> {
     thread::spawn(move || {
         while writing.load(Ordering::SeqCst) > 0 {
             applier.step().expect("what was announced can be read");
@@ -307,11 +324,11 @@ fn apply(mut applier: Applier<Faulty, Bill>, writing: Arc<AtomicUsize>) -> JoinH
     })
 }
 
-impl Picture {
+impl CrashState {
     /// Starts the next life on what was left, lets it finish, and holds the bill against the truth.
-    fn judge(self) {
-        let Picture { death, memory, left, truths } = self;
-        let storage = Faulty::new(memory, Random::of(1), Box::new(|_, _| None));
+    fn check(self) {
+        let CrashState { crash, memory, previous, expectations } = self;
+        let storage = Faulty::new(memory, Random::from_seed(1), Box::new(|_, _| None));
         let build = Build {
             durability: Durability::Delayed,
             regions: 1,
@@ -319,37 +336,37 @@ impl Picture {
             segment_bytes: 20 << 10,
             bytes_max: 1 << 30,
         };
-        let mut process = Process::start(&storage, build, &left).expect("what is left is whole");
+        let mut process = Process::start(&storage, build, &previous).expect("what is left is whole");
         for _ in 0..3 {
             process.commit().and_then(|()| process.flush()).and_then(|()| process.apply()).expect("it works");
         }
-        assert_eq!((left.bill.doubled(), left.bill.open_flows().len()), (None, 0), "after {death:?}");
-        for (id, truth) in &truths {
-            judge_flow(death, &left.bill, *id, truth);
+        assert_eq!((previous.sink.doubled(), previous.sink.open_flows().len()), (None, 0), "after {crash:?}");
+        for (id, expected) in &expectations {
+            check_flow(crash, &previous.sink, *id, expected);
         }
     }
 }
 
-fn judge_flow(death: Death, bill: &Bill, id: u128, truth: &Truth) {
-    let must_be_exact = death == Death::Kill || truth.durable;
-    let Some(record) = bill.of(id) else {
-        assert!(!must_be_exact, "flow {id} has no final after {death:?}: {truth:?}");
+fn check_flow(crash: Crash, sink: &MemorySink, id: u128, expected: &Expected) {
+    let must_be_exact = crash == Crash::Kill || expected.durable;
+    let Some(record) = sink.final_of(id) else {
+        assert!(!must_be_exact, "flow {id} has no final after {crash:?}: {expected:?}");
         return;
     };
     let flow = record.flow();
     assert_eq!(record.identity(), &identity(id));
-    let case = format!("flow {id} after {death:?}: {truth:?}, billed {flow:?}");
-    assert!(flow.legs.upstream_tx <= truth.up && flow.legs.client_tx <= truth.down, "{case}");
+    let case = format!("flow {id} after {crash:?}: {expected:?}, billed {flow:?}");
+    assert!(flow.legs.upstream_tx <= expected.up && flow.legs.client_tx <= expected.down, "{case}");
     if !must_be_exact {
         return;
     }
-    let (up, down) = (truth.up - flow.legs.upstream_tx, truth.down - flow.legs.client_tx);
+    let (up, down) = (expected.up - flow.legs.upstream_tx, expected.down - flow.legs.client_tx);
     let (up_max, down_max) = (u64::from(flow.uncertain.up), u64::from(flow.uncertain.down));
     assert!(up <= up_max && down <= down_max, "{case}");
-    assert!(up_max + down_max <= truth.calling, "{case}");
+    assert!(up_max + down_max <= expected.calling, "{case}");
     match flow.reason {
-        CloseReason::ClientClosed => assert!(truth.closing && flow.closed == CLOSED_AT, "{case}"),
-        CloseReason::Killed => assert!(!truth.closed, "{case}"),
+        CloseReason::ClientClosed => assert!(expected.closing && flow.closed == CLOSED_AT, "{case}"),
+        CloseReason::Killed => assert!(!expected.closed, "{case}"),
         _ => panic!("{case}"),
     }
 }
@@ -372,7 +389,7 @@ fn explore_by(scheduler: impl Scheduler + 'static, durability: Durability, disk:
     config.failure_persistence = FailurePersistence::None;
     // That all atomics are taken for sequentially consistent stands in this file's header.
     config.silence_warnings = true;
-    let program = move || Life::begin(durability, disk).run().into_iter().for_each(Picture::judge);
+    let program = move || ProcessRun::begin(durability, disk).run().into_iter().for_each(CrashState::check);
     Runner::new(scheduler, config).run(program);
 }
 

@@ -5,9 +5,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bill::Bill;
-use super::damage::{Bills, Leavings};
-use super::process::{Build, CLOSED_AT, Left, Process, identity};
+use super::damage::{Bills, KilledState};
+use super::memory_sink::MemorySink;
+use super::process::{Build, CLOSED_AT, PreviousState, Process, identity};
 use super::{Outcome, Random};
 use crate::Durability;
 use crate::flow_writer::LiveFlow;
@@ -19,45 +19,45 @@ use crate::storage::memory::Memory;
 
 const REGIONS: u32 = 2;
 const STEPS: u64 = 60;
-const LIVES: u64 = 3;
+const RUNS: u64 = 3;
 
 /// What really happened to a flow.
 #[derive(Clone, Copy, Debug, Default)]
-struct Truth {
+struct Expected {
     up: u64,
     down: u64,
     /// Its last owner's life, 0 once a power failure took its slot before its end was durable.
-    life: u64,
+    run: u64,
     closed: bool,
     /// Its end was said to be durable, or a start has recovered it.
     durable: bool,
     /// A kill came inside a call of so many bytes, up or down.
     in_doubt: Uncertain,
     /// Bytes both ways when it last asked for an interim.
-    asked: u64,
+    interim_requested_at: u64,
     /// Bytes both ways that an interim has, which was then said to be durable.
-    floor: u64,
+    durable_bytes: u64,
 }
 
 /// A world of one seed. See the parent's header.
 pub struct World {
     random: Random,
     memory: Memory,
-    left: Left,
+    previous: PreviousState,
     /// A table on a disk, as far as its pages had come there: what a power failure may leave of it.
     stale: Option<Arc<Vec<u64>>>,
     /// The disk some time ago.
     older: Option<Memory>,
-    truths: BTreeMap<u128, Truth>,
+    expectations: BTreeMap<u128, Expected>,
     /// Flows that starts said were lost.
-    told_lost: usize,
+    reported_lost: usize,
     outcome: Outcome,
-    life: u64,
+    run_number: u64,
     build: Build,
 }
 
 /// A life of the process, and what its reactor threads hold.
-struct Life {
+struct ProcessRun {
     process: Process,
     flows: Vec<(usize, u128, LiveFlow)>,
     /// Flows that were closed and not seen durable.
@@ -68,8 +68,8 @@ struct Life {
 
 impl World {
     /// The world of `seed`, before anything happened.
-    pub fn of(seed: u64) -> World {
-        let mut random = Random::of(seed);
+    pub fn from_seed(seed: u64) -> World {
+        let mut random = Random::from_seed(seed);
         let segment_bytes = [20, 24, 48, 96][random.below(4) as usize] << 10;
         let build = Build {
             durability: if random.chance(50) { Durability::Sync } else { Durability::Delayed },
@@ -81,13 +81,13 @@ impl World {
         World {
             random,
             memory: Memory::default(),
-            left: Left { bill: Bill::default(), table: None, boot: 1 },
+            previous: PreviousState { sink: MemorySink::default(), table: None, boot: 1 },
             stale: None,
             older: None,
-            truths: BTreeMap::new(),
-            told_lost: 0,
+            expectations: BTreeMap::new(),
+            reported_lost: 0,
             outcome: Outcome::default(),
-            life: 0,
+            run_number: 0,
             build,
         }
     }
@@ -97,73 +97,73 @@ impl World {
     /// # Errors
     /// What does not hold.
     pub fn run(mut self) -> Result<Outcome, String> {
-        for _ in 0..LIVES {
-            self.life += 1;
+        for _ in 0..RUNS {
+            self.run_number += 1;
             self.try_damage()?;
-            let Some(mut life) = self.start(true)? else { continue };
+            let Some(mut run) = self.start(true)? else { continue };
             for _ in 0..1 + self.random.below(STEPS) {
-                self.step(&mut life)?;
+                self.step(&mut run)?;
             }
-            self.die(life);
+            self.crash(run);
         }
-        self.life += 1;
-        let mut life = self.start(false)?.ok_or("a healthy disk failed")?;
-        Self::settle(&mut life)?;
-        self.judge()?;
+        self.run_number += 1;
+        let mut run = self.start(false)?.ok_or("a healthy disk failed")?;
+        Self::drain(&mut run)?;
+        self.check()?;
         Ok(self.outcome)
     }
 
     /// Starts the process; `None` if it died on the way, or its disk failed.
-    fn start(&mut self, dangerous: bool) -> Result<Option<Life>, String> {
-        let storage = self.disk(dangerous);
-        let process = match Process::start(&storage, self.build, &self.left) {
+    fn start(&mut self, is_faulty: bool) -> Result<Option<ProcessRun>, String> {
+        let storage = self.disk(is_faulty);
+        let process = match Process::start(&storage, self.build, &self.previous) {
             Ok(process) => process,
             Err(error @ RecoverError::Incomplete(_)) => {
                 return Err(format!("nothing was damaged, and yet: {error}"));
             }
             Err(error) if storage.faults() == 0 => return Err(format!("a healthy disk failed: {error}")),
-            Err(_) => return Ok(self.dies_early()),
+            Err(_) => return Ok(self.crash_during_start()),
         };
         if process.breaks > 0 {
             return Err(format!("the journal's chain is broken in {} places", process.breaks));
         }
-        self.told_lost += process.recovery.lost as usize;
+        self.reported_lost += process.recovery.lost as usize;
         // What it recovered is durable from now on.
-        let recovered = self.truths.values_mut().filter(|truth| truth.life > 0);
-        recovered.for_each(|truth| truth.durable = true);
-        if dangerous && self.random.chance(20) {
+        let recovered = self.expectations.values_mut().filter(|expected| expected.run > 0);
+        recovered.for_each(|expected| expected.durable = true);
+        if is_faulty && self.random.chance(20) {
             // All is durable, and the table not removed yet.
-            return Ok(self.dies_early());
+            return Ok(self.crash_during_start());
         }
-        self.left.table = None;
-        Ok(Some(Life { process, flows: Vec::new(), closed: Vec::new(), committed: true }))
+        self.previous.table = None;
+        Ok(Some(ProcessRun { process, flows: Vec::new(), closed: Vec::new(), committed: true }))
     }
 
     /// After a kill, now and then: damage to a copy of what it left.
     fn try_damage(&mut self) -> Result<(), String> {
         // Without the table of this boot nothing says how far the journal went beyond the database.
-        if !self.left.has_table() || !self.random.chance(20) {
+        if !self.previous.has_table() || !self.random.chance(20) {
             return Ok(());
         }
-        let leavings = Leavings {
+        let killed = KilledState {
             build: self.build,
             memory: &self.memory,
-            left: &self.left,
+            previous: &self.previous,
             older: (self.older.as_ref(), self.stale.as_ref()),
         };
-        let moved = |truth: &Truth| (truth.up, truth.down, CloseReason::Fault);
-        let moved: Bills = self.truths.iter().map(|(id, truth)| (*id, moved(truth))).collect();
-        let is_told = leavings.damage(&mut self.random, &moved)?;
+        let moved = |expected: &Expected| (expected.up, expected.down, CloseReason::Fault);
+        let moved: Bills = self.expectations.iter().map(|(id, expected)| (*id, moved(expected))).collect();
+        let is_reported = killed.damage(&mut self.random, &moved)?;
         self.outcome.damages.0 += 1;
-        self.outcome.damages.1 += u64::from(is_told);
+        self.outcome.damages.1 += u64::from(is_reported);
         Ok(())
     }
 
     /// The disk, which fails now and then if it is dangerous, or for a while.
-    fn disk(&mut self, dangerous: bool) -> Faulty {
-        let mut random = Random::of(self.random.next());
-        let per_thousand = if dangerous && random.chance(60) { 1 + random.below(120) } else { 0 };
-        let from = if dangerous && random.chance(15) { random.below(60) } else { u64::MAX };
+    fn disk(&mut self, is_faulty: bool) -> Faulty {
+        let mut random = Random::from_seed(self.random.next());
+        let per_thousand = if is_faulty && random.chance(60) { 1 + random.below(120) } else { 0 };
+        let from = if is_faulty && random.chance(15) { random.below(60) } else { u64::MAX };
         let storm = from..from.saturating_add(random.below(30));
         let plan = Box::new(move |call: Call, number| {
             // Reading what was just written seldom fails.
@@ -172,29 +172,29 @@ impl World {
             let fails = fails || (storm.contains(&number) && !rare);
             fails.then(|| if random.chance(50) { Fault::Broken } else { Fault::Full })
         });
-        Faulty::new(self.memory.clone(), Random::of(self.random.next()), plan)
+        Faulty::new(self.memory.clone(), Random::from_seed(self.random.next()), plan)
     }
 
     /// One step of one of the process's threads.
-    fn step(&mut self, life: &mut Life) -> Result<(), String> {
-        life.process.pass(Duration::from_millis(self.random.below(2000)));
+    fn step(&mut self, run: &mut ProcessRun) -> Result<(), String> {
+        run.process.pass(Duration::from_millis(self.random.below(2000)));
         match self.random.below(100) {
-            0..24 => self.open(life),
-            24..52 => self.send(life),
-            52..67 => self.close(life),
-            67..82 => life.committed = life.process.commit().is_ok(),
-            82..88 => drop(life.process.flush()),
-            88..93 => Self::unless_simulated(life.process.apply())?,
-            93..96 => Self::unless_simulated(life.process.checkpoint())?,
-            _ => drop(life.process.prepare()),
+            0..24 => self.open(run),
+            24..52 => self.send(run),
+            52..67 => self.close(run),
+            67..82 => run.committed = run.process.commit().is_ok(),
+            82..88 => drop(run.process.flush()),
+            88..93 => Self::unless_simulated(run.process.apply())?,
+            93..96 => Self::unless_simulated(run.process.checkpoint())?,
+            _ => drop(run.process.prepare()),
         }
         if self.random.chance(2) {
             self.older = Some(self.memory.copy());
         }
         if self.random.chance(4) {
-            self.stale = Some(Arc::new(life.process.words()));
+            self.stale = Some(Arc::new(run.process.words()));
         }
-        self.note_durable(life);
+        self.note_durable(run);
         Ok(())
     }
 
@@ -203,183 +203,188 @@ impl World {
         outcome.or_else(|error| if error.contains("simulated") { Ok(()) } else { Err(error) })
     }
 
-    fn open(&mut self, life: &mut Life) {
-        let inlet = self.random.below(REGIONS.into()) as usize;
+    fn open(&mut self, run: &mut ProcessRun) {
+        let writer = self.random.below(REGIONS.into()) as usize;
         let id = u128::from(self.outcome.flows) + 1;
-        match life.process.inlets[inlet].open(&identity(id)) {
+        match run.process.writers[writer].open(&identity(id)) {
             Some(flow) => {
                 self.outcome.flows += 1;
-                self.truths.insert(id, Truth { life: self.life, ..Truth::default() });
-                life.flows.push((inlet, id, flow));
+                self.expectations.insert(id, Expected { run: self.run_number, ..Expected::default() });
+                run.flows.push((writer, id, flow));
             }
             None => self.outcome.refused += 1,
         }
     }
 
-    fn send(&mut self, life: &mut Life) {
-        if life.flows.is_empty() {
+    fn send(&mut self, run: &mut ProcessRun) {
+        if run.flows.is_empty() {
             return;
         }
-        let index = self.random.below(life.flows.len() as u64) as usize;
-        let (inlet, id, flow) = &mut life.flows[index];
+        let index = self.random.below(run.flows.len() as u64) as usize;
+        let (writer, id, flow) = &mut run.flows[index];
         let length_max = if self.random.chance(30) { 12 << 20 } else { 1 << 20 };
         let length = 1 + self.random.below(length_max) as usize;
         let taken = if self.random.chance(80) { 1 + self.random.below(length as u64) } else { 0 };
         let call = || if taken > 0 { Ok(taken as usize) } else { Err(io::ErrorKind::WouldBlock.into()) };
-        let truth = self.truths.get_mut(id).expect("an open flow is known");
-        let inlet = &mut life.process.inlets[*inlet];
+        let expected = self.expectations.get_mut(id).expect("an open flow is known");
+        let writer = &mut run.process.writers[*writer];
         if self.random.chance(50) {
-            let _ = inlet.tally(flow).up().1.around(length, call);
-            truth.up += taken;
+            let _ = writer.tally(flow).up().1.around(length, call);
+            expected.up += taken;
         } else {
-            let _ = inlet.tally(flow).down().1.around(length, call);
-            truth.down += taken;
+            let _ = writer.tally(flow).down().1.around(length, call);
+            expected.down += taken;
         }
-        inlet.counted(flow);
+        writer.counted(flow);
         // Written down apart from the product: each whole 8 MiB since the last time asks.
-        let moved = truth.up + truth.down;
-        if moved >= truth.asked + INTERIM_BYTES {
-            truth.asked = moved;
+        let moved = expected.up + expected.down;
+        if moved >= expected.interim_requested_at + INTERIM_BYTES {
+            expected.interim_requested_at = moved;
         }
     }
 
-    fn close(&mut self, life: &mut Life) {
-        if life.flows.is_empty() {
+    fn close(&mut self, run: &mut ProcessRun) {
+        if run.flows.is_empty() {
             return;
         }
-        let index = self.random.below(life.flows.len() as u64) as usize;
-        let (inlet, id, flow) = life.flows.swap_remove(index);
-        life.process.inlets[inlet].close(flow, CLOSED_AT, CloseReason::ClientClosed);
-        self.truths.get_mut(&id).expect("an open flow is known").closed = true;
-        life.closed.push(id);
+        let index = self.random.below(run.flows.len() as u64) as usize;
+        let (writer, id, flow) = run.flows.swap_remove(index);
+        run.process.writers[writer].close(flow, CLOSED_AT, CloseReason::ClientClosed);
+        self.expectations.get_mut(&id).expect("an open flow is known").closed = true;
+        run.closed.push(id);
     }
 
     /// What was announced as durable is: that is the promise which a power failure tests.
-    fn note_durable(&mut self, life: &mut Life) {
-        let process = &mut life.process;
-        let nothing_waits = process.inlets.iter_mut().all(|inlet| inlet.unjournaled() == 0);
+    fn note_durable(&mut self, run: &mut ProcessRun) {
+        let process = &mut run.process;
+        let nothing_waits = process.writers.iter_mut().all(|writer| writer.unjournaled() == 0);
         let all_durable = process.journal.durable() == process.journal.appended();
         if nothing_waits && (all_durable || self.build.durability == Durability::Sync) {
-            for id in life.closed.drain(..) {
-                self.truths.get_mut(&id).expect("a closed flow is known").durable = true;
+            for id in run.closed.drain(..) {
+                self.expectations.get_mut(&id).expect("a closed flow is known").durable = true;
             }
         }
-        if life.committed && all_durable && process.committer.is_idle() {
-            for (_, id, _) in &life.flows {
-                let truth = self.truths.get_mut(id).expect("an open flow is known");
-                truth.floor = truth.asked;
+        if run.committed && all_durable && process.committer.is_idle() {
+            for (_, id, _) in &run.flows {
+                let expected = self.expectations.get_mut(id).expect("an open flow is known");
+                expected.durable_bytes = expected.interim_requested_at;
             }
         }
     }
 
     /// The process ends, at an instant inside or between its calls.
-    fn die(&mut self, mut life: Life) {
+    fn crash(&mut self, mut run: ProcessRun) {
         if self.random.chance(30) {
             // Inside a write, a part of which has come to the kernel.
-            life.process.storage.break_down();
-            let _ = life.process.commit();
+            run.process.storage.fail_always();
+            let _ = run.process.commit();
         }
-        let mut words = life.process.words();
-        if let Some((inlet, id, flow)) = life.flows.first_mut().filter(|_| self.random.chance(50)) {
+        let mut words = run.process.words();
+        if let Some((writer, id, flow)) = run.flows.first_mut().filter(|_| self.random.chance(50)) {
             let length = 1 + self.random.below(200_000) as usize;
-            let table = Arc::clone(&life.process.table);
+            let table = Arc::clone(&run.process.table);
             let call = || {
                 words = table.snapshot();
                 Ok(length)
             };
-            let mut tally = life.process.inlets[*inlet].tally(flow);
-            let in_doubt = &mut self.truths.get_mut(id).expect("an open flow is known").in_doubt;
+            let mut counters = run.process.writers[*writer].tally(flow);
+            let in_doubt = &mut self.expectations.get_mut(id).expect("an open flow is known").in_doubt;
             let (mut sent, in_doubt) = match self.random.chance(50) {
-                true => (tally.up().1, &mut in_doubt.up),
-                false => (tally.down().1, &mut in_doubt.down),
+                true => (counters.up().1, &mut in_doubt.up),
+                false => (counters.down().1, &mut in_doubt.down),
             };
             let _ = sent.around(length, call);
             *in_doubt = length as u32;
         }
-        self.left.table = Some(Arc::new(words));
-        self.outcome.faults += life.process.storage.faults();
+        self.previous.table = Some(Arc::new(words));
+        self.outcome.faults += run.process.storage.faults();
         self.end();
     }
 
-    fn dies_early(&mut self) -> Option<Life> {
+    fn crash_during_start(&mut self) -> Option<ProcessRun> {
         self.outcome.in_recovery += 1;
         self.end();
         None
     }
 
     fn end(&mut self) {
-        let death = if self.random.chance(50) { Death::Kill } else { Death::Power };
-        match death {
-            Death::Kill => {
+        let crash = if self.random.chance(50) { Crash::Kill } else { Crash::Power };
+        match crash {
+            Crash::Kill => {
                 self.outcome.kills += 1;
                 self.memory = self.memory.after_kill();
             }
-            Death::Power => {
+            Crash::Power => {
                 self.outcome.power_failures += 1;
                 self.memory = self.memory.after_power_failure(&mut self.random);
-                let bill = self.left.bill.after_power_failure();
+                let sink = self.previous.sink.after_power_failure();
                 let table = self.stale.take().filter(|_| self.random.chance(50));
-                self.left = Left { bill, table, boot: self.left.boot + 1 };
+                self.previous = PreviousState { sink, table, boot: self.previous.boot + 1 };
                 // Whatever was in the table and not durable is gone: it may be billed, and need not.
-                let lost = self.truths.values_mut().filter(|truth| !truth.durable);
-                lost.for_each(|truth| truth.life = 0);
+                let lost = self.expectations.values_mut().filter(|expected| !expected.durable);
+                lost.for_each(|expected| expected.run = 0);
             }
         }
     }
 
     /// Lets everything that waits come to its end.
-    fn settle(life: &mut Life) -> Result<(), String> {
+    fn drain(run: &mut ProcessRun) -> Result<(), String> {
         // A full journal refuses until it is released, and no longer.
         let unless_full = |outcome: Result<(), String>, is_last: bool| {
             outcome
                 .or_else(|error| if error.contains("journal_max") && !is_last { Ok(()) } else { Err(error) })
         };
-        for is_last in (0..=4 * LIVES).map(|round| round == 4 * LIVES) {
-            unless_full(life.process.commit(), is_last)?;
-            life.process.flush()?;
-            life.process.apply()?;
-            life.process.checkpoint()?;
-            unless_full(life.process.prepare(), is_last)?;
+        for is_last in (0..=4 * RUNS).map(|round| round == 4 * RUNS) {
+            unless_full(run.process.commit(), is_last)?;
+            run.process.flush()?;
+            run.process.apply()?;
+            run.process.checkpoint()?;
+            unless_full(run.process.prepare(), is_last)?;
         }
-        match life.process.failing() {
+        match run.process.failing() {
             Some(failure) => Err(format!("a healthy disk failed: {failure}")),
             None => Ok(()),
         }
     }
 
-    fn judge(&self) -> Result<(), String> {
-        let bill = &self.left.bill;
-        if let Some(flow) = bill.doubled() {
+    fn check(&self) -> Result<(), String> {
+        let sink = &self.previous.sink;
+        if let Some(flow) = sink.doubled() {
             return Err(format!("flow {flow} has two finals"));
         }
-        let open = bill.open_flows().len();
+        let open = sink.open_flows().len();
         if open > 0 {
             return Err(format!("{open} flows of earlier lives are still open"));
         }
         // A start that came to nothing may have lost some, and told nobody.
-        let (lost, told) = (bill.lost(), self.told_lost);
-        if told > lost || (told < lost && self.outcome.in_recovery == 0) {
-            return Err(format!("{lost} flows were lost, and starts told of {told}"));
+        let (lost, reported) = (sink.lost(), self.reported_lost);
+        if reported > lost || (reported < lost && self.outcome.in_recovery == 0) {
+            return Err(format!("{lost} flows were lost, and starts told of {reported}"));
         }
-        self.truths.iter().try_for_each(|(id, truth)| self.judge_flow(*id, truth))
+        self.expectations.iter().try_for_each(|(id, expected)| self.check_flow(*id, expected))
     }
 
-    fn judge_flow(&self, id: u128, truth: &Truth) -> Result<(), String> {
-        let must_be_exact = truth.life > 0;
-        let Some(record) = self.left.bill.of(id) else {
-            let may_be_missing = !must_be_exact && truth.floor == 0;
-            return if may_be_missing { Ok(()) } else { Err(format!("flow {id} has no final: {truth:?}")) };
+    fn check_flow(&self, id: u128, expected: &Expected) -> Result<(), String> {
+        let must_be_exact = expected.run > 0;
+        let Some(record) = self.previous.sink.final_of(id) else {
+            let may_be_missing = !must_be_exact && expected.durable_bytes == 0;
+            return if may_be_missing {
+                Ok(())
+            } else {
+                Err(format!("flow {id} has no final: {expected:?}"))
+            };
         };
         let flow = record.flow();
         let (up, down) = (flow.legs.upstream_tx, flow.legs.client_tx);
-        let ended = match truth.closed {
+        let ended = match expected.closed {
             true => flow.reason == CloseReason::ClientClosed && flow.closed == CLOSED_AT,
             false => flow.reason == CloseReason::Killed,
         };
-        let exact = ended && (up, down) == (truth.up, truth.down) && flow.uncertain == truth.in_doubt;
-        let bounded = up <= truth.up && down <= truth.down && up + down >= truth.floor;
+        let exact =
+            ended && (up, down) == (expected.up, expected.down) && flow.uncertain == expected.in_doubt;
+        let bounded = up <= expected.up && down <= expected.down && up + down >= expected.durable_bytes;
         if (must_be_exact && !exact) || !bounded || record.identity() != &identity(id) {
-            return Err(format!("flow {id} is billed {up} up, {down} down, {flow:?}: {truth:?}"));
+            return Err(format!("flow {id} is billed {up} up, {down} down, {flow:?}: {expected:?}"));
         }
         Ok(())
     }
@@ -387,7 +392,7 @@ impl World {
 
 /// How a life of the process ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Death {
+enum Crash {
     Kill,
     Power,
 }

@@ -19,7 +19,7 @@ use rusqlite::types::ValueRef;
 use super::columns::{CounterColumns, FlowColumns};
 use super::live::{self, LiveFlows};
 use super::month::{HOUR_NS, Month};
-use super::month_file::{Appender, MonthFiles, Stamp};
+use super::month_file::{Appender, MonthFiles, Origin};
 use super::schema::integer;
 use super::sums::{Rollups, Sums};
 use super::{SinkError, checksum, run};
@@ -32,7 +32,7 @@ pub(crate) struct BatchAggregator<'a> {
     connection: &'a Connection,
     live: &'a mut LiveFlows,
     months: &'a mut MonthFiles,
-    stamp: Stamp,
+    origin: Origin,
     rollups: Rollups<'a>,
     /// Rows that their files do not have yet.
     details: BTreeMap<Month, Vec<Detail<'a>>>,
@@ -57,11 +57,11 @@ impl<'a> BatchAggregator<'a> {
         connection: &'a Connection,
         live: &'a mut LiveFlows,
         months: &'a mut MonthFiles,
-        stamp: Stamp,
+        origin: Origin,
     ) -> Self {
         live.begin();
         let (details, touched) = (BTreeMap::new(), BTreeMap::new());
-        Self { connection, live, months, stamp, rollups: Rollups::default(), details, touched }
+        Self { connection, live, months, origin, rollups: Rollups::default(), details, touched }
     }
 
     /// Takes the entry with the number `lsn`, the next one.
@@ -71,17 +71,17 @@ impl<'a> BatchAggregator<'a> {
             Entry::Final(record) => Ok(self.close(lsn, record)?),
             Entry::RunBegan { epoch, at } => {
                 self.write_details(lsn - 1)?;
-                self.lose(lsn, i64::from(*epoch))?;
+                self.end_lost(lsn, i64::from(*epoch))?;
                 let run = run::Run { epoch: *epoch, began: (lsn, integer(at.0)), ended: (0, 0) };
-                Ok(run.write(self.connection, self.stamp.gateway)?)
+                Ok(run.write(self.connection, self.origin.gateway)?)
             }
             Entry::RunEnded { epoch, at } => {
-                Ok(run::end(self.connection, self.stamp.gateway, *epoch, (lsn, integer(at.0)))?)
+                Ok(run::end(self.connection, self.origin.gateway, *epoch, (lsn, integer(at.0)))?)
             }
             Entry::Accepted(consent) => Ok(self.accept(lsn, consent)?),
             Entry::Gap { epoch, at, first_lsn } => {
                 let found = [integer(at.0), integer(*first_lsn)];
-                let values = [self.stamp.gateway, lsn, i64::from(*epoch), found[0], found[1]];
+                let values = [self.origin.gateway, lsn, i64::from(*epoch), found[0], found[1]];
                 let insert = "INSERT INTO gap VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
                 Ok(checksum::put(self.connection, insert, &values.map(ValueRef::Integer))?)
             }
@@ -90,7 +90,7 @@ impl<'a> BatchAggregator<'a> {
 
     fn accept(&self, lsn: i64, consent: &Consent) -> rusqlite::Result<()> {
         let values = [
-            ValueRef::Integer(self.stamp.gateway),
+            ValueRef::Integer(self.origin.gateway),
             ValueRef::Integer(lsn),
             ValueRef::Integer(consent.epoch.into()),
             ValueRef::Integer(integer(consent.at.0)),
@@ -113,23 +113,28 @@ impl<'a> BatchAggregator<'a> {
 
     fn count(&mut self, lsn: i64, record: &'a Record) -> rusqlite::Result<()> {
         let flow = record.flow();
-        let counted = CounterColumns::of(&flow);
-        let known = self.live.find(self.connection, flow.id)?;
-        if known.is_some_and(|known| !counted.exceeds(&known)) {
+        let counters = CounterColumns::from_flow(&flow);
+        let earlier = self.live.find(self.connection, flow.id)?;
+        if earlier.is_some_and(|earlier| !counters.exceeds(&earlier)) {
             return Ok(());
         }
-        let next = self.advance(lsn, record, &flow, known, 0);
-        self.live.put(self.connection, self.stamp, &FlowColumns::of(&flow, record.identity().is_cut()), &next)
+        let next = self.advance(lsn, record, &flow, earlier, 0);
+        self.live.put(
+            self.connection,
+            self.origin,
+            &FlowColumns::from_flow(&flow, record.identity().is_cut()),
+            &next,
+        )
     }
 
     fn close(&mut self, lsn: i64, record: &'a Record) -> rusqlite::Result<()> {
         let flow = record.flow();
-        let known = self.live.find(self.connection, flow.id)?;
-        let next = self.advance(lsn, record, &flow, known, 1);
-        if known.is_some() {
+        let earlier = self.live.find(self.connection, flow.id)?;
+        let next = self.advance(lsn, record, &flow, earlier, 1);
+        if earlier.is_some() {
             self.live.remove(self.connection, flow.id)?;
         }
-        self.detail(Month::of(next.at_ns), Detail { lsn, record, row: Row::Flow(next) });
+        self.detail(Month::containing(next.at_ns), Detail { lsn, record, row: Row::Flow(next) });
         Ok(())
     }
 
@@ -140,19 +145,19 @@ impl<'a> BatchAggregator<'a> {
         lsn: i64,
         record: &'a Record,
         flow: &Flow<'a>,
-        known: Option<CounterColumns>,
+        earlier: Option<CounterColumns>,
         flows: i64,
     ) -> CounterColumns {
-        let counted = CounterColumns::of(flow);
-        let next = known.map_or(counted, |known| counted.after(&known));
-        if let Some(known) = known
-            && next.hour() > known.hour()
-            && known.rest() != (0, 0)
+        let counters = CounterColumns::from_flow(flow);
+        let next = earlier.map_or(counters, |earlier| counters.merged_with(&earlier));
+        if let Some(earlier) = earlier
+            && next.hour() > earlier.hour()
+            && earlier.in_last_hour() != (0, 0)
         {
-            let row = Row::Part { hour: known.hour(), bytes: known.rest() };
-            self.detail(Month::of(known.at_ns), Detail { lsn, record, row });
+            let row = Row::Part { hour: earlier.hour(), bytes: earlier.in_last_hour() };
+            self.detail(Month::containing(earlier.at_ns), Detail { lsn, record, row });
         }
-        let (up, down) = known.map_or((0, 0), |known| (known.up, known.down));
+        let (up, down) = earlier.map_or((0, 0), |earlier| (earlier.up, earlier.down));
         let mut sums = Sums { flows, up: next.up - up, down: next.down - down, ..Sums::default() };
         // What is uncertain of a flow that goes on will be known later; it counts when the flow is over.
         if flows > 0 {
@@ -168,7 +173,7 @@ impl<'a> BatchAggregator<'a> {
 
     fn write_details(&mut self, last_lsn: i64) -> Result<(), SinkError> {
         for (month, details) in std::mem::take(&mut self.details) {
-            self.months.append(month, self.stamp, last_lsn, |file| {
+            self.months.append(month, self.origin, last_lsn, |file| {
                 details.iter().try_for_each(|detail| detail.write(file)).map_err(SinkError::from)
             })?;
             self.touched.insert(month, last_lsn);
@@ -178,28 +183,39 @@ impl<'a> BatchAggregator<'a> {
 
     /// Every flow of the runs up to `epoch` that goes on is over, when and as it was last counted. They are
     /// read anew for each month, since they may be more than memory should hold.
-    fn lose(&mut self, lsn: i64, epoch: i64) -> Result<(), SinkError> {
-        let Self { connection, stamp, rollups, .. } = self;
+    fn end_lost(&mut self, lsn: i64, epoch: i64) -> Result<(), SinkError> {
+        let Self { connection, origin, rollups, .. } = self;
         let mut months = BTreeSet::new();
-        live::each_of_epochs::<rusqlite::Error>(connection, stamp.gateway, epoch, EVER, |begun, counted| {
-            months.insert(Month::of(counted.at_ns));
-            let CounterColumns { uncertain_up, uncertain_down, .. } = *counted;
-            let sums = Sums { flows: 1, uncertain_up, uncertain_down, ..Sums::default() };
-            rollups.add(counted.at_ns / HOUR_NS, begun.user.to_owned(), begun.class.to_owned(), &sums);
-            Ok(())
-        })?;
+        live::each_of_epochs::<rusqlite::Error>(
+            connection,
+            origin.gateway,
+            epoch,
+            EVER,
+            |flow_columns, counters| {
+                months.insert(Month::containing(counters.at_ns));
+                let CounterColumns { uncertain_up, uncertain_down, .. } = *counters;
+                let sums = Sums { flows: 1, uncertain_up, uncertain_down, ..Sums::default() };
+                rollups.add(
+                    counters.at_ns / HOUR_NS,
+                    flow_columns.user.to_owned(),
+                    flow_columns.class.to_owned(),
+                    &sums,
+                );
+                Ok(())
+            },
+        )?;
         for month in months {
             let span = (month.beginning_ns(), month.last_ns());
             let reason = CloseReason::Lost.as_str();
-            self.months.append(month, self.stamp, lsn, |file| {
-                let gateway = self.stamp.gateway;
-                live::each_of_epochs(self.connection, gateway, epoch, span, |begun, counted| {
-                    Ok(file.flow(lsn, begun, counted, reason)?)
+            self.months.append(month, self.origin, lsn, |file| {
+                let gateway = self.origin.gateway;
+                live::each_of_epochs(self.connection, gateway, epoch, span, |flow_columns, counters| {
+                    Ok(file.flow(lsn, flow_columns, counters, reason)?)
                 })
             })?;
             self.touched.insert(month, lsn);
         }
-        Ok(self.live.remove_epochs(self.connection, self.stamp.gateway, epoch)?)
+        Ok(self.live.remove_epochs(self.connection, self.origin.gateway, epoch)?)
     }
 }
 
@@ -208,10 +224,10 @@ const EVER: (i64, i64) = (0, i64::MAX);
 impl Detail<'_> {
     fn write(&self, file: &mut Appender<'_>) -> rusqlite::Result<()> {
         let flow = self.record.flow();
-        let begun = FlowColumns::of(&flow, self.record.identity().is_cut());
+        let flow_columns = FlowColumns::from_flow(&flow, self.record.identity().is_cut());
         match &self.row {
-            Row::Flow(counted) => file.flow(self.lsn, &begun, counted, flow.reason.as_str()),
-            Row::Part { hour, bytes } => file.part(self.lsn, &begun, *hour, *bytes),
+            Row::Flow(counters) => file.flow(self.lsn, &flow_columns, counters, flow.reason.as_str()),
+            Row::Part { hour, bytes } => file.part(self.lsn, &flow_columns, *hour, *bytes),
         }
     }
 }

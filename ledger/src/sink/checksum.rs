@@ -37,7 +37,7 @@ pub(crate) fn run<'a>(
 }
 
 /// Whether the row's columns before `crc` are those of which `crc` was made.
-pub(crate) fn holds(row: &Row<'_>) -> rusqlite::Result<bool> {
+pub(crate) fn is_intact(row: &Row<'_>) -> rusqlite::Result<bool> {
     // What damage left of a row may have no checksum at all.
     let ValueRef::Integer(expected) = row.get_ref("crc")? else { return Ok(false) };
     let columns = row.as_ref().column_index("crc")?;
@@ -49,7 +49,7 @@ pub(crate) fn holds(row: &Row<'_>) -> rusqlite::Result<bool> {
 }
 
 /// The checksum over `values`.
-pub(crate) fn of<'a>(values: impl Iterator<Item = ValueRef<'a>>) -> u32 {
+pub(crate) fn compute<'a>(values: impl Iterator<Item = ValueRef<'a>>) -> u32 {
     let mut bytes = Vec::with_capacity(ROW_BYTES);
     values.for_each(|value| append(&mut bytes, value));
     crc32c::crc32c(&bytes)
@@ -57,7 +57,7 @@ pub(crate) fn of<'a>(values: impl Iterator<Item = ValueRef<'a>>) -> u32 {
 
 /// Refuses a row that is damaged, so that nothing is computed from it.
 pub(crate) fn check(row: &Row<'_>, table: &str) -> rusqlite::Result<()> {
-    if holds(row)? {
+    if is_intact(row)? {
         return Ok(());
     }
     let text = format!("a row of `{table}` is damaged: its checksum is another");

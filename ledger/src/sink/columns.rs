@@ -42,7 +42,7 @@ pub(crate) struct FlowColumns<'a> {
 }
 
 impl<'a> FlowColumns<'a> {
-    pub(crate) fn of(flow: &Flow<'a>, cut: bool) -> Self {
+    pub(crate) fn from_flow(flow: &Flow<'a>, cut: bool) -> Self {
         Self {
             id: flow.id.to_be_bytes(),
             opened_ns: integer(flow.opened.0),
@@ -111,7 +111,7 @@ pub(crate) struct CounterColumns {
 }
 
 impl CounterColumns {
-    pub(crate) fn of(flow: &Flow<'_>) -> Self {
+    pub(crate) fn from_flow(flow: &Flow<'_>) -> Self {
         Self {
             at_ns: integer(flow.closed.0),
             client_rx: integer(flow.legs.client_rx),
@@ -161,7 +161,7 @@ impl CounterColumns {
     }
 
     /// What was counted in the hour of `at_ns`.
-    pub(crate) fn rest(&self) -> (i64, i64) {
+    pub(crate) fn in_last_hour(&self) -> (i64, i64) {
         (self.up - self.up_before, self.down - self.down_before)
     }
 
@@ -172,7 +172,7 @@ impl CounterColumns {
 
     /// What is known after both: counts are cumulative, so the larger one is the later one, and a clock that
     /// went back cannot take a flow back into an hour that it had left.
-    pub(crate) fn after(&self, earlier: &CounterColumns) -> CounterColumns {
+    pub(crate) fn merged_with(&self, earlier: &CounterColumns) -> CounterColumns {
         let at_ns = self.at_ns.max(earlier.at_ns);
         let moved = at_ns / HOUR_NS > earlier.hour();
         let before = |then: i64, total: i64| if moved { total } else { then };

@@ -11,7 +11,7 @@ use rusqlite::{Connection, params};
 
 use super::checksum;
 use super::columns::{CounterColumns, FlowColumns};
-use super::month_file::Stamp;
+use super::month_file::Origin;
 
 const FIND: &str = "SELECT * FROM live WHERE id = ?1";
 const PUT: &str = "INSERT OR REPLACE INTO live VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,
@@ -35,23 +35,23 @@ pub(crate) struct LiveFlows {
     /// too many, and never too few.
     ids: HashSet<u128>,
     /// Those whose rows this transaction has removed.
-    over: HashSet<u128>,
+    ended: HashSet<u128>,
 }
 
 impl LiveFlows {
     /// Reads which flows have a row.
     pub(crate) fn read(connection: &Connection, gateway: i64) -> rusqlite::Result<Self> {
-        Ok(Self { ids: ids(connection, gateway)?, over: HashSet::new() })
+        Ok(Self { ids: ids(connection, gateway)?, ended: HashSet::new() })
     }
 
     /// A transaction begins. The one before it, unless it was [`Self::committed`], removed nothing.
     pub(crate) fn begin(&mut self) {
-        self.over.clear();
+        self.ended.clear();
     }
 
     /// The transaction has taken effect.
     pub(crate) fn committed(&mut self) {
-        for id in self.over.drain() {
+        for id in self.ended.drain() {
             self.ids.remove(&id);
         }
     }
@@ -78,20 +78,20 @@ impl LiveFlows {
     pub(crate) fn put(
         &mut self,
         connection: &Connection,
-        stamp: Stamp,
-        begun: &FlowColumns<'_>,
-        counted: &CounterColumns,
+        origin: Origin,
+        flow_columns: &FlowColumns<'_>,
+        counters: &CounterColumns,
     ) -> rusqlite::Result<()> {
-        let id = u128::from_be_bytes(begun.id);
+        let id = u128::from_be_bytes(flow_columns.id);
         self.ids.insert(id);
-        self.over.remove(&id);
-        let values = begun.values().into_iter().chain(counted.values()).chain(stamp.values());
+        self.ended.remove(&id);
+        let values = flow_columns.values().into_iter().chain(counters.values()).chain(origin.values());
         checksum::run(&mut *connection.prepare_cached(PUT)?, values)
     }
 
     /// The flow is over.
     pub(crate) fn remove(&mut self, connection: &Connection, id: u128) -> rusqlite::Result<()> {
-        self.over.insert(id);
+        self.ended.insert(id);
         connection.prepare_cached(REMOVE)?.execute([id.to_be_bytes()])?;
         Ok(())
     }
@@ -104,8 +104,8 @@ impl LiveFlows {
         epoch: i64,
     ) -> rusqlite::Result<()> {
         connection.prepare_cached(REMOVE_EPOCHS)?.execute([gateway, epoch])?;
-        let left = ids(connection, gateway)?;
-        self.over.extend(self.ids.difference(&left));
+        let remaining = ids(connection, gateway)?;
+        self.ended.extend(self.ids.difference(&remaining));
         Ok(())
     }
 }

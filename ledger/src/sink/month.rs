@@ -20,8 +20,8 @@ pub(crate) struct Month(i32);
 
 impl Month {
     /// The month of a moment, in nanoseconds since 1970.
-    pub(crate) fn of(moment_ns: i64) -> Month {
-        Self::of_day(day(moment_ns))
+    pub(crate) fn containing(moment_ns: i64) -> Month {
+        Self::from_day(day(moment_ns))
     }
 
     /// Its first nanosecond.
@@ -43,10 +43,10 @@ impl Month {
     }
 
     /// The month of a number from the database, if it is one.
-    pub(crate) fn numbered(number: i64) -> Option<Month> {
+    pub(crate) fn from_number(number: i64) -> Option<Month> {
         let year = i16::try_from(number / 100).ok().filter(|year| (1970..=2262).contains(year))?;
         let day = Date::new(year, i8::try_from(number % 100).ok()?, 1).ok()?;
-        Some(Self::of_day(day))
+        Some(Self::from_day(day))
     }
 
     /// The name of the file with its details.
@@ -60,22 +60,23 @@ impl Month {
     }
 
     /// The month whose details have this file name.
-    pub(crate) fn named(name: &str) -> Option<Month> {
+    pub(crate) fn from_file_name(name: &str) -> Option<Month> {
         let digits = name.strip_prefix("usage-")?.strip_suffix(".db")?;
         let exact = digits.len() == 6 && digits.bytes().all(|byte| byte.is_ascii_digit());
-        if exact { Self::numbered(digits.parse().ok()?) } else { None }
+        if exact { Self::from_number(digits.parse().ok()?) } else { None }
     }
 
     /// The months whose files are in `directory`, the oldest first.
     pub(crate) fn files(directory: &Path) -> io::Result<Vec<Month>> {
         let names = fs::read_dir(directory)?.map(|entry| Ok(entry?.file_name()));
         let names: Vec<_> = names.collect::<io::Result<_>>()?;
-        let mut months: Vec<Month> = names.iter().filter_map(|name| Self::named(name.to_str()?)).collect();
+        let mut months: Vec<Month> =
+            names.iter().filter_map(|name| Self::from_file_name(name.to_str()?)).collect();
         months.sort_unstable();
         Ok(months)
     }
 
-    fn of_day(day: Date) -> Month {
+    fn from_day(day: Date) -> Month {
         Month(i32::from(day.year()) * 100 + i32::from(day.month()))
     }
 
@@ -116,13 +117,13 @@ mod tests {
             (i64::MAX, 226_204, "2262-04"),
             (-1, 197_001, "1970-01"),
         ] {
-            let found = Month::of(moment);
+            let found = Month::containing(moment);
             assert_eq!((found.number(), found.to_string().as_str()), (month, text));
             assert!((found.beginning_ns()..=found.last_ns()).contains(&moment.max(0)));
-            assert_eq!(Month::of(found.beginning_ns()), found);
-            assert_eq!(Month::numbered(month), Some(found));
+            assert_eq!(Month::containing(found.beginning_ns()), found);
+            assert_eq!(Month::from_number(month), Some(found));
             let path = found.path(Path::new(""));
-            assert_eq!(Month::named(path.to_str().expect("it is ASCII")), Some(found));
+            assert_eq!(Month::from_file_name(path.to_str().expect("it is ASCII")), Some(found));
         }
     }
 
@@ -139,7 +140,7 @@ mod tests {
             "usage-202601",
             "usage-999912.db",
         ] {
-            assert_eq!(Month::named(name), None, "{name}");
+            assert_eq!(Month::from_file_name(name), None, "{name}");
         }
     }
 }

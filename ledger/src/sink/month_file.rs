@@ -30,19 +30,19 @@ use crate::limits::MONTHS_OPEN_MAX;
 
 /// Who says it: the gateway, and its run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stamp {
+pub(crate) struct Origin {
     pub(crate) gateway: i64,
     pub(crate) epoch: i64,
 }
 
-impl Stamp {
+impl Origin {
     pub(crate) fn values(self) -> [ValueRef<'static>; 2] {
         [ValueRef::Integer(self.gateway), ValueRef::Integer(self.epoch)]
     }
 }
 
 /// A month's file that is open.
-struct Open {
+struct OpenMonth {
     month: Month,
     connection: Connection,
     path_identity: PathIdentity,
@@ -52,10 +52,10 @@ struct Open {
 pub(crate) struct MonthFiles {
     directory: PathBuf,
     /// The directory as it was: another one that takes its path gets none of our rows.
-    home: Option<PathIdentity>,
+    directory_identity: Option<PathIdentity>,
     rows_max: i64,
     /// The one that was used last is the last. len <= MONTHS_OPEN_MAX
-    open: Vec<Open>,
+    open: Vec<OpenMonth>,
     /// Whether a file was made since [`MonthFiles::take_made`].
     made: bool,
 }
@@ -63,8 +63,8 @@ pub(crate) struct MonthFiles {
 impl MonthFiles {
     pub(crate) fn new(directory: &Path, rows_max: u64) -> Self {
         let rows_max = schema::integer(rows_max);
-        let home = PathIdentity::at(directory).ok();
-        Self { directory: directory.to_owned(), home, rows_max, open: Vec::new(), made: false }
+        let directory_identity = PathIdentity::at(directory).ok();
+        Self { directory: directory.to_owned(), directory_identity, rows_max, open: Vec::new(), made: false }
     }
 
     /// Runs `write` in a transaction on the month's file, unless the file has everything up to `last_lsn`.
@@ -72,14 +72,14 @@ impl MonthFiles {
     pub(crate) fn append(
         &mut self,
         month: Month,
-        stamp: Stamp,
+        origin: Origin,
         last_lsn: i64,
         write: impl FnOnce(&mut Appender<'_>) -> Result<(), SinkError>,
     ) -> Result<(), SinkError> {
         let rows_max = self.rows_max;
         let connection = self.file(month)?;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let applied_lsn = applied(&transaction, stamp.gateway)?;
+        let applied_lsn = applied(&transaction, origin.gateway)?;
         if applied_lsn >= last_lsn {
             return Ok(());
         }
@@ -89,11 +89,11 @@ impl MonthFiles {
         write(&mut Appender {
             connection: &transaction,
             insert_flow: transaction.prepare_cached(INSERT_FLOW)?,
-            stamp,
+            origin,
             applied_lsn,
-            room: rows_max.saturating_sub(rows),
+            rows_free: rows_max.saturating_sub(rows),
         })?;
-        let source = [ValueRef::Integer(stamp.gateway), ValueRef::Integer(last_lsn)];
+        let source = [ValueRef::Integer(origin.gateway), ValueRef::Integer(last_lsn)];
         checksum::put(&transaction, PUT_SOURCE, &source)?;
         transaction.commit()?;
         point("apply.month-committed");
@@ -102,11 +102,11 @@ impl MonthFiles {
 
     /// Takes out of the month's file what entries of `gateway` beyond `lsn` brought, to be brought again. One
     /// that keeps some of its flows as sums only stays as it is.
-    pub(crate) fn cut_back(&mut self, month: Month, gateway: i64, lsn: i64) -> Result<(), SinkError> {
+    pub(crate) fn remove_beyond(&mut self, month: Month, gateway: i64, lsn: i64) -> Result<(), SinkError> {
         let transaction = self.file(month)?.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let sums: i64 = transaction.query_row("SELECT count(*) FROM aggregate", [], |row| row.get(0))?;
         if sums == 0 {
-            cut_back(&transaction, gateway, lsn)?;
+            remove_beyond(&transaction, gateway, lsn)?;
             transaction.commit()?;
         }
         Ok(())
@@ -124,7 +124,7 @@ impl MonthFiles {
 
     /// Empties the logs of the open files as far as their readers permit.
     pub(crate) fn checkpoint(&self) -> Result<(), SinkError> {
-        for Open { connection, .. } in &self.open {
+        for OpenMonth { connection, .. } in &self.open {
             pairing::checkpoint(connection, Checkpoint::Passive)?;
         }
         Ok(())
@@ -165,12 +165,12 @@ impl MonthFiles {
                 if self.open.len() >= MONTHS_OPEN_MAX {
                     close(self.open.remove(0).connection)?;
                 }
-                self.home.as_ref().map_or(Ok(()), check_linked)?;
+                self.directory_identity.as_ref().map_or(Ok(()), check_linked)?;
                 let path = month.path(&self.directory);
                 self.made |= make(&path).map_err(|cause| failed(&path, &cause))?;
                 let connection = open(&path)?;
                 let path_identity = PathIdentity::at(&path).map_err(|cause| failed(&path, &cause))?;
-                self.open.push(Open { month, connection, path_identity });
+                self.open.push(OpenMonth { month, connection, path_identity });
             }
         }
         let last = self.open.last_mut().expect("it was moved or pushed to the end");
@@ -182,7 +182,7 @@ impl MonthFiles {
 pub(crate) fn check_linked(path_identity: &PathIdentity) -> Result<(), SinkError> {
     match path_identity.is_detached() {
         false => Ok(()),
-        true => Err(SinkError::Final(format!(
+        true => Err(SinkError::Fatal(format!(
             "{} was removed or replaced while it is open: stop the gateway, put it back or restore a backup",
             path_identity.path().display()
         ))),
@@ -194,10 +194,10 @@ pub(crate) struct Appender<'a> {
     connection: &'a Connection,
     /// Looked up once: finding it takes a tenth of what a row costs.
     insert_flow: CachedStatement<'a>,
-    stamp: Stamp,
+    origin: Origin,
     applied_lsn: i64,
     /// Rows that may still be kept one by one.
-    room: i64,
+    rows_free: i64,
 }
 
 impl Appender<'_> {
@@ -205,23 +205,23 @@ impl Appender<'_> {
     pub(crate) fn flow(
         &mut self,
         lsn: i64,
-        begun: &FlowColumns<'_>,
-        counted: &CounterColumns,
+        flow_columns: &FlowColumns<'_>,
+        counters: &CounterColumns,
         reason: &str,
     ) -> rusqlite::Result<()> {
         if lsn <= self.applied_lsn {
             return Ok(());
         }
-        if self.room <= 0 {
-            let (up, down) = counted.rest();
-            let CounterColumns { uncertain_up, uncertain_down, .. } = *counted;
+        if self.rows_free <= 0 {
+            let (up, down) = counters.in_last_hour();
+            let CounterColumns { uncertain_up, uncertain_down, .. } = *counters;
             let sums = Sums { flows: 1, up, down, uncertain_up, uncertain_down };
-            return self.aggregate(counted.hour(), begun, &sums);
+            return self.aggregate(counters.hour(), flow_columns, &sums);
         }
-        self.room -= 1;
-        let [gateway, epoch] = self.stamp.values();
+        self.rows_free -= 1;
+        let [gateway, epoch] = self.origin.values();
         let last = [ValueRef::Text(reason.as_bytes()), gateway, epoch, ValueRef::Integer(lsn)];
-        let values = begun.values().into_iter().chain(counted.values()).chain(last);
+        let values = flow_columns.values().into_iter().chain(counters.values()).chain(last);
         checksum::run(&mut self.insert_flow, values)
     }
 
@@ -229,24 +229,24 @@ impl Appender<'_> {
     pub(crate) fn part(
         &mut self,
         lsn: i64,
-        begun: &FlowColumns<'_>,
+        flow_columns: &FlowColumns<'_>,
         hour: i64,
         (up, down): (i64, i64),
     ) -> rusqlite::Result<()> {
         if lsn <= self.applied_lsn {
             return Ok(());
         }
-        if self.room <= 0 {
-            return self.aggregate(hour, begun, &Sums { up, down, ..Sums::default() });
+        if self.rows_free <= 0 {
+            return self.aggregate(hour, flow_columns, &Sums { up, down, ..Sums::default() });
         }
-        self.room -= 1;
-        let Stamp { gateway, epoch } = self.stamp;
+        self.rows_free -= 1;
+        let Origin { gateway, epoch } = self.origin;
         let values = [
-            ValueRef::Blob(&begun.id),
+            ValueRef::Blob(&flow_columns.id),
             ValueRef::Integer(hour),
-            ValueRef::Text(begun.user.as_bytes()),
-            ValueRef::Text(begun.host.as_bytes()),
-            ValueRef::Text(begun.class.as_bytes()),
+            ValueRef::Text(flow_columns.user.as_bytes()),
+            ValueRef::Text(flow_columns.host.as_bytes()),
+            ValueRef::Text(flow_columns.class.as_bytes()),
             ValueRef::Integer(up),
             ValueRef::Integer(down),
             ValueRef::Integer(gateway),
@@ -256,12 +256,12 @@ impl Appender<'_> {
         checksum::put(self.connection, INSERT_PART, &values)
     }
 
-    fn aggregate(&self, hour: i64, begun: &FlowColumns<'_>, sums: &Sums) -> rusqlite::Result<()> {
+    fn aggregate(&self, hour: i64, flow_columns: &FlowColumns<'_>, sums: &Sums) -> rusqlite::Result<()> {
         let key = [
             ValueRef::Integer(hour),
-            ValueRef::Text(begun.user.as_bytes()),
-            ValueRef::Text(begun.class.as_bytes()),
-            ValueRef::Text(begun.host.as_bytes()),
+            ValueRef::Text(flow_columns.user.as_bytes()),
+            ValueRef::Text(flow_columns.class.as_bytes()),
+            ValueRef::Text(flow_columns.host.as_bytes()),
         ];
         AGGREGATE.add(self.connection, &key, sums)
     }
@@ -288,7 +288,7 @@ pub(crate) fn applied(connection: &Connection, gateway: i64) -> rusqlite::Result
 
 /// Takes out of a copy of a month's file what entries of `gateway` beyond `lsn` brought; sums of single flows
 /// stay.
-pub(crate) fn cut_back(copy: &Connection, gateway: i64, lsn: i64) -> rusqlite::Result<()> {
+pub(crate) fn remove_beyond(copy: &Connection, gateway: i64, lsn: i64) -> rusqlite::Result<()> {
     if applied(copy, gateway)? <= lsn {
         return Ok(());
     }
@@ -344,5 +344,5 @@ pub(crate) fn remove_logs(path: &Path) -> io::Result<()> {
 }
 
 fn failed(path: &Path, cause: &io::Error) -> SinkError {
-    SinkError::Passing(format!("{}: {cause}", path.display()))
+    SinkError::Retryable(format!("{}: {cause}", path.display()))
 }

@@ -133,7 +133,7 @@ mod tests {
         let _ = fs::remove_file(schema::beside(target, "-shm"));
     }
 
-    fn is_told(path: &Path) -> bool {
+    fn is_detected(path: &Path) -> bool {
         let error = check(&schema::connect(path).unwrap()).err();
         error.is_some_and(|error| error.to_string().contains("of different moments"))
     }
@@ -170,7 +170,7 @@ mod tests {
             for (log, of_log) in generations.iter().enumerate().skip(file) {
                 let mixed = path("mixed.db".to_owned());
                 copy(&kept(file), &kept(log), &mixed);
-                assert_eq!(is_told(&mixed), of_file != of_log, "file of {file}, log of {log}");
+                assert_eq!(is_detected(&mixed), of_file != of_log, "file of {file}, log of {log}");
             }
         }
     }
@@ -191,8 +191,8 @@ mod tests {
         write(&connection, 3);
         let mixed = directory.path().join("mixed.db");
         copy(&path, &path, &mixed);
-        assert!(!is_told(&mixed));
+        assert!(!is_detected(&mixed));
         copy(&kept, &path, &mixed);
-        assert!(is_told(&mixed));
+        assert!(is_detected(&mixed));
     }
 }

@@ -17,7 +17,7 @@ use super::SinkError;
 use super::columns::{CounterColumns, FlowColumns};
 use super::live::{self, LiveFlows};
 use super::month::{HOUR_NS, Month};
-use super::month_file::{self, Stamp};
+use super::month_file::{self, Origin};
 use super::sqlite::{Source, put_month};
 use super::sums::{Rollups, Sums};
 use crate::query;
@@ -40,14 +40,14 @@ pub(crate) fn rebuild(
         return Ok(());
     }
     let mut rebuild = Rebuild::new(&transaction, gateway, (applied_lsn, to_lsn))?;
-    let months = Month::files(directory).map_err(|cause| SinkError::Final(cause.to_string()))?;
+    let months = Month::files(directory).map_err(|cause| SinkError::Fatal(cause.to_string()))?;
     let mut files = Vec::new();
     for month in months {
         let Some(file) = query::open_month(directory, month)? else { continue };
         let applied = month_file::applied(&file, gateway)?;
         if applied > applied_lsn {
-            check_told_apart(&file, month, (applied_lsn, to_lsn), applied)?;
-            check_own(&file, month)?;
+            check_separable(&file, month, (applied_lsn, to_lsn), applied)?;
+            check_month(&file, month)?;
             put_month(&transaction, month, gateway, applied.min(to_lsn), false)?;
             files.push(file);
         }
@@ -60,7 +60,7 @@ pub(crate) fn rebuild(
 }
 
 /// Refuses a month whose sums of single flows would count twice.
-fn check_told_apart(
+fn check_separable(
     file: &Connection,
     month: Month,
     (from, to): (i64, i64),
@@ -70,19 +70,19 @@ fn check_told_apart(
     if aggregates > 0 && (from > 0 || applied > to) {
         let text =
             format!("of {month} some flows are kept as sums only: ledger.db cannot be made again from it");
-        return Err(SinkError::Final(text));
+        return Err(SinkError::Fatal(text));
     }
     Ok(())
 }
 
 /// Refuses a file with flows of another month, as a copy under another name has, which would count twice.
-fn check_own(file: &Connection, month: Month) -> Result<(), SinkError> {
+fn check_month(file: &Connection, month: Month) -> Result<(), SinkError> {
     let span = [month.beginning_ns(), month.last_ns()];
     let others = "SELECT count(*) FROM flow WHERE closed_ns NOT BETWEEN ?1 AND ?2";
     let others: i64 = file.query_row(others, span, |row| row.get(0))?;
     match others {
         0 => Ok(()),
-        _ => Err(SinkError::Final(format!(
+        _ => Err(SinkError::Fatal(format!(
             "{} has flows of another month: move it out of the directory",
             month.file_name()
         ))),
@@ -96,24 +96,24 @@ struct Rebuild<'a> {
     /// The last entry that the database has, and the last one that it is to have.
     lsns: (i64, i64),
     /// What the database has of flows that go on, and has not been passed yet.
-    live: HashMap<u128, Known>,
+    live: HashMap<u128, LiveRow>,
     /// Parts of flows of which no end was met.
-    parts: HashMap<u128, Parts>,
+    parts: HashMap<u128, PartSums>,
     rollups: Rollups<'static>,
     epoch: i64,
 }
 
 /// A flow that goes on, as the database has it.
-struct Known {
+struct LiveRow {
     user: String,
     class: String,
-    counted: CounterColumns,
+    counters: CounterColumns,
     /// Whether its rest was taken out of the sums: a row of a month has it.
-    is_passed: bool,
+    is_subtracted: bool,
 }
 
 /// What the parts of a flow came to.
-struct Parts {
+struct PartSums {
     user: String,
     host: String,
     class: String,
@@ -125,16 +125,22 @@ struct Parts {
 impl<'a> Rebuild<'a> {
     fn new(connection: &'a Connection, gateway: i64, lsns: (i64, i64)) -> Result<Self, SinkError> {
         let mut live = HashMap::new();
-        live::each_of_epochs::<rusqlite::Error>(connection, gateway, i64::MAX, EVER, |begun, counted| {
-            let known = Known {
-                user: begun.user.to_owned(),
-                class: begun.class.to_owned(),
-                counted: *counted,
-                is_passed: false,
-            };
-            live.insert(u128::from_be_bytes(begun.id), known);
-            Ok(())
-        })?;
+        live::each_of_epochs::<rusqlite::Error>(
+            connection,
+            gateway,
+            i64::MAX,
+            EVER,
+            |flow_columns, counters| {
+                let known = LiveRow {
+                    user: flow_columns.user.to_owned(),
+                    class: flow_columns.class.to_owned(),
+                    counters: *counters,
+                    is_subtracted: false,
+                };
+                live.insert(u128::from_be_bytes(flow_columns.id), known);
+                Ok(())
+            },
+        )?;
         let (parts, rollups) = (HashMap::new(), Rollups::default());
         Ok(Self { connection, gateway, lsns, live, parts, rollups, epoch: 0 })
     }
@@ -162,11 +168,11 @@ impl<'a> Rebuild<'a> {
             let id: [u8; 16] = row.get("id")?;
             let (user, host, class) = (row.get("user")?, row.get("host")?, row.get("class")?);
             let (hour, up, down) = (row.get("hour")?, row.get("up")?, row.get("down")?);
-            found.push((u128::from_be_bytes(id), Parts { user, host, class, hour, up, down }));
+            found.push((u128::from_be_bytes(id), PartSums { user, host, class, hour, up, down }));
             Ok(())
         })?;
         for (id, part) in found {
-            self.pass(id);
+            self.subtract_live(id);
             let sums = Sums { up: part.up, down: part.down, ..Sums::default() };
             self.rollups.add(part.hour, part.user.clone(), part.class.clone(), &sums);
             match self.parts.get_mut(&id) {
@@ -184,13 +190,13 @@ impl<'a> Rebuild<'a> {
         // Those that the database knows as open, and their parts: few. All others are added as they come.
         let (mut ended, mut rollups, mut epoch) = (Vec::new(), Rollups::default(), self.epoch);
         self.each(file, "flow", |row| {
-            let (begun, counted) = (FlowColumns::read(row)?, CounterColumns::read(row, "closed_ns")?);
-            let (up, down) = counted.rest();
-            let CounterColumns { uncertain_up, uncertain_down, .. } = counted;
+            let (flow_columns, counters) = (FlowColumns::read(row)?, CounterColumns::read(row, "closed_ns")?);
+            let (up, down) = counters.in_last_hour();
+            let CounterColumns { uncertain_up, uncertain_down, .. } = counters;
             let sums = Sums { flows: 1, up, down, uncertain_up, uncertain_down };
-            rollups.add(counted.hour(), begun.user.to_owned(), begun.class.to_owned(), &sums);
+            rollups.add(counters.hour(), flow_columns.user.to_owned(), flow_columns.class.to_owned(), &sums);
             epoch = epoch.max(row.get("epoch")?);
-            let id = u128::from_be_bytes(begun.id);
+            let id = u128::from_be_bytes(flow_columns.id);
             if self.live.contains_key(&id) || self.parts.contains_key(&id) {
                 ended.push(id);
             }
@@ -199,7 +205,7 @@ impl<'a> Rebuild<'a> {
         rollups.write(self.connection)?;
         self.epoch = epoch;
         for id in ended {
-            self.pass(id);
+            self.subtract_live(id);
             self.parts.remove(&id);
             self.live.remove(&id);
             self.connection.execute("DELETE FROM live WHERE id = ?1", [id.to_be_bytes()])?;
@@ -219,34 +225,34 @@ impl<'a> Rebuild<'a> {
     }
 
     /// Takes out of the sums what a flow had moved in its last hour: a row of a month has that and more.
-    fn pass(&mut self, id: u128) {
-        let Some(known) = self.live.get_mut(&id).filter(|known| !known.is_passed) else { return };
-        known.is_passed = true;
-        let (up, down) = known.counted.rest();
+    fn subtract_live(&mut self, id: u128) {
+        let Some(known) = self.live.get_mut(&id).filter(|known| !known.is_subtracted) else { return };
+        known.is_subtracted = true;
+        let (up, down) = known.counters.in_last_hour();
         let sums = Sums { up: -up, down: -down, ..Sums::default() };
-        self.rollups.add(known.counted.hour(), known.user.clone(), known.class.clone(), &sums);
+        self.rollups.add(known.counters.hour(), known.user.clone(), known.class.clone(), &sums);
     }
 
     /// Writes the sums, the flows that go on as far as their parts tell, and how far all has come.
     fn finish(mut self, epoch: i64) -> Result<(), SinkError> {
         let epoch = epoch.max(self.epoch);
         self.rollups.write(self.connection)?;
-        let stamp = Stamp { gateway: self.gateway, epoch };
+        let origin = Origin { gateway: self.gateway, epoch };
         let mut flows = LiveFlows::read(self.connection, self.gateway)?;
         let parts: HashSet<u128> = self.parts.keys().copied().collect();
         for id in parts {
             let part = &self.parts[&id];
-            let known = self.live.get(&id).map(|known| known.counted);
-            flows.put(self.connection, stamp, &part.begun(id), &part.counted(known))?;
+            let known = self.live.get(&id).map(|known| known.counters);
+            flows.put(self.connection, origin, &part.flow_columns(id), &part.counters(known))?;
         }
         let (applied_lsn, durable_lsn) = (self.lsns.1, self.lsns.1);
         Ok(Source { gateway: self.gateway, epoch, applied_lsn, durable_lsn }.write(self.connection)?)
     }
 }
 
-impl Parts {
+impl PartSums {
     /// All that a part says of how its flow began.
-    fn begun(&self, id: u128) -> FlowColumns<'_> {
+    fn flow_columns(&self, id: u128) -> FlowColumns<'_> {
         FlowColumns {
             id: id.to_be_bytes(),
             opened_ns: self.hour * HOUR_NS,
@@ -263,7 +269,7 @@ impl Parts {
     }
 
     /// What the flow had come to when it left the hour of its last part.
-    fn counted(&self, known: Option<CounterColumns>) -> CounterColumns {
+    fn counters(&self, known: Option<CounterColumns>) -> CounterColumns {
         let before = known.map_or((0, 0), |known| (known.up_before, known.down_before));
         let (up, down) = (before.0 + self.up, before.1 + self.down);
         CounterColumns {

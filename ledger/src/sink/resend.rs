@@ -24,7 +24,7 @@ use super::SinkError;
 use super::batch::BatchAggregator;
 use super::live::LiveFlows;
 use super::month::Month;
-use super::month_file::{self, MonthFiles, Stamp};
+use super::month_file::{self, MonthFiles, Origin};
 use super::rebuild::rebuild;
 use super::schema::{self, LEDGER, integer};
 use crate::entry::Entry;
@@ -45,7 +45,7 @@ pub(crate) struct Resend {
     live: LiveFlows,
     months: MonthFiles,
     /// The copies, which go with this.
-    place: Place,
+    copies: CopyDirectory,
     batch: Batch,
 }
 
@@ -58,19 +58,19 @@ struct Batch {
 }
 
 /// The directory of the copies.
-struct Place(PathBuf);
+struct CopyDirectory(PathBuf);
 
-impl Place {
-    fn make(directory: &Path) -> Result<Place, SinkError> {
-        let place = directory.join(DIRECTORY);
+impl CopyDirectory {
+    fn make(directory: &Path) -> Result<CopyDirectory, SinkError> {
+        let copies = directory.join(DIRECTORY);
         // Of an attempt that was cut short.
-        let _ = fs::remove_dir_all(&place).or_else(|_| fs::remove_file(&place));
-        DirBuilder::new().mode(0o700).create(&place).map_err(failed(&place))?;
-        Ok(Place(place))
+        let _ = fs::remove_dir_all(&copies).or_else(|_| fs::remove_file(&copies));
+        DirBuilder::new().mode(0o700).create(&copies).map_err(failed(&copies))?;
+        Ok(CopyDirectory(copies))
     }
 }
 
-impl Drop for Place {
+impl Drop for CopyDirectory {
     fn drop(&mut self) {
         // What stays is removed by the next attempt.
         let _ = fs::remove_dir_all(&self.0);
@@ -89,14 +89,14 @@ impl Resend {
         first_lsn: u64,
     ) -> Result<Resend, SinkError> {
         let gateway = i64::from(gateway);
-        let place = Place::make(directory)?;
-        copy(&month.path(directory), &month.path(&place.0))?;
+        let copies = CopyDirectory::make(directory)?;
+        copy(&month.path(directory), &month.path(&copies.0))?;
         let mut totals = schema::new_in_memory(LEDGER)?;
         rebuild(&mut totals, directory, gateway, integer(first_lsn) - 1)?;
         let live = LiveFlows::read(&totals, gateway)?;
-        let months = MonthFiles::new(&place.0, u64::MAX);
+        let months = MonthFiles::new(&copies.0, u64::MAX);
         let (directory, batch) = (directory.to_owned(), Batch { first_lsn, ..Batch::default() });
-        Ok(Resend { directory, gateway, month, totals, live, months, place, batch })
+        Ok(Resend { directory, gateway, month, totals, live, months, copies, batch })
     }
 
     /// Takes the next entries, which run `epoch` wrote.
@@ -122,14 +122,14 @@ impl Resend {
         if entries.is_empty() {
             return Ok(());
         }
-        let stamp = Stamp { gateway: self.gateway, epoch: (*epoch).into() };
+        let origin = Origin { gateway: self.gateway, epoch: (*epoch).into() };
         let transaction = self.totals.transaction()?;
-        let mut tally = BatchAggregator::new(&transaction, &mut self.live, &mut self.months, stamp);
+        let mut aggregator = BatchAggregator::new(&transaction, &mut self.live, &mut self.months, origin);
         let first_lsn = integer(*first_lsn);
         for (entry, lsn) in entries.iter().zip(first_lsn..) {
-            tally.add(lsn, entry)?;
+            aggregator.add(lsn, entry)?;
         }
-        tally.finish(first_lsn + integer(entries.len() as u64) - 1)?;
+        aggregator.finish(first_lsn + integer(entries.len() as u64) - 1)?;
         transaction.commit()?;
         self.live.committed();
         Ok(())
@@ -142,27 +142,27 @@ impl Resend {
     pub(crate) fn finish(mut self) -> Result<(), SinkError> {
         self.flush()?;
         self.months.close()?;
-        prove(&self.place.0, &self.directory, self.month)?;
-        replace(&self.month.path(&self.place.0), &self.month.path(&self.directory))
+        check_copy(&self.copies.0, &self.directory, self.month)?;
+        replace(&self.month.path(&self.copies.0), &self.month.path(&self.directory))
     }
 }
 
 /// Whether the month in `place` goes with the `ledger.db` of `directory`.
-fn prove(place: &Path, directory: &Path, month: Month) -> Result<(), SinkError> {
+fn check_copy(copies: &Path, directory: &Path, month: Month) -> Result<(), SinkError> {
     let usage = Usage::open(directory)?;
-    let file = query::open_month(place, month)?
-        .ok_or_else(|| SinkError::Final("the journal has nothing of it".to_owned()))?;
+    let file = query::open_month(copies, month)?
+        .ok_or_else(|| SinkError::Fatal("the journal has nothing of it".to_owned()))?;
     match verify::month_problem(&usage, month, &file)? {
         None => Ok(()),
         Some(problem) => {
-            Err(SinkError::Final(format!("with what the journal has its sums do not come out: {problem}")))
+            Err(SinkError::Fatal(format!("with what the journal has its sums do not come out: {problem}")))
         }
     }
 }
 
 /// Copies a database as of one moment, its log included; none if it is missing, or was never finished.
 fn copy(source: &Path, target: &Path) -> Result<(), SinkError> {
-    if !query::is_there(source) {
+    if !query::has_content(source) {
         return Ok(());
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -184,11 +184,11 @@ const PAGES: i32 = 4096;
 /// nothing.
 fn replace(new: &Path, old: &Path) -> Result<(), SinkError> {
     File::open(new).and_then(|file| file.sync_all()).map_err(failed(new))?;
-    if query::is_there(old) {
+    if query::has_content(old) {
         let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
         let is_busy: bool = schema::connect(old)?.query_row(checkpoint, [], |row| row.get(0))?;
         if is_busy {
-            return Err(SinkError::Passing(format!("{}: another process reads it", old.display())));
+            return Err(SinkError::Retryable(format!("{}: another process reads it", old.display())));
         }
     }
     let directory: PathBuf = old.parent().map_or_else(|| ".".into(), Path::to_owned);
@@ -200,5 +200,5 @@ fn replace(new: &Path, old: &Path) -> Result<(), SinkError> {
 
 fn failed(path: &Path) -> impl Fn(io::Error) -> SinkError {
     let path = path.display().to_string();
-    move |cause| SinkError::Passing(format!("{path}: {cause}"))
+    move |cause| SinkError::Retryable(format!("{path}: {cause}"))
 }

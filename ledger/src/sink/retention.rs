@@ -23,7 +23,7 @@ pub(crate) fn remove_oldest(
     (gateway, applied_lsn): (i64, i64),
 ) -> Result<(), SinkError> {
     let files = Month::files(directory)
-        .map_err(|cause| SinkError::Passing(format!("{}: {cause}", directory.display())))?;
+        .map_err(|cause| SinkError::Retryable(format!("{}: {cause}", directory.display())))?;
     let excess = files.len().saturating_sub(usize::try_from(months_max).unwrap_or(usize::MAX));
     let mut oldest = Vec::new();
     for month in files.into_iter().take(excess) {

@@ -20,7 +20,7 @@ use sys::clock::WallNanos;
 use super::batch::BatchAggregator;
 use super::live::LiveFlows;
 use super::month::Month;
-use super::month_file::{self, MonthFiles, Stamp, check_linked};
+use super::month_file::{self, MonthFiles, Origin, check_linked};
 use super::pairing::{self, Checkpoint};
 use super::schema::{self, LEDGER, SchemaError, integer};
 use super::{Sink, SinkError, SinkSettings, checksum, retention, run};
@@ -129,23 +129,23 @@ impl SqliteSink {
         entries: &[Entry],
     ) -> Result<Option<Transaction<'_>>, SinkError> {
         let Self { connection, live, months, gateway, .. } = self;
-        let stamp = Stamp { gateway: *gateway, epoch: epoch.into() };
+        let origin = Origin { gateway: *gateway, epoch: epoch.into() };
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let source = Source::read(&transaction, *gateway)?;
-        let known = already_applied(source, stamp.epoch, first_lsn, entries.len())?;
+        let known = already_applied(source, origin.epoch, first_lsn, entries.len())?;
         if known == entries.len() {
             return Ok(None);
         }
-        let mut tally = BatchAggregator::new(&transaction, live, months, stamp);
+        let mut aggregator = BatchAggregator::new(&transaction, live, months, origin);
         for (entry, lsn) in entries.iter().zip(integer(first_lsn)..).skip(known) {
-            tally.add(lsn, entry)?;
+            aggregator.add(lsn, entry)?;
         }
         let applied_lsn = integer(first_lsn) + integer(entries.len() as u64) - 1;
-        for (month, lsn) in tally.finish(applied_lsn)? {
+        for (month, lsn) in aggregator.finish(applied_lsn)? {
             put_month(&transaction, month, *gateway, lsn, false)?;
         }
         let durable_lsn = source.map_or(0, |source| source.durable_lsn);
-        Source { gateway: *gateway, epoch: stamp.epoch, applied_lsn, durable_lsn }.write(&transaction)?;
+        Source { gateway: *gateway, epoch: origin.epoch, applied_lsn, durable_lsn }.write(&transaction)?;
         Ok(Some(transaction))
     }
 
@@ -242,13 +242,13 @@ fn already_applied(
     let Some(source) = source else { return Ok(0) };
     let expected = source.applied_lsn.cast_unsigned() + 1;
     let Some(known) = expected.checked_sub(first_lsn) else {
-        return Err(SinkError::Final(format!("entry {expected} is due, and {first_lsn} came")));
+        return Err(SinkError::Fatal(format!("entry {expected} is due, and {first_lsn} came")));
     };
     let known = usize::try_from(known).unwrap_or(usize::MAX).min(count);
     // What is known already may be sent again by whom it may.
     if known < count && epoch < source.epoch {
         let text = format!("run {} of this gateway has taken over from run {epoch}", source.epoch);
-        return Err(SinkError::Final(text));
+        return Err(SinkError::Fatal(text));
     }
     Ok(known)
 }
@@ -299,11 +299,11 @@ impl From<rusqlite::Error> for SinkError {
     fn from(error: rusqlite::Error) -> Self {
         let text = format!("SQLite: {error}");
         // What SQLite did not say is ours: a column of another kind, a row that is not there.
-        let Some(cause) = error.sqlite_error() else { return Self::Final(text) };
+        let Some(cause) = error.sqlite_error() else { return Self::Fatal(text) };
         let damaged = matches!(cause.code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase);
         // Linux marks pages clean whose write failed, so a second sync would succeed and mean nothing.
         let unsynced = [ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_DIR_FSYNC].contains(&cause.extended_code);
-        if damaged || unsynced { Self::Final(text) } else { Self::Passing(text) }
+        if damaged || unsynced { Self::Fatal(text) } else { Self::Retryable(text) }
     }
 }
 
@@ -311,7 +311,7 @@ impl From<SchemaError> for SinkError {
     fn from(error: SchemaError) -> Self {
         match error {
             SchemaError::Sqlite { cause, .. } => cause.into(),
-            error => Self::Final(error.to_string()),
+            error => Self::Fatal(error.to_string()),
         }
     }
 }

@@ -11,16 +11,16 @@ use rusqlite::{Connection, params};
 use super::SinkError;
 use super::columns::{CounterColumns, FlowColumns};
 use super::month::{HOUR_NS, Month};
-use super::month_file::{MonthFiles, Stamp};
+use super::month_file::{MonthFiles, Origin};
 use super::schema::SchemaError;
 use super::sqlite::put_month;
 use super::sums::{Rollups, Sums};
 use crate::limits::MOVE_ROWS_MAX;
 
 /// Who wrote the flows that have no number of an entry.
-pub(crate) const STAMP: Stamp = Stamp { gateway: 0, epoch: 0 };
+pub(crate) const ORIGIN: Origin = Origin { gateway: 0, epoch: 0 };
 
-const AS_NOW: &str = "SELECT rowid, *, 0 AS uncertain_up, 0 AS uncertain_down, 0 AS up_before,
+const CURRENT_COLUMNS: &str = "SELECT rowid, *, 0 AS uncertain_up, 0 AS uncertain_down, 0 AS up_before,
      0 AS down_before FROM flow_1";
 
 /// Moves every flow of `flow_1` to the file of its month, fills the rollups, and drops what is left.
@@ -40,31 +40,32 @@ fn move_to_months(connection: &Connection, months: &mut MonthFiles) -> Result<()
         let first = "SELECT min(closed_ns) FROM flow_1 WHERE closed_ns > ?1";
         let first: Option<i64> = connection.query_row(first, [from_ns], |row| row.get(0))?;
         if let Some(moment) = first {
-            let month = Month::of(moment);
-            while move_some(connection, months, month)? {}
-            put_month(connection, month, STAMP.gateway, months.applied(month, STAMP.gateway)?, false)?;
+            let month = Month::containing(moment);
+            while move_rows(connection, months, month)? {}
+            put_month(connection, month, ORIGIN.gateway, months.applied(month, ORIGIN.gateway)?, false)?;
         }
-        next = first.map(|moment| Month::of(moment).last_ns());
+        next = first.map(|moment| Month::containing(moment).last_ns());
     }
     Ok(())
 }
 
 /// Moves the next rows of the month; whether there were any.
-fn move_some(connection: &Connection, months: &mut MonthFiles, month: Month) -> Result<bool, SinkError> {
-    let applied = months.applied(month, STAMP.gateway)?;
+fn move_rows(connection: &Connection, months: &mut MonthFiles, month: Month) -> Result<bool, SinkError> {
+    let applied = months.applied(month, ORIGIN.gateway)?;
     let span = params![applied, month.beginning_ns(), month.last_ns(), MOVE_ROWS_MAX as i64];
     let last = "SELECT max(rowid) FROM (SELECT rowid FROM flow_1
          WHERE rowid > ?1 AND closed_ns BETWEEN ?2 AND ?3 ORDER BY rowid LIMIT ?4)";
     let last: Option<i64> = connection.query_row(last, span, |row| row.get(0))?;
     let Some(last) = last else { return Ok(false) };
-    months.append(month, STAMP, last, |file| {
-        let sql = format!("{AS_NOW} WHERE rowid > ?1 AND rowid <= ?2 AND closed_ns BETWEEN ?3 AND ?4");
+    months.append(month, ORIGIN, last, |file| {
+        let sql =
+            format!("{CURRENT_COLUMNS} WHERE rowid > ?1 AND rowid <= ?2 AND closed_ns BETWEEN ?3 AND ?4");
         let mut select = connection.prepare_cached(&sql)?;
         let mut rows = select.query(params![applied, last, month.beginning_ns(), month.last_ns()])?;
         while let Some(row) = rows.next()? {
             let reason = row.get_ref("reason")?.as_str().map_err(rusqlite::Error::from)?;
-            let counted = CounterColumns::read(row, "closed_ns")?;
-            file.flow(row.get("rowid")?, &FlowColumns::read(row)?, &counted, reason)?;
+            let counters = CounterColumns::read(row, "closed_ns")?;
+            file.flow(row.get("rowid")?, &FlowColumns::read(row)?, &counters, reason)?;
         }
         Ok(())
     })?;

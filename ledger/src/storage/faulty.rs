@@ -76,17 +76,17 @@ impl Faulty {
 
     /// From here on calls fail by `plan`.
     #[cfg(all(test, shuttle))]
-    pub(crate) fn follow(&self, plan: Plan) {
+    pub(crate) fn set_plan(&self, plan: Plan) {
         self.with(|state| state.plan = plan);
     }
 
     /// From here on every call fails.
-    pub(crate) fn break_down(&self) {
+    pub(crate) fn fail_always(&self) {
         self.with(|state| state.plan = Box::new(|_, _| Some(Fault::Broken)));
     }
 
-    fn with<R>(&self, ask: impl FnOnce(&mut State) -> R) -> R {
-        ask(&mut self.state.lock().expect("no test panics in a plan"))
+    fn with<R>(&self, access: impl FnOnce(&mut State) -> R) -> R {
+        access(&mut self.state.lock().expect("no test panics in a plan"))
     }
 
     fn fault(&self, call: Call) -> Option<Fault> {

@@ -17,12 +17,12 @@ use crate::directory::PathIdentity;
 pub(crate) struct Directory {
     path: PathBuf,
     /// The directory itself, if it is written.
-    held: Option<Held>,
+    opened: Option<OpenedDirectory>,
 }
 
 /// A directory that stays the same one where its path comes to lead to another.
 #[derive(Clone, Debug)]
-struct Held {
+struct OpenedDirectory {
     file: Arc<File>,
     path_identity: PathIdentity,
 }
@@ -37,17 +37,17 @@ impl Directory {
         let file = Arc::new(File::open(path)?);
         // The kernel resolves this name to the open directory, whatever its path is by now.
         let own = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        Ok(Directory { path: own, held: Some(Held { file, path_identity }) })
+        Ok(Directory { path: own, opened: Some(OpenedDirectory { file, path_identity }) })
     }
 
     /// The same, whose files are read alone: the file system may be a read-only one.
     pub(crate) fn for_reading(path: &Path) -> Directory {
-        Directory { path: path.to_owned(), held: None }
+        Directory { path: path.to_owned(), opened: None }
     }
 
     fn options(&self) -> OpenOptions {
         let mut options = OpenOptions::new();
-        options.read(true).write(self.held.is_some()).mode(0o600).custom_flags(OPEN_PLAIN);
+        options.read(true).write(self.opened.is_some()).mode(0o600).custom_flags(OPEN_PLAIN);
         options
     }
 }
@@ -58,7 +58,7 @@ impl Storage for Directory {
     fn names(&self) -> io::Result<Vec<String>> {
         let entries = match fs::read_dir(&self.path) {
             // A reader may come before the first writer.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && self.held.is_none() => {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.opened.is_none() => {
                 return Ok(Vec::new());
             }
             entries => entries?,
@@ -96,14 +96,14 @@ impl Storage for Directory {
     }
 
     fn sync_names(&self) -> io::Result<()> {
-        match &self.held {
-            Some(held) => held.file.sync_all(),
+        match &self.opened {
+            Some(opened) => opened.file.sync_all(),
             None => File::open(&self.path)?.sync_all(),
         }
     }
 
     fn is_in_place(&self) -> bool {
-        self.held.as_ref().is_none_or(|held| !held.path_identity.is_detached())
+        self.opened.as_ref().is_none_or(|opened| !opened.path_identity.is_detached())
     }
 }
 

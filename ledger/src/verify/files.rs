@@ -73,7 +73,7 @@ fn check_rows(
     let mut number = 0;
     while let Some(row) = rows.next()? {
         number += 1;
-        if !checksum::holds(row)? {
+        if !checksum::is_intact(row)? {
             let (file, table) = (name.to_owned(), table.to_owned());
             report.problem(Problem::Row { file, table, row: number });
         }

@@ -26,13 +26,13 @@ pub(super) fn check_parts(
     usage: &Usage,
     months: &[MonthState],
 ) -> Result<(), QueryError> {
-    let unsure: BTreeSet<Month> =
+    let uncertain_months: BTreeSet<Month> =
         months.iter().filter(|state| !state.whole || state.aggregated).map(|state| state.month).collect();
     let visible = usage.is_visible();
     let mut parts: BTreeMap<u128, Bytes> = BTreeMap::new();
     let mut check = |parts: &mut BTreeMap<u128, Bytes>, flow: Before| {
         let expected = parts.remove(&flow.id).unwrap_or_default();
-        let sure = unsure.range(flow.first.min(flow.last)..=flow.last).next().is_none();
+        let sure = uncertain_months.range(flow.first.min(flow.last)..=flow.last).next().is_none();
         if sure && expected != flow.bytes {
             report.problem(Problem::Parts { flow: flow.id, expected, found: flow.bytes });
         }
@@ -59,7 +59,7 @@ pub(super) fn check_parts(
         Ok(())
     })?;
     // Where some flows are kept as sums only, their parts stand alone.
-    if unsure.is_empty() {
+    if uncertain_months.is_empty() {
         for (flow, expected) in parts {
             report.problem(Problem::Parts { flow, expected, found: (0, 0) });
         }
@@ -77,9 +77,9 @@ pub(super) fn check_duplicates(
     let mut doubled = BTreeSet::new();
     // How often each flow is there that can be in more than one place: of two months, at most one is the
     // one in which it was opened.
-    let mut seen: BTreeMap<u128, u32> = BTreeMap::new();
+    let mut counts: BTreeMap<u128, u32> = BTreeMap::new();
     each(&usage.connection, "SELECT id FROM live", |row| {
-        seen.insert(id(row)?, 1);
+        counts.insert(id(row)?, 1);
         Ok(())
     })?;
     for state in months {
@@ -90,22 +90,22 @@ pub(super) fn check_duplicates(
             Ok(())
         })?;
         let (first, last) = (state.month.beginning_ns(), state.month.last_ns());
-        let abroad =
+        let opened_elsewhere =
             format!("SELECT id FROM flow WHERE {visible} AND opened_ns NOT BETWEEN {first} AND {last}");
-        each(file, &abroad, |row| {
-            seen.entry(id(row)?).or_default();
+        each(file, &opened_elsewhere, |row| {
+            counts.entry(id(row)?).or_default();
             Ok(())
         })?;
     }
     for file in months.iter().filter_map(|state| state.file.as_ref()) {
         each(file, &format!("SELECT id FROM flow WHERE {visible}"), |row| {
-            if let Some(count) = seen.get_mut(&id(row)?) {
+            if let Some(count) = counts.get_mut(&id(row)?) {
                 *count += 1;
             }
             Ok(())
         })?;
     }
-    doubled.extend(seen.into_iter().filter(|(_, count)| *count > 1).map(|(flow, _)| flow));
+    doubled.extend(counts.into_iter().filter(|(_, count)| *count > 1).map(|(flow, _)| flow));
     doubled.into_iter().for_each(|flow| report.problem(Problem::Duplicate { flow }));
     Ok(())
 }
@@ -115,6 +115,6 @@ fn id(row: &Row<'_>) -> rusqlite::Result<u128> {
 }
 
 fn before(row: &Row<'_>) -> rusqlite::Result<Before> {
-    let month = |column| Ok::<_, rusqlite::Error>(Month::of(row.get(column)?));
+    let month = |column| Ok::<_, rusqlite::Error>(Month::containing(row.get(column)?));
     Ok(Before { id: id(row)?, bytes: (row.get(1)?, row.get(2)?), first: month(3)?, last: month(4)? })
 }

@@ -133,7 +133,7 @@ fn compare(report: &mut VerifyReport, table: &'static str, expected: &Totals, fo
 fn rolled_up(usage: &Usage) -> rusqlite::Result<BTreeSet<Month>> {
     let mut select = usage.connection.prepare("SELECT DISTINCT hour FROM rollup_hour")?;
     let hours = select.query_map([], |row| row.get::<_, i64>(0))?;
-    hours.map(|hour| Ok(Month::of(hour?.saturating_mul(HOUR_NS)))).collect()
+    hours.map(|hour| Ok(Month::containing(hour?.saturating_mul(HOUR_NS)))).collect()
 }
 
 /// Whether the file has more of some gateway than `ledger.db`.

@@ -74,27 +74,27 @@ fn a_flipped_bit_is_not_written_on_from() {
     copy(whole.path());
     write_on(whole.path()).unwrap();
     let expected = bills(whole.path()).unwrap();
-    let (mut random, mut told, mut harmless) = (Random::of(1), 0, 0);
+    let (mut random, mut reported, mut harmless) = (Random::from_seed(1), 0, 0);
     for name in ["ledger.db", "usage-202601.db", "usage-202602.db"] {
         let bytes = std::fs::read(source.join(name)).unwrap();
         let used: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
         for _ in 0..200 {
             let (at, bit) = (used[random.below(used.len() as u64) as usize], random.below(8));
-            let spoilt = tempfile::tempdir().unwrap();
-            copy(spoilt.path());
+            let damaged = tempfile::tempdir().unwrap();
+            copy(damaged.path());
             let mut flipped = bytes.clone();
             flipped[at] ^= 1 << bit;
-            std::fs::write(spoilt.path().join(name), flipped).unwrap();
-            let refused = write_on(spoilt.path()).is_err();
-            if refused || !verify(spoilt.path()).is_ok_and(|report| report.is_clean()) {
-                told += 1;
+            std::fs::write(damaged.path().join(name), flipped).unwrap();
+            let refused = write_on(damaged.path()).is_err();
+            if refused || !verify(damaged.path()).is_ok_and(|report| report.is_clean()) {
+                reported += 1;
                 continue;
             }
-            assert_eq!(bills(spoilt.path()).unwrap(), expected, "bit {bit} of byte {at} of {name}");
+            assert_eq!(bills(damaged.path()).unwrap(), expected, "bit {bit} of byte {at} of {name}");
             harmless += 1;
         }
     }
-    assert!(told > 100 && harmless > 5, "{told} told, {harmless} harmless");
+    assert!(reported > 100 && harmless > 5, "{reported} told, {harmless} harmless");
 }
 
 /// Databases whose logs have no numbers are read as they are, and get numbers where they are written to.

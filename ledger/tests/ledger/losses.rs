@@ -14,25 +14,25 @@ use ledger::repair::{examine, inspect, repair};
 use ledger::{Ledger, Loss, OpenError, OpenSettings, Recovery};
 use sys::clock::WallNanos;
 
-use crate::house::{Bill, House, bill, billed, close, copy_files, count, end, open, pass};
+use crate::fixture::{Bill, Fixture, bill, billed, close, close_ledger, copy_files, count, open, run_flow};
 
 /// What the closes of [`crate::house`] belong to.
 const MONTH: &str = "usage-202605.db";
 
 /// A ledger of 60 flows, whose journal does not reach back to its beginning: its first segments were used
 /// again.
-fn long_house() -> House {
-    let house = House::new();
-    pass_until_recycled(&house, 1..=60);
-    house
+fn recycled_fixture() -> Fixture {
+    let fixture = Fixture::new();
+    run_flows_until_recycled(&fixture, 1..=60);
+    fixture
 }
 
 /// Passes flows in a run with small segments, each in a frame of its own, until the first segment was used
 /// again.
-fn pass_until_recycled(house: &House, ids: RangeInclusive<u128>) {
-    let settings = OpenSettings { segment_bytes: 64 << 10, ..house.settings(1, 64) };
-    let (ledger, mut inlets) = Ledger::open(&settings).unwrap();
-    let inlet = &mut inlets[0];
+fn run_flows_until_recycled(fixture: &Fixture, ids: RangeInclusive<u128>) {
+    let settings = OpenSettings { segment_bytes: 64 << 10, ..fixture.settings(1, 64) };
+    let (ledger, mut writers) = Ledger::open(&settings).unwrap();
+    let writer = &mut writers[0];
     let middle = ids.start() + 30;
     for id in ids {
         if id == middle {
@@ -40,33 +40,33 @@ fn pass_until_recycled(house: &House, ids: RangeInclusive<u128>) {
             std::thread::sleep(Duration::from_millis(1500));
         }
         let before = ledger.status().durable;
-        pass(inlet, id, 10, 20);
+        run_flow(writer, id, 10, 20);
         wait_for(|| ledger.status().durable > before);
     }
-    let first = house.journal().join("segment-000000000001");
+    let first = fixture.journal().join("segment-000000000001");
     wait_for(|| !first.exists());
-    end(ledger, inlets);
+    close_ledger(ledger, writers);
 }
 
 /// The same files in a house of their own, as a machine finds them whose gateway was killed.
-fn copied(house: &House) -> House {
-    let copy = House::new();
-    copy_files(&house.directory(), &copy.directory());
-    copy_files(&house.tables(), &copy.tables());
+fn copied(fixture: &Fixture) -> Fixture {
+    let copy = Fixture::new();
+    copy_files(&fixture.directory(), &copy.directory());
+    copy_files(&fixture.tables(), &copy.tables());
     copy
 }
 
 /// What a kill leaves of a ledger with 20 flows that are over and one that is open, all journaled.
-fn killed_house() -> House {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
-    (1..=20).for_each(|id| pass(&mut inlet, id, 10, 20));
-    let mut flow = open(&mut inlet, 21);
-    count(&mut inlet, &mut flow, 70, 80);
+fn killed_fixture() -> Fixture {
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
+    (1..=20).for_each(|id| run_flow(&mut writer, id, 10, 20));
+    let mut flow = open(&mut writer, 21);
+    count(&mut writer, &mut flow, 70, 80);
     wait_for(|| ledger.status().durable >= 20);
-    let killed = copied(&house);
-    close(&mut inlet, flow);
-    end(ledger, inlet);
+    let killed = copied(&fixture);
+    close(&mut writer, flow);
+    close_ledger(ledger, writer);
     killed
 }
 
@@ -86,27 +86,27 @@ fn all_flows(killed: bool) -> Bill {
     billed(&flows)
 }
 
-fn losses(house: &House) -> Vec<Loss> {
-    let told = inspect(&house.settings(1, 64)).unwrap().losses;
-    match house.refusal() {
+fn losses(fixture: &Fixture) -> Vec<Loss> {
+    let reported = inspect(&fixture.settings(1, 64)).unwrap().losses;
+    match fixture.refusal() {
         OpenError::Incomplete(losses) => {
-            assert_eq!(losses, told, "an inspection and a start say the same");
+            assert_eq!(losses, reported, "an inspection and a start say the same");
             losses.0
         }
         other => panic!("{other}"),
     }
 }
 
-fn repaired(house: &House) -> Recovery {
-    assert!(!examine(&house.settings(1, 64)).unwrap().losses.0.is_empty());
-    let (copy, recovery) = repair(&house.settings(1, 64), "root", WallNanos(7)).unwrap();
+fn repaired(fixture: &Fixture) -> Recovery {
+    assert!(!examine(&fixture.settings(1, 64)).unwrap().losses.0.is_empty());
+    let (copy, recovery) = repair(&fixture.settings(1, 64), "root", WallNanos(7)).unwrap();
     assert!(copy.is_dir());
     recovery
 }
 
 /// What `verify` says was accepted.
-fn accepted(house: &House) -> Vec<String> {
-    let report = ledger::verify::verify(&house.directory()).unwrap();
+fn accepted(fixture: &Fixture) -> Vec<String> {
+    let report = ledger::verify::verify(&fixture.directory()).unwrap();
     assert!(report.is_clean(), "{:?}", report.problems);
     report.accepted
 }
@@ -118,9 +118,9 @@ fn remove(directory: &Path, file: &str) {
 }
 
 /// The segments, the last one that was begun last.
-fn begun_segments(house: &House) -> Vec<PathBuf> {
+fn begun_segments(fixture: &Fixture) -> Vec<PathBuf> {
     let mut segments: Vec<PathBuf> =
-        fs::read_dir(house.journal()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        fs::read_dir(fixture.journal()).unwrap().map(|entry| entry.unwrap().path()).collect();
     segments.retain(|path| fs::read(path).unwrap().starts_with(b"TOLLJRNL"));
     segments.sort();
     segments
@@ -128,89 +128,89 @@ fn begun_segments(house: &House) -> Vec<PathBuf> {
 
 #[test]
 fn a_month_that_is_gone_comes_back_from_the_journal() {
-    let house = killed_house();
-    house.restart();
-    remove(&house.directory(), MONTH);
-    let recovery = house.restart();
+    let fixture = killed_fixture();
+    fixture.restart();
+    remove(&fixture.directory(), MONTH);
+    let recovery = fixture.restart();
     assert!(recovery.notes.iter().any(|note| note.contains(MONTH)), "{:?}", recovery.notes);
-    assert_eq!(house.bill(), all_flows(true));
+    assert_eq!(fixture.bill(), all_flows(true));
 }
 
 #[test]
 fn a_month_that_is_older_comes_back_from_the_journal() {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
-    pass(&mut inlet, 1, 10, 20);
-    end(ledger, inlet);
-    let old = fs::read(house.directory().join(MONTH)).unwrap();
-    let (ledger, mut inlet) = house.open();
-    (2..=20).for_each(|id| pass(&mut inlet, id, 10, 20));
-    end(ledger, inlet);
-    fs::write(house.directory().join(MONTH), old).unwrap();
-    assert!(!house.restart().notes.is_empty());
-    assert_eq!(house.bill(), all_flows(false));
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
+    run_flow(&mut writer, 1, 10, 20);
+    close_ledger(ledger, writer);
+    let old = fs::read(fixture.directory().join(MONTH)).unwrap();
+    let (ledger, mut writer) = fixture.open();
+    (2..=20).for_each(|id| run_flow(&mut writer, id, 10, 20));
+    close_ledger(ledger, writer);
+    fs::write(fixture.directory().join(MONTH), old).unwrap();
+    assert!(!fixture.restart().notes.is_empty());
+    assert_eq!(fixture.bill(), all_flows(false));
 }
 
 #[test]
 fn a_month_that_the_journal_has_not_is_refused_and_its_loss_is_told_for_good() {
-    let house = long_house();
-    remove(&house.directory(), MONTH);
-    assert!(matches!(&losses(&house)[..], [Loss::Missing { file, .. }] if file == MONTH));
-    repaired(&house);
-    assert_eq!(accepted(&house).len(), 1);
-    let usage = Usage::open(&house.directory()).unwrap();
+    let fixture = recycled_fixture();
+    remove(&fixture.directory(), MONTH);
+    assert!(matches!(&losses(&fixture)[..], [Loss::Missing { file, .. }] if file == MONTH));
+    repaired(&fixture);
+    assert_eq!(accepted(&fixture).len(), 1);
+    let usage = Usage::open(&fixture.directory()).unwrap();
     assert_eq!(usage.total(&Filter::default()).unwrap().flows, 60, "the sums are there");
     assert_eq!(usage.rows(&Filter::default(), &[GroupBy::Host]).unwrap().missing, ["2026-05"]);
-    house.restart();
-    assert_eq!(accepted(&house).len(), 1);
+    fixture.restart();
+    assert_eq!(accepted(&fixture).len(), 1);
 }
 
 #[test]
 fn a_ledger_that_is_gone_is_refused_and_made_again_from_its_months() {
-    let house = long_house();
-    let before = house.bill();
-    remove(&house.directory(), "ledger.db");
-    assert!(matches!(losses(&house)[..], [Loss::Between { applied: 0, first_lsn: 2.. }]));
-    repaired(&house);
-    assert_eq!(house.bill(), before);
-    assert_eq!(Usage::open(&house.directory()).unwrap().total(&Filter::default()).unwrap().up, 600);
-    assert_eq!(accepted(&house).len(), 1);
+    let fixture = recycled_fixture();
+    let before = fixture.bill();
+    remove(&fixture.directory(), "ledger.db");
+    assert!(matches!(losses(&fixture)[..], [Loss::Between { applied: 0, first_lsn: 2.. }]));
+    repaired(&fixture);
+    assert_eq!(fixture.bill(), before);
+    assert_eq!(Usage::open(&fixture.directory()).unwrap().total(&Filter::default()).unwrap().up, 600);
+    assert_eq!(accepted(&fixture).len(), 1);
 }
 
 #[test]
 fn an_older_ledger_is_brought_on_by_months_and_journal() {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
-    let mut flow = open(&mut inlet, 99);
-    count(&mut inlet, &mut flow, 9 << 20, 0);
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
+    let mut flow = open(&mut writer, 99);
+    count(&mut writer, &mut flow, 9 << 20, 0);
     wait_for(|| ledger.status().applied >= 2);
-    let old = copied(&house);
-    count(&mut inlet, &mut flow, 5, 5);
-    close(&mut inlet, flow);
-    end(ledger, inlet);
-    pass_until_recycled(&house, 1..=60);
-    let before = house.bill();
+    let old = copied(&fixture);
+    count(&mut writer, &mut flow, 5, 5);
+    close(&mut writer, flow);
+    close_ledger(ledger, writer);
+    run_flows_until_recycled(&fixture, 1..=60);
+    let before = fixture.bill();
     for name in ["ledger.db", "ledger.db-wal", "ledger.db-shm"] {
-        remove(&house.directory(), name);
+        remove(&fixture.directory(), name);
         if old.directory().join(name).exists() {
-            fs::copy(old.directory().join(name), house.directory().join(name)).unwrap();
+            fs::copy(old.directory().join(name), fixture.directory().join(name)).unwrap();
         }
     }
-    assert!(matches!(losses(&house)[..], [Loss::Between { applied: 1.., .. }]), "{:?}", losses(&house));
-    repaired(&house);
-    assert_eq!(house.bill(), before);
+    assert!(matches!(losses(&fixture)[..], [Loss::Between { applied: 1.., .. }]), "{:?}", losses(&fixture));
+    repaired(&fixture);
+    assert_eq!(fixture.bill(), before);
 }
 
 /// As where a copy of `ledger.db` is put back, and its newer log is left beside it.
 #[test]
 fn an_older_database_beside_a_newer_log_is_refused_and_made_again() {
     for name in ["ledger.db", MONTH] {
-        let house = House::new();
-        let (ledger, mut inlet) = house.open();
-        let file = house.directory().join(name);
+        let fixture = Fixture::new();
+        let (ledger, mut writer) = fixture.open();
+        let file = fixture.directory().join(name);
         let mut older = None;
         for id in 1..=20 {
-            pass(&mut inlet, id, 10, 20);
+            run_flow(&mut writer, id, 10, 20);
             if [1, 10].contains(&id) {
                 // It changes by checkpoints alone.
                 let before = fs::read(&file).unwrap_or_default();
@@ -219,8 +219,8 @@ fn an_older_database_beside_a_newer_log_is_refused_and_made_again() {
             }
         }
         wait_for(|| ledger.status().applied >= 20);
-        let mixed = copied(&house);
-        end(ledger, inlet);
+        let mixed = copied(&fixture);
+        close_ledger(ledger, writer);
         fs::write(mixed.directory().join(name), older.unwrap()).unwrap();
         match &losses(&mixed)[..] {
             [Loss::Damaged { file, text }] => {
@@ -238,12 +238,12 @@ fn an_older_database_beside_a_newer_log_is_refused_and_made_again() {
 
 #[test]
 fn databases_that_are_gone_are_refused() {
-    let house = long_house();
-    remove(&house.directory(), "ledger.db");
-    remove(&house.directory(), MONTH);
-    assert!(matches!(losses(&house)[..], [Loss::Between { applied: 0, .. }]));
-    repaired(&house);
-    assert_eq!(accepted(&house).len(), 1, "what was accepted is told");
+    let fixture = recycled_fixture();
+    remove(&fixture.directory(), "ledger.db");
+    remove(&fixture.directory(), MONTH);
+    assert!(matches!(losses(&fixture)[..], [Loss::Between { applied: 0, .. }]));
+    repaired(&fixture);
+    assert_eq!(accepted(&fixture).len(), 1, "what was accepted is told");
 }
 
 #[test]
@@ -258,17 +258,17 @@ fn the_journals_end_is_missed_after_a_kill() {
         }),
     ];
     for (kind, cut) in cuts {
-        let house = House::new();
-        let (ledger, mut inlet) = house.open();
+        let fixture = Fixture::new();
+        let (ledger, mut writer) = fixture.open();
         // The database takes nothing: the journal alone has what follows.
-        let lock = rusqlite::Connection::open(house.directory().join("ledger.db")).unwrap();
+        let lock = rusqlite::Connection::open(fixture.directory().join("ledger.db")).unwrap();
         lock.execute_batch("BEGIN IMMEDIATE").unwrap();
-        (1..=20).for_each(|id| pass(&mut inlet, id, 10, 20));
+        (1..=20).for_each(|id| run_flow(&mut writer, id, 10, 20));
         wait_for(|| ledger.status().durable >= 20 && ledger.status().waiting == 0);
-        let killed = copied(&house);
+        let killed = copied(&fixture);
         lock.execute_batch("COMMIT").unwrap();
         drop(lock);
-        end(ledger, inlet);
+        close_ledger(ledger, writer);
         cut(begun_segments(&killed).last().unwrap());
         println!("{kind}");
         let lost = losses(&killed);
@@ -287,32 +287,32 @@ fn the_journals_end_is_missed_after_a_kill() {
 
 #[test]
 fn a_live_table_that_is_gone_after_a_kill_is_told() {
-    let house = killed_house();
-    house.left().iter().for_each(|path| fs::remove_file(path).unwrap());
-    assert!(house.restart().table_missing);
-    assert!(!house.restart().table_missing, "once");
-    let told = accepted(&house);
+    let fixture = killed_fixture();
+    fixture.live_tables().iter().for_each(|path| fs::remove_file(path).unwrap());
+    assert!(fixture.restart().table_missing);
+    assert!(!fixture.restart().table_missing, "once");
+    let reported = accepted(&fixture);
     assert!(
-        matches!(&told[..], [text] if text.contains("live table of the last run is missing")),
-        "{told:?}"
+        matches!(&reported[..], [text] if text.contains("live table of the last run is missing")),
+        "{reported:?}"
     );
 }
 
 #[test]
 fn an_older_live_table_is_not_believed() {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
-    let mut flow = open(&mut inlet, 1);
-    count(&mut inlet, &mut flow, 70, 80);
-    let early = copied(&house);
-    close(&mut inlet, flow);
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
+    let mut flow = open(&mut writer, 1);
+    count(&mut writer, &mut flow, 70, 80);
+    let early = copied(&fixture);
+    close(&mut writer, flow);
     for id in 2..=20 {
-        pass(&mut inlet, id, 10, 20);
+        run_flow(&mut writer, id, 10, 20);
         wait_for(|| ledger.status().durable >= id as u64);
     }
-    let killed = copied(&house);
-    end(ledger, inlet);
-    let (old, table) = (early.left().remove(0), killed.left().remove(0));
+    let killed = copied(&fixture);
+    close_ledger(ledger, writer);
+    let (old, table) = (early.live_tables().remove(0), killed.live_tables().remove(0));
     fs::copy(old, table).unwrap();
     let recovery = killed.restart();
     assert_eq!(recovery.damaged_tables, 1, "{recovery:?}");
@@ -321,19 +321,19 @@ fn an_older_live_table_is_not_believed() {
 
 #[test]
 fn slots_that_were_zeroed_are_damaged() {
-    let house = killed_house();
-    let table = house.left().remove(0);
+    let fixture = killed_fixture();
+    let table = fixture.live_tables().remove(0);
     let mut bytes = fs::read(&table).unwrap();
     bytes[4096..].fill(0);
     fs::write(&table, bytes).unwrap();
-    assert!(house.restart().damaged > 0);
+    assert!(fixture.restart().damaged > 0);
 }
 
 #[test]
 fn databases_of_another_ledger_are_refused() {
-    let (house, other) = (long_house(), long_house());
+    let (fixture, other) = (recycled_fixture(), recycled_fixture());
     for file in ["ledger.db", MONTH] {
-        let damaged = copied(&house);
+        let damaged = copied(&fixture);
         remove(&damaged.directory(), file);
         fs::copy(other.directory().join(file), damaged.directory().join(file)).unwrap();
         let lost = losses(&damaged);
@@ -347,63 +347,63 @@ fn databases_of_another_ledger_are_refused() {
 
 #[test]
 fn a_backup_begins_anew_and_goes_on_as_the_original() {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
-    pass(&mut inlet, 1, 10, 20);
-    let mut flow = open(&mut inlet, 2);
-    count(&mut inlet, &mut flow, 9 << 20, 40);
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
+    run_flow(&mut writer, 1, 10, 20);
+    let mut flow = open(&mut writer, 2);
+    count(&mut writer, &mut flow, 9 << 20, 40);
     wait_for(|| ledger.status().applied >= 3);
     let copies = tempfile::tempdir().unwrap();
     let target = copies.path().join("backup");
-    ledger::backup::backup(&house.directory(), &target).unwrap();
-    close(&mut inlet, flow);
-    end(ledger, inlet);
+    ledger::backup::backup(&fixture.directory(), &target).unwrap();
+    close(&mut writer, flow);
+    close_ledger(ledger, writer);
     for with_identity in [false, true] {
-        let restored = House::new();
+        let restored = Fixture::new();
         copy_files(&target, &restored.directory());
         if with_identity {
-            fs::copy(house.directory().join("identity"), restored.directory().join("identity")).unwrap();
+            fs::copy(fixture.directory().join("identity"), restored.directory().join("identity")).unwrap();
         }
-        let (ledger, mut inlet) = restored.open();
-        pass(&mut inlet, 3, 50, 60);
-        end(ledger, inlet);
+        let (ledger, mut writer) = restored.open();
+        run_flow(&mut writer, 3, 50, 60);
+        close_ledger(ledger, writer);
         let shared = [(1, 10, 20, "client_closed"), (2, 9 << 20, 40, "lost"), (3, 50, 60, "client_closed")];
         assert_eq!(restored.bill(), billed(&shared), "with its identity: {with_identity}");
         assert!(accepted(&restored)[0].contains("restored from the backup of"), "{:?}", accepted(&restored));
         // A backup is one once: a journal that is gone later is missed.
-        let (ledger, mut inlet) = restored.open();
-        let flow = open(&mut inlet, 4);
+        let (ledger, mut writer) = restored.open();
+        let flow = open(&mut writer, 4);
         let killed = copied(&restored);
-        close(&mut inlet, flow);
-        end(ledger, inlet);
+        close(&mut writer, flow);
+        close_ledger(ledger, writer);
         fs::remove_dir_all(killed.journal()).unwrap();
-        killed.left().iter().for_each(|path| fs::remove_file(path).unwrap());
+        killed.live_tables().iter().for_each(|path| fs::remove_file(path).unwrap());
         assert!(matches!(losses(&killed)[..], [Loss::Journal { .. }]), "{:?}", losses(&killed));
     }
 }
 
 #[test]
 fn an_identity_and_a_journal_that_are_gone_are_missed() {
-    let house = long_house();
-    let before = house.bill();
-    fs::remove_file(house.directory().join("identity")).unwrap();
-    fs::remove_dir_all(house.journal()).unwrap();
-    assert!(matches!(losses(&house)[..], [Loss::Identity { .. }]), "{:?}", losses(&house));
-    repaired(&house);
-    assert_eq!(house.bill(), before);
+    let fixture = recycled_fixture();
+    let before = fixture.bill();
+    fs::remove_file(fixture.directory().join("identity")).unwrap();
+    fs::remove_dir_all(fixture.journal()).unwrap();
+    assert!(matches!(losses(&fixture)[..], [Loss::Identity { .. }]), "{:?}", losses(&fixture));
+    repaired(&fixture);
+    assert_eq!(fixture.bill(), before);
 }
 
 #[test]
 fn usage_has_what_the_database_does_not_take() {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
-    let mut flow = open(&mut inlet, 50);
-    count(&mut inlet, &mut flow, 9 << 20, 1);
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
+    let mut flow = open(&mut writer, 50);
+    count(&mut writer, &mut flow, 9 << 20, 1);
     wait_for(|| ledger.status().applied >= 2);
-    let lock = rusqlite::Connection::open(house.directory().join("ledger.db")).unwrap();
+    let lock = rusqlite::Connection::open(fixture.directory().join("ledger.db")).unwrap();
     lock.execute_batch("BEGIN IMMEDIATE").unwrap();
-    (1..=20).for_each(|id| pass(&mut inlet, id, 10, 20));
-    count(&mut inlet, &mut flow, 9 << 20, 1);
+    (1..=20).for_each(|id| run_flow(&mut writer, id, 10, 20));
+    count(&mut writer, &mut flow, 9 << 20, 1);
     wait_for(|| ledger.status().durable >= 23 && ledger.status().waiting == 0);
     // The next frame proves that they are durable.
     std::thread::sleep(Duration::from_secs(1));
@@ -413,8 +413,8 @@ fn usage_has_what_the_database_does_not_take() {
             (sum.0 + row.flows, sum.1 + row.live, sum.2 + row.up, sum.3 + row.down)
         })
     };
-    assert_eq!(sums(&Usage::open(&house.directory()).unwrap(), &[GroupBy::User]).0, 0);
-    let usage = Usage::open_with_journal(&house.directory()).unwrap();
+    assert_eq!(sums(&Usage::open(&fixture.directory()).unwrap(), &[GroupBy::User]).0, 0);
+    let usage = Usage::open_with_journal(&fixture.directory()).unwrap();
     assert_eq!(usage.unread(), None);
     let expected = (20, 1, (18 << 20) + 200, 402);
     for keys in
@@ -427,119 +427,119 @@ fn usage_has_what_the_database_does_not_take() {
     drop(usage);
     lock.execute_batch("COMMIT").unwrap();
     drop(lock);
-    close(&mut inlet, flow);
-    end(ledger, inlet);
-    let usage = Usage::open_with_journal(&house.directory()).unwrap();
+    close(&mut writer, flow);
+    close_ledger(ledger, writer);
+    let usage = Usage::open_with_journal(&fixture.directory()).unwrap();
     assert!(!usage.is_ahead());
     assert_eq!(sums(&usage, &[GroupBy::Host]), (21, 0, expected.2, expected.3));
-    assert_eq!(bill(&house.directory()).len(), 21);
+    assert_eq!(bill(&fixture.directory()).len(), 21);
 }
 
 #[test]
 fn an_open_ledger_is_inspected_without_alarm() {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
     for id in 1..200 {
-        pass(&mut inlet, id, 1, 1);
-        wait_for(|| inlet.has_room_for(4));
-        let inspection = inspect(&house.settings(1, 64)).unwrap();
+        run_flow(&mut writer, id, 1, 1);
+        wait_for(|| writer.has_room_for(4));
+        let inspection = inspect(&fixture.settings(1, 64)).unwrap();
         assert_eq!((inspection.losses.0, inspection.breaks), (Vec::new(), 0), "{id}");
     }
-    end(ledger, inlet);
-    Ledger::open(&house.settings(1, 64)).map(drop).unwrap();
+    close_ledger(ledger, writer);
+    Ledger::open(&fixture.settings(1, 64)).map(drop).unwrap();
 }
 
 #[test]
 fn databases_that_are_removed_while_they_are_open_are_missed() {
     for file in ["ledger.db", MONTH] {
-        let house = House::new();
-        let (ledger, mut inlet) = house.open();
-        pass(&mut inlet, 1, 10, 20);
+        let fixture = Fixture::new();
+        let (ledger, mut writer) = fixture.open();
+        run_flow(&mut writer, 1, 10, 20);
         wait_for(|| ledger.status().applied >= 2);
-        remove(&house.directory(), file);
-        pass(&mut inlet, 2, 10, 20);
+        remove(&fixture.directory(), file);
+        run_flow(&mut writer, 2, 10, 20);
         wait_for(|| ledger.status().failing.is_some());
         let failing = ledger.status().failing.unwrap();
         assert!(failing.contains(file) && failing.contains("was removed"), "{failing}");
-        drop(inlet);
+        drop(writer);
         let error = ledger.close().unwrap_err().to_string();
         assert!(error.contains("durable in the journal"), "{error}");
         // The journal has all from its beginning here: nothing needs a consent.
-        house.restart();
-        assert_eq!(house.bill().len(), 2, "{file}");
+        fixture.restart();
+        assert_eq!(fixture.bill().len(), 2, "{file}");
     }
 }
 
 #[test]
 fn a_segment_that_is_removed_while_it_is_written_is_written_again() {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
-    pass(&mut inlet, 1, 10, 20);
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
+    run_flow(&mut writer, 1, 10, 20);
     wait_for(|| ledger.status().applied >= 2);
-    fs::remove_file(begun_segments(&house).last().unwrap()).unwrap();
-    (2..=20).for_each(|id| pass(&mut inlet, id, 10, 20));
+    fs::remove_file(begun_segments(&fixture).last().unwrap()).unwrap();
+    (2..=20).for_each(|id| run_flow(&mut writer, id, 10, 20));
     wait_for(|| ledger.status().applied >= 21 && ledger.status().failing.is_none());
-    let killed = copied(&house);
-    end(ledger, inlet);
+    let killed = copied(&fixture);
+    close_ledger(ledger, writer);
     killed.restart();
     assert_eq!(killed.bill(), all_flows(false));
-    assert_eq!(house.bill(), all_flows(false));
+    assert_eq!(fixture.bill(), all_flows(false));
 }
 
 #[test]
 fn a_live_table_that_is_removed_while_it_is_in_use_is_told() {
-    let house = House::new();
-    let (ledger, inlet) = house.open();
+    let fixture = Fixture::new();
+    let (ledger, writer) = fixture.open();
     assert!(!ledger.status().table_is_missing);
-    house.left().iter().for_each(|path| fs::remove_file(path).unwrap());
+    fixture.live_tables().iter().for_each(|path| fs::remove_file(path).unwrap());
     let status = ledger.status();
     assert!(status.table_is_missing && status.warning.unwrap().contains("was removed while it is in use"));
-    let watch = ledger.status_handle();
-    end(ledger, inlet);
-    assert!(!watch.status().table_is_missing, "an end removes it too");
+    let handle = ledger.status_handle();
+    close_ledger(ledger, writer);
+    assert!(!handle.status().table_is_missing, "an end removes it too");
 }
 
 /// As a copy that was cut short, or directories that were mixed up.
 #[test]
 fn months_without_what_goes_with_them_are_refused_and_made_use_of() {
-    let house = long_house();
-    let before = house.bill();
-    remove(&house.directory(), "ledger.db");
-    remove(&house.directory(), "identity");
-    fs::remove_dir_all(house.journal()).unwrap();
-    let lost = losses(&house);
+    let fixture = recycled_fixture();
+    let before = fixture.bill();
+    remove(&fixture.directory(), "ledger.db");
+    remove(&fixture.directory(), "identity");
+    fs::remove_dir_all(fixture.journal()).unwrap();
+    let lost = losses(&fixture);
     assert!(matches!(&lost[..], [Loss::Missing { file, .. }] if file == "ledger.db"), "{lost:?}");
-    let told = Usage::open(&house.directory()).unwrap_err().to_string();
-    assert!(told.contains("ledger.db is missing"), "{told}");
-    repaired(&house);
-    assert_eq!(house.bill(), before);
-    assert_eq!(Usage::open(&house.directory()).unwrap().total(&Filter::default()).unwrap().up, 600);
-    assert_eq!(accepted(&house).len(), 1);
+    let reported = Usage::open(&fixture.directory()).unwrap_err().to_string();
+    assert!(reported.contains("ledger.db is missing"), "{reported}");
+    repaired(&fixture);
+    assert_eq!(fixture.bill(), before);
+    assert_eq!(Usage::open(&fixture.directory()).unwrap().total(&Filter::default()).unwrap().up, 600);
+    assert_eq!(accepted(&fixture).len(), 1);
 }
 
 #[test]
 fn a_backup_that_was_not_finished_is_no_ledger() {
-    let house = House::new();
-    fs::create_dir_all(house.directory()).unwrap();
-    fs::write(house.directory().join("ledger.db.partial"), "").unwrap();
-    let lost = losses(&house);
+    let fixture = Fixture::new();
+    fs::create_dir_all(fixture.directory()).unwrap();
+    fs::write(fixture.directory().join("ledger.db.partial"), "").unwrap();
+    let lost = losses(&fixture);
     assert!(matches!(&lost[..], [Loss::Damaged { file, .. }] if file == "ledger.db.partial"), "{lost:?}");
-    repaired(&house);
-    assert_eq!(accepted(&house).len(), 1);
+    repaired(&fixture);
+    assert_eq!(accepted(&fixture).len(), 1);
 }
 
 #[test]
 fn a_restored_ledger_that_loses_its_sums_has_those_of_both_gateways_again() {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
-    (1..=5).for_each(|id| pass(&mut inlet, id, 10, 20));
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
+    (1..=5).for_each(|id| run_flow(&mut writer, id, 10, 20));
     wait_for(|| ledger.status().applied >= 6);
-    let restored = House::new();
-    ledger::backup::backup(&house.directory(), &restored.directory()).unwrap();
-    end(ledger, inlet);
-    let (ledger, mut inlet) = restored.open();
-    (6..=8).for_each(|id| pass(&mut inlet, id, 10, 20));
-    end(ledger, inlet);
+    let restored = Fixture::new();
+    ledger::backup::backup(&fixture.directory(), &restored.directory()).unwrap();
+    close_ledger(ledger, writer);
+    let (ledger, mut writer) = restored.open();
+    (6..=8).for_each(|id| run_flow(&mut writer, id, 10, 20));
+    close_ledger(ledger, writer);
     let before = restored.bill();
     assert_eq!(before.len(), 8);
     remove(&restored.directory(), "ledger.db");
@@ -552,27 +552,27 @@ fn a_restored_ledger_that_loses_its_sums_has_those_of_both_gateways_again() {
 
 #[test]
 fn a_month_under_another_name_is_not_counted_twice() {
-    let house = long_house();
-    let copy = house.directory().join("usage-202604.db");
-    fs::copy(house.directory().join(MONTH), &copy).unwrap();
-    remove(&house.directory(), "ledger.db");
-    let error = repair(&house.settings(1, 64), "root", WallNanos(6)).unwrap_err().to_string();
+    let fixture = recycled_fixture();
+    let copy = fixture.directory().join("usage-202604.db");
+    fs::copy(fixture.directory().join(MONTH), &copy).unwrap();
+    remove(&fixture.directory(), "ledger.db");
+    let error = repair(&fixture.settings(1, 64), "root", WallNanos(6)).unwrap_err().to_string();
     assert!(error.contains("usage-202604.db has flows of another month: move it"), "{error}");
     fs::remove_file(copy).unwrap();
-    repaired(&house);
-    assert_eq!(Usage::open(&house.directory()).unwrap().total(&Filter::default()).unwrap().up, 600);
+    repaired(&fixture);
+    assert_eq!(Usage::open(&fixture.directory()).unwrap().total(&Filter::default()).unwrap().up, 600);
 }
 
 /// A power failure, as a month is being made, leaves a journal of SQLite's own beside a file without pages:
 /// SQLite undoes by it what it takes for the file.
 #[test]
 fn a_month_that_is_resent_is_not_undone_by_a_journal_of_sqlites_own() {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
-    (1..=20).for_each(|id| pass(&mut inlet, id, 10, 20));
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
+    (1..=20).for_each(|id| run_flow(&mut writer, id, 10, 20));
     wait_for(|| ledger.status().applied >= 20);
-    let killed = copied(&house);
-    end(ledger, inlet);
+    let killed = copied(&fixture);
+    close_ledger(ledger, writer);
     // Magic, no records, no salt, no pages, sectors of 512 bytes, pages of 4,096.
     let mut journal = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7".to_vec();
     [0_u32, 0, 0, 512, 4096].iter().for_each(|field| journal.extend(field.to_be_bytes()));
@@ -591,17 +591,17 @@ fn a_month_that_is_resent_is_not_undone_by_a_journal_of_sqlites_own() {
 /// The month that was lost first has less than the journal, which nothing but the lost `ledger.db` knew.
 #[test]
 fn a_month_and_then_the_ledger_are_lost_and_what_the_journal_has_is_whole_again() {
-    let house = long_house();
-    remove(&house.directory(), MONTH);
-    repaired(&house);
-    let (ledger, mut inlet) = house.open();
-    (61..=65).for_each(|id| pass(&mut inlet, id, 10, 20));
-    end(ledger, inlet);
-    remove(&house.directory(), "ledger.db");
-    let (copy, _) = repair(&house.settings(1, 64), "root", WallNanos(8)).unwrap();
+    let fixture = recycled_fixture();
+    remove(&fixture.directory(), MONTH);
+    repaired(&fixture);
+    let (ledger, mut writer) = fixture.open();
+    (61..=65).for_each(|id| run_flow(&mut writer, id, 10, 20));
+    close_ledger(ledger, writer);
+    remove(&fixture.directory(), "ledger.db");
+    let (copy, _) = repair(&fixture.settings(1, 64), "root", WallNanos(8)).unwrap();
     assert!(copy.is_dir());
-    let bill = house.bill();
-    let total = Usage::open(&house.directory()).unwrap().total(&Filter::default()).unwrap();
+    let bill = fixture.bill();
+    let total = Usage::open(&fixture.directory()).unwrap().total(&Filter::default()).unwrap();
     assert_eq!((total.flows, total.up), (bill.len() as u64, bill.len() as u64 * 10));
     assert!((60..=65).all(|id| bill.contains_key(&id)), "the journal has the end of the first run: {bill:?}");
 }
@@ -609,16 +609,16 @@ fn a_month_and_then_the_ledger_are_lost_and_what_the_journal_has_is_whole_again(
 /// What stands behind the damage gets new numbers, and months have it by the old ones.
 #[test]
 fn a_ledger_that_is_gone_beside_a_damaged_journal_bills_no_flow_twice() {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
     for id in 1..=20 {
         let before = ledger.status().durable;
-        pass(&mut inlet, id, 10, 20);
+        run_flow(&mut writer, id, 10, 20);
         wait_for(|| ledger.status().durable > before);
     }
     wait_for(|| ledger.status().applied >= 20);
-    let killed = copied(&house);
-    end(ledger, inlet);
+    let killed = copied(&fixture);
+    close_ledger(ledger, writer);
     let segment = begun_segments(&killed).pop().unwrap();
     let whole = fs::read(&segment).unwrap();
     let is_frame = |at: &usize| whole[*at..].starts_with(b"FRAM");
@@ -638,63 +638,66 @@ fn a_ledger_that_is_gone_beside_a_damaged_journal_bills_no_flow_twice() {
 /// A repair that is killed between the databases and the journal.
 #[test]
 fn a_consent_is_told_although_its_repair_was_cut_short() {
-    let house = killed_house();
-    fs::write(house.directory().join("consents"), "7\t3\t4\troot\tthe month is gone\n").unwrap();
-    house.restart();
-    assert!(!house.directory().join("consents").exists());
-    let told = accepted(&house);
-    assert!(matches!(&told[..], [text] if text.contains("root") && text.contains("the month")), "{told:?}");
+    let fixture = killed_fixture();
+    fs::write(fixture.directory().join("consents"), "7\t3\t4\troot\tthe month is gone\n").unwrap();
+    fixture.restart();
+    assert!(!fixture.directory().join("consents").exists());
+    let reported = accepted(&fixture);
+    assert!(
+        matches!(&reported[..], [text] if text.contains("root") && text.contains("the month")),
+        "{reported:?}"
+    );
 }
 
 #[test]
 fn copies_of_a_live_table_are_billed_once() {
-    let house = killed_house();
-    let table = house.left().remove(0);
+    let fixture = killed_fixture();
+    let table = fixture.live_tables().remove(0);
     let name = table.file_name().unwrap().to_str().unwrap().replace(".live", "0.live");
     fs::copy(&table, table.with_file_name(name)).unwrap();
-    assert_eq!(house.restart().killed, 1);
-    assert_eq!(house.bill(), all_flows(true));
-    assert_eq!(house.left().len(), 0);
+    assert_eq!(fixture.restart().killed, 1);
+    assert_eq!(fixture.bill(), all_flows(true));
+    assert_eq!(fixture.live_tables().len(), 0);
 }
 
 #[test]
 fn a_directory_has_one_owner_although_its_lock_file_is_removed() {
-    let house = House::new();
-    let (ledger, inlet) = house.open();
-    fs::remove_file(house.directory().join("LOCK")).unwrap();
-    let refusal = house.refusal();
+    let fixture = Fixture::new();
+    let (ledger, writer) = fixture.open();
+    fs::remove_file(fixture.directory().join("LOCK")).unwrap();
+    let refusal = fixture.refusal();
     assert!(matches!(refusal, OpenError::Locked { .. }), "{refusal}");
-    end(ledger, inlet);
-    house.restart();
+    close_ledger(ledger, writer);
+    fixture.restart();
 }
 
 #[test]
 fn a_journal_that_is_moved_while_it_is_written_is_told_and_another_is_left_alone() {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
-    (1..=20).for_each(|id| pass(&mut inlet, id, 10, 20));
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
+    (1..=20).for_each(|id| run_flow(&mut writer, id, 10, 20));
     wait_for(|| ledger.status().durable >= 20 && ledger.status().waiting == 0);
-    let moved = house.directory().with_file_name("moved");
-    fs::rename(house.directory(), &moved).unwrap();
-    fs::create_dir_all(house.journal()).unwrap();
-    pass(&mut inlet, 21, 70, 80);
+    let moved = fixture.directory().with_file_name("moved");
+    fs::rename(fixture.directory(), &moved).unwrap();
+    fs::create_dir_all(fixture.journal()).unwrap();
+    run_flow(&mut writer, 21, 70, 80);
     wait_for(|| ledger.status().failing.is_some());
-    drop(inlet);
+    drop(writer);
     ledger.close().unwrap_err();
-    assert_eq!(fs::read_dir(house.journal()).unwrap().count(), 0);
-    fs::remove_dir_all(house.directory()).unwrap();
-    fs::rename(moved, house.directory()).unwrap();
-    house.restart();
+    assert_eq!(fs::read_dir(fixture.journal()).unwrap().count(), 0);
+    fs::remove_dir_all(fixture.directory()).unwrap();
+    fs::rename(moved, fixture.directory()).unwrap();
+    fixture.restart();
     let mut all = all_flows(false);
     all.insert(21, (70, 80, "client_closed".to_owned()));
-    assert_eq!(house.bill(), all);
+    assert_eq!(fixture.bill(), all);
 }
 
 #[test]
 fn what_is_no_file_is_named() {
-    let house = long_house();
+    let fixture = recycled_fixture();
     for name in ["segment-000000000900", "identity"] {
-        let damaged = copied(&house);
+        let damaged = copied(&fixture);
         let path = match name {
             "identity" => damaged.directory().join(name),
             _ => damaged.journal().join(name),
@@ -708,8 +711,8 @@ fn what_is_no_file_is_named() {
 
 #[test]
 fn an_answer_without_a_row_that_is_not_as_it_was_written_is_told() {
-    let house = long_house();
-    let month = rusqlite::Connection::open(house.directory().join(MONTH)).unwrap();
+    let fixture = recycled_fixture();
+    let month = rusqlite::Connection::open(fixture.directory().join(MONTH)).unwrap();
     // SQLite shows what damage left of a row, even where a column may not be empty.
     month
         .execute_batch(
@@ -725,10 +728,10 @@ fn an_answer_without_a_row_that_is_not_as_it_was_written_is_told() {
         ("UPDATE rollup_hour SET flows = flows + 1; UPDATE rollup_day SET flows = flows + 1", 58, 0),
     ] {
         let file = if damage.contains("rollup") { "ledger.db" } else { MONTH };
-        let database = rusqlite::Connection::open(house.directory().join(file)).unwrap();
+        let database = rusqlite::Connection::open(fixture.directory().join(file)).unwrap();
         database.execute_batch(damage).unwrap();
         let is_broken = |ask: &dyn Fn(&Usage) -> u64, due: u64| {
-            let usage = Usage::open(&house.directory()).unwrap();
+            let usage = Usage::open(&fixture.directory()).unwrap();
             assert_eq!(ask(&usage), due, "{damage}");
             usage.is_broken()
         };

@@ -8,7 +8,7 @@
 
 #![forbid(unsafe_code)]
 
-mod house;
+mod fixture;
 mod losses;
 
 use std::fs;
@@ -18,33 +18,35 @@ use std::thread;
 use ledger::query::{Filter, Usage};
 use ledger::{Durability, Ledger, LedgerError, OpenError, OpenSettings, RecoverError, Recovery};
 
-use house::{Bill, House, bill, billed, close, copy_files, count, end, identity, open, pass};
+use fixture::{
+    Bill, Fixture, bill, billed, close, close_ledger, copy_files, count, identity, open, run_flow,
+};
 
 /// Many flows at a time in each thread; the slots are fewer than the flows, and are used again.
 fn flows_of_threads(durability: Durability) {
     const THREADS: usize = 4;
     const FLOWS: u128 = 2_000;
-    let house = House::new();
-    let settings = OpenSettings { durability, ..house.settings(THREADS, 64) };
-    let (ledger, inlets) = Ledger::open(&settings).unwrap();
-    let threads = inlets.into_iter().zip(0_u128..).map(|(mut inlet, thread)| {
+    let fixture = Fixture::new();
+    let settings = OpenSettings { durability, ..fixture.settings(THREADS, 64) };
+    let (ledger, writers) = Ledger::open(&settings).unwrap();
+    let threads = writers.into_iter().zip(0_u128..).map(|(mut writer, thread)| {
         thread::spawn(move || {
             let mut flows = Vec::new();
             for number in 0..FLOWS {
-                while !inlet.has_room_for(1) {
+                while !writer.has_room_for(1) {
                     thread::yield_now();
                 }
-                let mut flow = open(&mut inlet, thread << 64 | number);
-                count(&mut inlet, &mut flow, 1 + number as usize, 5 << 20);
+                let mut flow = open(&mut writer, thread << 64 | number);
+                count(&mut writer, &mut flow, 1 + number as usize, 5 << 20);
                 flows.push(flow);
                 if flows.len() == 32 {
                     flows.drain(..).for_each(|mut flow| {
-                        count(&mut inlet, &mut flow, 1_000, 5 << 20);
-                        close(&mut inlet, flow);
+                        count(&mut writer, &mut flow, 1_000, 5 << 20);
+                        close(&mut writer, flow);
                     });
                 }
             }
-            flows.into_iter().for_each(|flow| close(&mut inlet, flow));
+            flows.into_iter().for_each(|flow| close(&mut writer, flow));
         })
     });
     let threads: Vec<_> = threads.collect();
@@ -58,8 +60,8 @@ fn flows_of_threads(durability: Durability) {
     };
     let all = (0..THREADS as u128).flat_map(|thread| (0..FLOWS).map(move |number| (thread, number)));
     let expected: Bill = all.map(|(thread, number)| (thread << 64 | number, expected(number))).collect();
-    assert!(house.bill() == expected, "some flow is billed otherwise");
-    assert!(house.left().is_empty(), "a table without flows is removed");
+    assert!(fixture.bill() == expected, "some flow is billed otherwise");
+    assert!(fixture.live_tables().is_empty(), "a table without flows is removed");
 }
 
 #[test]
@@ -74,112 +76,112 @@ fn what_threads_count_is_billed_exactly_when_every_end_is_synced() {
 
 #[test]
 fn flows_that_are_open_at_the_end_are_billed_by_the_next_start() {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
-    pass(&mut inlet, 1, 10, 20);
-    let mut flow = open(&mut inlet, 2);
-    count(&mut inlet, &mut flow, 300, 9 << 20);
-    let _untouched = open(&mut inlet, 3);
-    end(ledger, inlet);
-    assert_eq!(house.left().len(), 1);
-    let recovery = house.restart();
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
+    run_flow(&mut writer, 1, 10, 20);
+    let mut flow = open(&mut writer, 2);
+    count(&mut writer, &mut flow, 300, 9 << 20);
+    let _untouched = open(&mut writer, 3);
+    close_ledger(ledger, writer);
+    assert_eq!(fixture.live_tables().len(), 1);
+    let recovery = fixture.restart();
     let expected = Recovery { epoch: 2, killed: 2, table: true, ..recovery.clone() };
     assert_eq!((recovery.clone(), recovery.damaged, recovery.trouble), (expected, 0, None));
     let expected = [(1, 10, 20, "client_closed"), (2, 300, 9 << 20, "killed"), (3, 0, 0, "killed")];
-    assert_eq!(house.bill(), billed(&expected));
-    assert_eq!(house.restart().killed, 0);
-    assert_eq!(house.bill(), billed(&expected));
+    assert_eq!(fixture.bill(), billed(&expected));
+    assert_eq!(fixture.restart().killed, 0);
+    assert_eq!(fixture.bill(), billed(&expected));
 }
 
 #[test]
 fn a_call_that_was_under_way_is_told_apart() {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
-    let mut flow = open(&mut inlet, 1);
-    count(&mut inlet, &mut flow, 100, 200);
-    let table = house.left().remove(0);
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
+    let mut flow = open(&mut writer, 1);
+    count(&mut writer, &mut flow, 100, 200);
+    let table = fixture.live_tables().remove(0);
     let mut during = Vec::new();
-    let taken = inlet.tally(&mut flow).up().1.around(77, || {
+    let taken = writer.tally(&mut flow).up().1.around(77, || {
         during = fs::read(&table)?;
         Ok(50)
     });
     assert_eq!(taken.unwrap(), 50);
-    end(ledger, inlet);
+    close_ledger(ledger, writer);
     fs::write(&table, during).unwrap();
-    assert_eq!(house.restart().uncertain, 77);
-    assert_eq!(house.bill(), billed(&[(1, 100, 200, "killed")]));
-    let flows = Usage::open(&house.directory()).unwrap().flows(&Filter::default(), 9).unwrap();
+    assert_eq!(fixture.restart().uncertain, 77);
+    assert_eq!(fixture.bill(), billed(&[(1, 100, 200, "killed")]));
+    let flows = Usage::open(&fixture.directory()).unwrap().flows(&Filter::default(), 9).unwrap();
     assert_eq!((flows[0].uncertain_up, flows[0].uncertain_down), (77, 0));
 }
 
 #[test]
 fn a_full_table_refuses_and_its_slots_come_back() {
-    let house = House::new();
-    let (ledger, mut inlets) = Ledger::open(&house.settings(2, 4)).unwrap();
-    let inlet = &mut inlets[0];
+    let fixture = Fixture::new();
+    let (ledger, mut writers) = Ledger::open(&fixture.settings(2, 4)).unwrap();
+    let writer = &mut writers[0];
     for round in 0..50 {
-        let mut flows: Vec<_> = (1..=4).map(|number| open(inlet, round * 10 + number)).collect();
-        assert!(!inlet.has_room_for(1));
-        assert!(inlet.open(&identity(u128::MAX, "ci")).is_none());
-        count(inlet, &mut flows[3], 1, 2);
-        flows.into_iter().for_each(|flow| close(inlet, flow));
-        while inlet.unjournaled() > 0 {
+        let mut flows: Vec<_> = (1..=4).map(|number| open(writer, round * 10 + number)).collect();
+        assert!(!writer.has_room_for(1));
+        assert!(writer.open(&identity(u128::MAX, "ci")).is_none());
+        count(writer, &mut flows[3], 1, 2);
+        flows.into_iter().for_each(|flow| close(writer, flow));
+        while writer.unjournaled() > 0 {
             thread::yield_now();
         }
     }
-    assert!(inlets[1].has_room_for(1), "each thread has slots of its own");
-    end(ledger, inlets);
-    assert_eq!(house.bill().len(), 200);
+    assert!(writers[1].has_room_for(1), "each thread has slots of its own");
+    close_ledger(ledger, writers);
+    assert_eq!(fixture.bill().len(), 200);
 }
 
 #[test]
 fn a_second_owner_is_refused() {
-    let house = House::new();
-    let (ledger, inlet) = house.open();
-    let refusal = house.refusal();
+    let fixture = Fixture::new();
+    let (ledger, writer) = fixture.open();
+    let refusal = fixture.refusal();
     assert!(matches!(refusal, OpenError::Locked { .. }), "{refusal}");
     assert!(refusal.to_string().contains(&format!("process {}", std::process::id())), "{refusal}");
-    end(ledger, inlet);
-    house.restart();
+    close_ledger(ledger, writer);
+    fixture.restart();
 }
 
 #[test]
 fn a_ledger_that_was_dropped_is_finished_by_the_next_start() {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
-    (1..=9).for_each(|id| pass(&mut inlet, id, id as usize, 0));
-    drop((ledger, inlet));
-    house.restart();
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
+    (1..=9).for_each(|id| run_flow(&mut writer, id, id as usize, 0));
+    drop((ledger, writer));
+    fixture.restart();
     let expected: Vec<_> = (1..=9).map(|id| (id, id as u64, 0, "client_closed")).collect();
-    assert_eq!(house.bill(), billed(&expected));
+    assert_eq!(fixture.bill(), billed(&expected));
 }
 
 #[test]
 fn starts_that_follow_each_other_at_once_are_runs_of_their_own() {
-    let house = House::new();
-    let epochs: Vec<u32> = (0..5).map(|_| house.restart().epoch).collect();
+    let fixture = Fixture::new();
+    let epochs: Vec<u32> = (0..5).map(|_| fixture.restart().epoch).collect();
     assert_eq!(epochs, [1, 2, 3, 4, 5]);
 }
 
 /// A copy of the ledger's directory, as an operator makes it while the gateway runs.
-fn copy(house: &House) -> PathBuf {
-    let copy = house.0.path().join("copy");
-    ledger::backup::backup(&house.directory(), &copy).unwrap();
-    fs::copy(house.directory().join("identity"), copy.join("identity")).unwrap();
-    copy_files(&house.journal(), &copy.join("journal"));
+fn copy(fixture: &Fixture) -> PathBuf {
+    let copy = fixture.0.path().join("copy");
+    ledger::backup::backup(&fixture.directory(), &copy).unwrap();
+    fs::copy(fixture.directory().join("identity"), copy.join("identity")).unwrap();
+    copy_files(&fixture.journal(), &copy.join("journal"));
     copy
 }
 
 #[test]
 fn a_copy_of_a_ledger_that_is_in_use_is_refused_and_can_become_another() {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
-    pass(&mut inlet, 1, 10, 20);
-    end(ledger, inlet);
-    let (ledger, mut inlet) = house.open();
-    let _open = open(&mut inlet, 2);
-    let copy = copy(&house);
-    let settings = OpenSettings { directory: copy.clone(), ..house.settings(1, 16) };
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
+    run_flow(&mut writer, 1, 10, 20);
+    close_ledger(ledger, writer);
+    let (ledger, mut writer) = fixture.open();
+    let _open = open(&mut writer, 2);
+    let copy = copy(&fixture);
+    let settings = OpenSettings { directory: copy.clone(), ..fixture.settings(1, 16) };
     let refusal = Ledger::open(&settings).err().expect("it is refused");
     assert!(matches!(refusal, OpenError::TableInUse { .. }), "{refusal}");
     // As the refusal advises.
@@ -188,12 +190,12 @@ fn a_copy_of_a_ledger_that_is_in_use_is_refused_and_can_become_another() {
     fs::remove_dir_all(copy.join("journal")).unwrap();
     let (other, mut others) = Ledger::open(&settings).unwrap();
     assert_eq!((other.recovery().epoch, other.recovery().killed), (1, 0));
-    pass(&mut others[0], 3, 30, 40);
-    end(other, others);
-    end(ledger, inlet);
-    house.restart();
+    run_flow(&mut others[0], 3, 30, 40);
+    close_ledger(other, others);
+    close_ledger(ledger, writer);
+    fixture.restart();
     let shared = (1, 10, 20, "client_closed");
-    assert_eq!(house.bill(), billed(&[shared, (2, 0, 0, "killed")]));
+    assert_eq!(fixture.bill(), billed(&[shared, (2, 0, 0, "killed")]));
     assert_eq!(bill(&copy), billed(&[shared, (3, 30, 40, "client_closed")]));
 }
 
@@ -211,73 +213,73 @@ fn a_live_table_that_cannot_be_trusted_is_told_of_and_kept() {
         |table| flipped(table, 16),
         |table| flipped(table, 60),
     ];
-    for spoil in cases {
-        let (house, table) = killed_house();
-        let spoilt = spoil(fs::read(&table).unwrap());
-        fs::write(&table, &spoilt).unwrap();
-        let recovery = house.restart();
+    for damage in cases {
+        let (fixture, table) = killed_fixture();
+        let damaged = damage(fs::read(&table).unwrap());
+        fs::write(&table, &damaged).unwrap();
+        let recovery = fixture.restart();
         assert_eq!((recovery.damaged_tables, recovery.killed), (1, 0));
-        assert_eq!(fs::read(table.with_extension("damaged")).unwrap(), spoilt);
-        assert_eq!(house.restart().damaged_tables, 0, "it is told of once");
+        assert_eq!(fs::read(table.with_extension("damaged")).unwrap(), damaged);
+        assert_eq!(fixture.restart().damaged_tables, 0, "it is told of once");
     }
 }
 
 #[test]
 fn a_live_table_of_another_version_is_not_passed_over() {
-    let (house, table) = killed_house();
+    let (fixture, table) = killed_fixture();
     let whole = fs::read(&table).unwrap();
     fs::write(&table, flipped(whole.clone(), 8)).unwrap();
-    let refusal = house.refusal();
+    let refusal = fixture.refusal();
     assert!(matches!(refusal, OpenError::Table { .. }), "{refusal}");
     assert!(refusal.to_string().contains("another version"), "{refusal}");
     fs::write(&table, &whole).unwrap();
-    assert_eq!(house.restart().killed, 1);
-    assert_eq!(house.bill(), billed(&[(7, 70, 0, "killed")]));
+    assert_eq!(fixture.restart().killed, 1);
+    assert_eq!(fixture.bill(), billed(&[(7, 70, 0, "killed")]));
 }
 
 /// A ledger that ended with an open flow, and its live table.
-fn killed_house() -> (House, PathBuf) {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
-    let mut flow = open(&mut inlet, 7);
-    count(&mut inlet, &mut flow, 70, 0);
-    end(ledger, inlet);
-    let table = house.left().remove(0);
-    (house, table)
+fn killed_fixture() -> (Fixture, PathBuf) {
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
+    let mut flow = open(&mut writer, 7);
+    count(&mut writer, &mut flow, 70, 0);
+    close_ledger(ledger, writer);
+    let table = fixture.live_tables().remove(0);
+    (fixture, table)
 }
 
 #[test]
 fn the_journal_of_another_gateway_is_refused() {
-    let (house, (other, table)) = (House::new(), killed_house());
+    let (fixture, (other, table)) = (Fixture::new(), killed_fixture());
     let before = fs::read(&table).unwrap();
-    house.restart();
-    fs::rename(house.journal(), house.directory().join("journal-own")).unwrap();
-    copy_files(&other.journal(), &house.journal());
-    let refusal = house.refusal();
+    fixture.restart();
+    fs::rename(fixture.journal(), fixture.directory().join("journal-own")).unwrap();
+    copy_files(&other.journal(), &fixture.journal());
+    let refusal = fixture.refusal();
     assert!(matches!(refusal, OpenError::Recover(RecoverError::Foreign { .. })), "{refusal}");
     assert!(fs::read(&table).unwrap() == before, "its table, of which the journal tells, is touched");
-    fs::remove_dir_all(house.journal()).unwrap();
-    fs::rename(house.directory().join("journal-own"), house.journal()).unwrap();
-    assert_eq!(house.restart().epoch, 2);
+    fs::remove_dir_all(fixture.journal()).unwrap();
+    fs::rename(fixture.directory().join("journal-own"), fixture.journal()).unwrap();
+    assert_eq!(fixture.restart().epoch, 2);
 }
 
 #[test]
 fn an_identity_that_is_lost_is_found_in_the_journal() {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
-    let mut flow = open(&mut inlet, 7);
-    count(&mut inlet, &mut flow, 70, 0);
-    end(ledger, inlet);
-    let path = house.directory().join("identity");
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
+    let mut flow = open(&mut writer, 7);
+    count(&mut writer, &mut flow, 70, 0);
+    close_ledger(ledger, writer);
+    let path = fixture.directory().join("identity");
     let identity = fs::read(&path).unwrap();
     for damaged in ["", "gateway", "gateway 123456789", "gateway xyz"] {
         fs::write(&path, damaged).unwrap();
-        assert!(matches!(house.refusal(), OpenError::Directory { .. }), "{damaged}");
+        assert!(matches!(fixture.refusal(), OpenError::Directory { .. }), "{damaged}");
     }
     fs::remove_file(&path).unwrap();
-    assert_eq!(house.restart().killed, 1);
+    assert_eq!(fixture.restart().killed, 1);
     assert_eq!(fs::read(&path).unwrap(), identity, "it stands in the journal too");
-    assert_eq!(house.bill(), billed(&[(7, 70, 0, "killed")]));
+    assert_eq!(fixture.bill(), billed(&[(7, 70, 0, "killed")]));
 }
 
 fn remove_database(directory: &Path) {
@@ -291,42 +293,42 @@ fn remove_database(directory: &Path) {
 
 #[test]
 fn a_database_that_is_lost_is_made_again_from_the_journal() {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
-    (1..=5).for_each(|id| pass(&mut inlet, id, 10 * id as usize, 1));
-    let _open = open(&mut inlet, 6);
-    end(ledger, inlet);
-    let before = house.bill();
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
+    (1..=5).for_each(|id| run_flow(&mut writer, id, 10 * id as usize, 1));
+    let _open = open(&mut writer, 6);
+    close_ledger(ledger, writer);
+    let before = fixture.bill();
     assert_eq!(before.len(), 5);
-    remove_database(&house.directory());
-    let recovery = house.restart();
+    remove_database(&fixture.directory());
+    let recovery = fixture.restart();
     assert_eq!((recovery.epoch, recovery.killed), (2, 1));
     let mut expected = before;
     expected.insert(6, (0, 0, "killed".to_owned()));
-    assert_eq!(house.bill(), expected);
+    assert_eq!(fixture.bill(), expected);
 }
 
 #[test]
 fn a_ledger_goes_on_without_its_journal() {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
-    pass(&mut inlet, 1, 10, 20);
-    let mut flow = open(&mut inlet, 2);
-    count(&mut inlet, &mut flow, 30, 40);
-    end(ledger, inlet);
-    fs::remove_dir_all(house.journal()).unwrap();
-    let (ledger, mut inlet) = house.open();
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
+    run_flow(&mut writer, 1, 10, 20);
+    let mut flow = open(&mut writer, 2);
+    count(&mut writer, &mut flow, 30, 40);
+    close_ledger(ledger, writer);
+    fs::remove_dir_all(fixture.journal()).unwrap();
+    let (ledger, mut writer) = fixture.open();
     assert_eq!((ledger.recovery().epoch, ledger.recovery().killed), (2, 1));
-    pass(&mut inlet, 3, 50, 60);
-    end(ledger, inlet);
-    house.restart();
+    run_flow(&mut writer, 3, 50, 60);
+    close_ledger(ledger, writer);
+    fixture.restart();
     let expected = [(1, 10, 20, "client_closed"), (2, 30, 40, "killed"), (3, 50, 60, "client_closed")];
-    assert_eq!(house.bill(), billed(&expected));
+    assert_eq!(fixture.bill(), billed(&expected));
 }
 
 /// A database that takes nothing, until it is dropped.
-fn locked(house: &House) -> rusqlite::Connection {
-    let connection = rusqlite::Connection::open(house.directory().join("ledger.db")).unwrap();
+fn locked(fixture: &Fixture) -> rusqlite::Connection {
+    let connection = rusqlite::Connection::open(fixture.directory().join("ledger.db")).unwrap();
     connection.busy_timeout(std::time::Duration::from_secs(30)).unwrap();
     connection.execute_batch("BEGIN IMMEDIATE").unwrap();
     connection
@@ -348,62 +350,62 @@ const MOVED: usize = 9 << 20;
 
 #[test]
 fn a_flow_whose_end_only_the_journal_has_is_not_lost() {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
-    let mut flow = open(&mut inlet, 7);
-    count(&mut inlet, &mut flow, MOVED, 0);
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
+    let mut flow = open(&mut writer, 7);
+    count(&mut writer, &mut flow, MOVED, 0);
     wait_until_applied(&ledger);
-    let lock = locked(&house);
-    close(&mut inlet, flow);
-    while inlet.unjournaled() > 0 {
+    let lock = locked(&fixture);
+    close(&mut writer, flow);
+    while writer.unjournaled() > 0 {
         thread::yield_now();
     }
-    drop((ledger, inlet, lock));
-    let recovery = house.restart();
+    drop((ledger, writer, lock));
+    let recovery = fixture.restart();
     assert_eq!((recovery.lost, recovery.killed, recovery.closed), (0, 0, 0));
-    assert_eq!(house.bill(), billed(&[(7, MOVED as u64, 0, "client_closed")]));
+    assert_eq!(fixture.bill(), billed(&[(7, MOVED as u64, 0, "client_closed")]));
 }
 
 #[test]
 fn a_flow_that_was_open_when_its_table_went_is_lost_and_told_of_once() {
-    let house = House::new();
-    let (ledger, mut inlet) = house.open();
-    let mut flow = open(&mut inlet, 7);
-    count(&mut inlet, &mut flow, MOVED, 0);
+    let fixture = Fixture::new();
+    let (ledger, mut writer) = fixture.open();
+    let mut flow = open(&mut writer, 7);
+    count(&mut writer, &mut flow, MOVED, 0);
     wait_until_applied(&ledger);
-    end(ledger, inlet);
-    house.left().iter().for_each(|table| fs::remove_file(table).unwrap());
-    let recovery = house.restart();
+    close_ledger(ledger, writer);
+    fixture.live_tables().iter().for_each(|table| fs::remove_file(table).unwrap());
+    let recovery = fixture.restart();
     assert_eq!((recovery.table, recovery.lost), (false, 1));
-    assert_eq!(house.restart().lost, 0);
-    assert_eq!(house.bill(), billed(&[(7, MOVED as u64, 0, "lost")]));
+    assert_eq!(fixture.restart().lost, 0);
+    assert_eq!(fixture.bill(), billed(&[(7, MOVED as u64, 0, "lost")]));
 }
 
 #[test]
 fn a_journal_that_is_full_keeps_flows_in_the_table_for_the_next_start() {
-    let house = House::new();
-    let settings = OpenSettings { journal_bytes_max: 2 << 20, ..house.settings(1, 1024) };
-    let (ledger, mut inlets) = Ledger::open(&settings).unwrap();
-    let (inlet, user) = (&mut inlets[0], "u".repeat(64));
-    let lock = locked(&house);
+    let fixture = Fixture::new();
+    let settings = OpenSettings { journal_bytes_max: 2 << 20, ..fixture.settings(1, 1024) };
+    let (ledger, mut writers) = Ledger::open(&settings).unwrap();
+    let (writer, user) = (&mut writers[0], "u".repeat(64));
+    let lock = locked(&fixture);
     let mut id = 0;
     while !ledger.status().is_stuck {
-        let Some(mut flow) = inlet.open(&identity(id + 1, &user)) else { continue };
+        let Some(mut flow) = writer.open(&identity(id + 1, &user)) else { continue };
         id += 1;
-        count(inlet, &mut flow, 1, id as usize);
-        close(inlet, flow);
+        count(writer, &mut flow, 1, id as usize);
+        close(writer, flow);
     }
     assert!(ledger.status().failing.unwrap().contains("journal_max"));
     let error = ledger.close().unwrap_err();
     let LedgerError::Unjournaled { flows, without_slot, cause, .. } = &error else { panic!("{error}") };
     assert!(*flows > 0 && *without_slot == 0 && cause.contains("journal_max"), "{error}");
     assert!(error.to_string().contains("the database takes nothing"), "{error}");
-    drop((lock, inlets));
-    assert_eq!(house.left().len(), 1);
+    drop((lock, writers));
+    assert_eq!(fixture.live_tables().len(), 1);
     // It is as full as before, and yet can be opened.
-    let (ledger, inlets) = Ledger::open(&settings).unwrap();
+    let (ledger, writers) = Ledger::open(&settings).unwrap();
     assert_eq!((ledger.recovery().closed, ledger.recovery().killed), (*flows, 0));
-    end(ledger, inlets);
+    close_ledger(ledger, writers);
     let expected: Bill = (1..=id).map(|id| (id, (1, id as u64, "client_closed".to_owned()))).collect();
-    assert!(house.bill() == expected, "some flow is billed otherwise");
+    assert!(fixture.bill() == expected, "some flow is billed otherwise");
 }

@@ -9,32 +9,32 @@ use shuttle::scheduler::{RandomScheduler, Schedule, Scheduler, Task, TaskId};
 pub(super) struct Stalls {
     random: RandomScheduler,
     /// Who is held, and for how many steps of the others.
-    held: Option<(TaskId, u64)>,
+    stalled: Option<(TaskId, u64)>,
 }
 
 impl Stalls {
     /// `count` schedules.
     pub(super) fn new(count: usize) -> Stalls {
-        Stalls { random: RandomScheduler::new(count), held: None }
+        Stalls { random: RandomScheduler::new(count), stalled: None }
     }
 }
 
 impl Scheduler for Stalls {
     fn new_execution(&mut self) -> Option<Schedule> {
-        self.held = None;
+        self.stalled = None;
         self.random.new_execution()
     }
 
     fn next_task(&mut self, runnable: &[&Task], current: Option<TaskId>, yields: bool) -> Option<TaskId> {
-        self.held = match self.held {
+        self.stalled = match self.stalled {
             Some((task, steps)) => (steps > 1).then(|| (task, steps - 1)),
             None => {
                 let begins = self.next_u64().is_multiple_of(STEPS_BETWEEN_STALLS);
                 current.filter(|_| begins).map(|task| (task, self.next_u64() % STALL_STEPS_MAX))
             }
         };
-        let is_held = |task: &&&Task| self.held.is_some_and(|(held, _)| held == task.id());
-        let others: Vec<&Task> = runnable.iter().filter(|task| !is_held(task)).copied().collect();
+        let is_stalled = |task: &&&Task| self.stalled.is_some_and(|(stalled, _)| stalled == task.id());
+        let others: Vec<&Task> = runnable.iter().filter(|task| !is_stalled(task)).copied().collect();
         self.random.next_task(if others.is_empty() { runnable } else { &others }, current, yields)
     }
 

@@ -195,7 +195,7 @@ fn a_gap_is_final() {
     let records = finals(3);
     store.sink.apply(1, 1, &records[..1]).unwrap();
     let error = store.sink.apply(1, 3, &records[2..]).unwrap_err();
-    assert_eq!(error, SinkError::Final("entry 2 is due, and 3 came".to_owned()));
+    assert_eq!(error, SinkError::Fatal("entry 2 is due, and 3 came".to_owned()));
     assert_eq!(store.totals(), (1, 1, 1, 1));
 }
 
@@ -234,7 +234,7 @@ fn a_full_disk_is_passing_and_leaves_no_part_of_a_batch() {
         };
         for _ in 0..3 {
             let error = store.sink.apply(1, 2, &entries).unwrap_err();
-            assert!(matches!(&error, SinkError::Passing(text) if text.contains("full")), "{error:?}");
+            assert!(matches!(&error, SinkError::Retryable(text) if text.contains("full")), "{error:?}");
             assert_eq!(store.totals(), (1, 1, 1, 1));
         }
         limit(&mut store, 100);
@@ -258,7 +258,7 @@ fn the_lock_of_somebody_else_is_passing() {
     for other in [store.ledger(), store.month()] {
         other.execute_batch("BEGIN IMMEDIATE").unwrap();
         let error = store.sink.apply(1, 2, &records[1..]).unwrap_err();
-        assert!(matches!(&error, SinkError::Passing(text) if text.contains("locked")), "{error:?}");
+        assert!(matches!(&error, SinkError::Retryable(text) if text.contains("locked")), "{error:?}");
         other.execute_batch("ROLLBACK").unwrap();
     }
     store.sink.apply(1, 2, &records[1..]).unwrap();
@@ -295,17 +295,17 @@ fn numbers_go_on_over_runs_and_an_earlier_run_is_fenced() {
     assert_eq!(store.sink.applied_lsn(), Ok(Some(78)));
     store.sink.apply(5, 79, &records[2..3]).unwrap();
     let error = store.sink.apply(4, 80, &records[3..]).unwrap_err();
-    assert_eq!(error, SinkError::Final("run 5 of this gateway has taken over from run 4".to_owned()));
+    assert_eq!(error, SinkError::Fatal("run 5 of this gateway has taken over from run 4".to_owned()));
     let error = store.sink.apply(5, 81, &records[3..]).unwrap_err();
-    assert_eq!(error, SinkError::Final("entry 80 is due, and 81 came".to_owned()));
+    assert_eq!(error, SinkError::Fatal("entry 80 is due, and 81 came".to_owned()));
     assert_eq!(store.totals(), (3, 7, 3, 79));
 }
 
 #[test]
 fn failed_syncs_and_damage_are_final_and_nothing_else_is() {
-    let check = |extended_code, expected_final| {
+    let check = |extended_code, expected_fatal| {
         let error = rusqlite::Error::SqliteFailure(ffi::Error::new(extended_code), None);
-        assert_eq!(matches!(SinkError::from(error), SinkError::Final(_)), expected_final, "{extended_code}");
+        assert_eq!(matches!(SinkError::from(error), SinkError::Fatal(_)), expected_fatal, "{extended_code}");
     };
     check(ffi::SQLITE_IOERR_FSYNC, true);
     check(ffi::SQLITE_IOERR_DIR_FSYNC, true);
@@ -332,7 +332,7 @@ fn nothing_is_added_to_a_damaged_row() {
         store.sink.apply(1, 1, &[flow, finals(1)[0]]).unwrap();
         store.ledger().execute_batch(damage).unwrap();
         let error = store.sink.apply(1, 3, &[last(&FLOW)]).unwrap_err();
-        assert!(matches!(&error, SinkError::Final(text) if text.contains("damaged")), "{damage}: {error:?}");
+        assert!(matches!(&error, SinkError::Fatal(text) if text.contains("damaged")), "{damage}: {error:?}");
     }
 }
 

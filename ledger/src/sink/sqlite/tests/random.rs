@@ -248,9 +248,9 @@ impl Model {
                 let found: BTreeMap<_, _> = rows.iter().map(sums).collect();
                 let key = |_, slot| format!("{}|{}", first_text(slot), second_text(slot));
                 let expected = self.rows(key);
-                let is_of_ways =
+                let needs_ports =
                     [first, second].iter().any(|key| matches!(key, GroupBy::Port | GroupBy::Protocol));
-                if is_capped && is_of_ways {
+                if is_capped && needs_ports {
                     check_as_far_as_known(&found, &expected);
                 } else {
                     assert_eq!(found, expected, "{first:?}, {second:?}");

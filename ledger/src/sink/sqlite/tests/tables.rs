@@ -225,7 +225,7 @@ fn a_batch_that_fails_between_two_months_is_sent_again() {
     let february = Connection::open(store.directory.path().join("usage-202602.db")).unwrap();
     february.execute_batch("BEGIN IMMEDIATE").unwrap();
     let batch = [Entry::Final(record(2, FEBRUARY - 1, 2)), Entry::Final(record(3, FEBRUARY, 4))];
-    assert!(matches!(store.sink.apply(1, 2, &batch), Err(SinkError::Passing(_))));
+    assert!(matches!(store.sink.apply(1, 2, &batch), Err(SinkError::Retryable(_))));
     assert_eq!(store.totals(), (1, 1, 0, 1));
     february.execute_batch("ROLLBACK").unwrap();
     store.sink.apply(1, 2, &batch).unwrap();

@@ -16,15 +16,15 @@ use crate::sink::checksum;
 
 /// Whether a row was read that is not as it was written. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sealed(Arc<AtomicBool>);
+pub(super) struct RowChecks(Arc<AtomicBool>);
 
-impl Sealed {
-    /// Has statements of `connection` know the function that [`Sealed::condition`] calls.
-    pub(super) fn watch(&self, connection: &Connection) -> rusqlite::Result<()> {
+impl RowChecks {
+    /// Has statements of `connection` know the function that [`RowChecks::condition`] calls.
+    pub(super) fn install(&self, connection: &Connection) -> rusqlite::Result<()> {
         let broken = Arc::clone(&self.0);
         connection.create_scalar_function(HOLDS, -1, FunctionFlags::SQLITE_UTF8, move |row| {
             let values = (1..row.len()).map(|index| row.get_raw(index));
-            let holds = row.get::<i64>(0).is_ok_and(|crc| crc == i64::from(checksum::of(values)));
+            let holds = row.get::<i64>(0).is_ok_and(|crc| crc == i64::from(checksum::compute(values)));
             if !holds {
                 broken.store(true, Ordering::Relaxed);
             }

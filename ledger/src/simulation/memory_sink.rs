@@ -21,18 +21,18 @@ struct Rows {
 
 /// See the file's header. Clones are the same database.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Bill(Arc<Mutex<(Rows, Rows)>>);
+pub(super) struct MemorySink(Arc<Mutex<(Rows, Rows)>>);
 
-impl Bill {
+impl MemorySink {
     /// The database after a power failure.
-    pub(super) fn after_power_failure(&self) -> Bill {
+    pub(super) fn after_power_failure(&self) -> MemorySink {
         let (_, stable) = &*self.lock();
-        Bill(Arc::new(Mutex::new((stable.clone(), stable.clone()))))
+        MemorySink(Arc::new(Mutex::new((stable.clone(), stable.clone()))))
     }
 
     /// Another database with the same rows.
-    pub(super) fn copy(&self) -> Bill {
-        Bill(Arc::new(Mutex::new(self.lock().clone())))
+    pub(super) fn copy(&self) -> MemorySink {
+        MemorySink(Arc::new(Mutex::new(self.lock().clone())))
     }
 
     /// The run and the number of the last entry.
@@ -42,7 +42,7 @@ impl Bill {
     }
 
     /// The final of a flow.
-    pub(super) fn of(&self, flow: u128) -> Option<Record> {
+    pub(super) fn final_of(&self, flow: u128) -> Option<Record> {
         self.lock().0.finals.get(&flow).copied()
     }
 
@@ -85,9 +85,9 @@ impl Rows {
             }
             Entry::Final(record) => self.finish(*record),
             Entry::RunBegan { epoch: began, .. } => {
-                let over: Vec<Record> =
+                let ended: Vec<Record> =
                     self.live.values().filter(|(of, _)| of <= began).map(|(_, record)| *record).collect();
-                for record in over {
+                for record in ended {
                     let flow = record.flow();
                     self.finish(Record::from_parts(
                         *record.identity(),
@@ -110,7 +110,7 @@ impl Rows {
     }
 }
 
-impl Sink for Bill {
+impl Sink for MemorySink {
     fn applied_lsn(&mut self) -> Result<Option<u64>, SinkError> {
         let (_, lsn) = self.applied();
         Ok((lsn > 0).then_some(lsn))
@@ -119,10 +119,10 @@ impl Sink for Bill {
     fn apply(&mut self, epoch: u32, first_lsn: u64, entries: &[Entry]) -> Result<(), SinkError> {
         let (rows, _) = &mut *self.lock();
         if rows.applied > 0 && first_lsn > rows.applied + 1 {
-            return Err(SinkError::Final(format!("{} is due, and {first_lsn} came", rows.applied + 1)));
+            return Err(SinkError::Fatal(format!("{} is due, and {first_lsn} came", rows.applied + 1)));
         }
         if epoch < rows.epoch {
-            return Err(SinkError::Final(format!("run {epoch} came after run {}", rows.epoch)));
+            return Err(SinkError::Fatal(format!("run {epoch} came after run {}", rows.epoch)));
         }
         for (lsn, entry) in (first_lsn..).zip(entries) {
             if lsn > rows.applied {

@@ -48,9 +48,9 @@ fn open_copy(path: &Path, log: &Path) -> Result<Connection, rusqlite::Error> {
         rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CANTOPEN), Some(text))
     };
     let random = getrandom::u64().map_err(|error| failed(io::Error::other(error)))?;
-    let room = std::env::temp_dir().join(format!("tollgate-{random:016x}"));
-    DirBuilder::new().mode(0o700).create(&room).map_err(failed)?;
-    let copy = room.join("copy.db");
+    let directory = std::env::temp_dir().join(format!("tollgate-{random:016x}"));
+    DirBuilder::new().mode(0o700).create(&directory).map_err(failed)?;
+    let copy = directory.join("copy.db");
     let opened = fs::copy(path, &copy)
         .and_then(|_| fs::copy(log, beside(&copy, "-wal")))
         .map_err(failed)
@@ -60,7 +60,7 @@ fn open_copy(path: &Path, log: &Path) -> Result<Connection, rusqlite::Error> {
             Ok(connection)
         });
     // What is open stays readable.
-    let _ = fs::remove_dir_all(&room);
+    let _ = fs::remove_dir_all(&directory);
     opened
 }
 

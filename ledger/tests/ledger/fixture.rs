@@ -12,16 +12,16 @@ use ledger::{FlowWriter, Ledger, LiveFlow, OpenError, OpenSettings, Recovery};
 use sys::clock::WallNanos;
 
 /// A ledger's directory and its live table's, which end with the test.
-pub(crate) struct House(pub(crate) tempfile::TempDir);
+pub(crate) struct Fixture(pub(crate) tempfile::TempDir);
 
 /// What a flow is billed: bytes up and down, and why it ended.
 pub(crate) type Bill = BTreeMap<u128, (u64, u64, String)>;
 
-impl House {
-    pub(crate) fn new() -> House {
-        let house = House(tempfile::tempdir().unwrap());
-        fs::create_dir(house.tables()).unwrap();
-        house
+impl Fixture {
+    pub(crate) fn new() -> Fixture {
+        let fixture = Fixture(tempfile::tempdir().unwrap());
+        fs::create_dir(fixture.tables()).unwrap();
+        fixture
     }
 
     pub(crate) fn directory(&self) -> PathBuf {
@@ -36,17 +36,17 @@ impl House {
         self.0.path().join("tables")
     }
 
-    pub(crate) fn settings(&self, inlets: usize, slots: u32) -> OpenSettings {
+    pub(crate) fn settings(&self, writers: usize, slots: u32) -> OpenSettings {
         OpenSettings {
             live_table: Some(self.tables()),
             segment_bytes: 1 << 20,
-            ..OpenSettings::new(&self.directory(), inlets, slots)
+            ..OpenSettings::new(&self.directory(), writers, slots)
         }
     }
 
     pub(crate) fn open(&self) -> (Ledger, FlowWriter) {
-        let (ledger, mut inlets) = Ledger::open(&self.settings(1, 64)).unwrap();
-        (ledger, inlets.remove(0))
+        let (ledger, mut writers) = Ledger::open(&self.settings(1, 64)).unwrap();
+        (ledger, writers.remove(0))
     }
 
     pub(crate) fn refusal(&self) -> OpenError {
@@ -58,14 +58,14 @@ impl House {
 
     /// A start and an end in order; what the start found.
     pub(crate) fn restart(&self) -> Recovery {
-        let (ledger, _inlet) = self.open();
+        let (ledger, _writer) = self.open();
         let recovery = ledger.recovery().clone();
         ledger.close().unwrap();
         recovery
     }
 
     /// The live tables that are there.
-    pub(crate) fn left(&self) -> Vec<PathBuf> {
+    pub(crate) fn live_tables(&self) -> Vec<PathBuf> {
         fs::read_dir(self.tables()).unwrap().map(|entry| entry.unwrap().path()).collect()
     }
 
@@ -75,8 +75,8 @@ impl House {
 }
 
 /// Ends a ledger in order. An inlet that lives on would keep its table in use.
-pub(crate) fn end<I>(ledger: Ledger, inlets: I) {
-    drop(inlets);
+pub(crate) fn close_ledger<I>(ledger: Ledger, writers: I) {
+    drop(writers);
     ledger.close().unwrap();
 }
 
@@ -111,27 +111,27 @@ pub(crate) fn identity(id: u128, user: &str) -> Identity {
     })
 }
 
-pub(crate) fn open(inlet: &mut FlowWriter, id: u128) -> LiveFlow {
-    inlet.open(&identity(id, "ci")).expect("the table has room")
+pub(crate) fn open(writer: &mut FlowWriter, id: u128) -> LiveFlow {
+    writer.open(&identity(id, "ci")).expect("the table has room")
 }
 
 /// Counts bytes up and down as a relay does.
-pub(crate) fn count(inlet: &mut FlowWriter, flow: &mut LiveFlow, up: usize, down: usize) {
-    let mut tally = inlet.tally(flow);
-    tally.up().1.around(up, || Ok(up)).unwrap();
-    tally.down().1.around(down, || Ok(down)).unwrap();
-    inlet.counted(flow);
+pub(crate) fn count(writer: &mut FlowWriter, flow: &mut LiveFlow, up: usize, down: usize) {
+    let mut counters = writer.tally(flow);
+    counters.up().1.around(up, || Ok(up)).unwrap();
+    counters.down().1.around(down, || Ok(down)).unwrap();
+    writer.counted(flow);
 }
 
-pub(crate) fn close(inlet: &mut FlowWriter, flow: LiveFlow) {
-    inlet.close(flow, WallNanos(1_780_000_001_000_000_000), CloseReason::ClientClosed);
+pub(crate) fn close(writer: &mut FlowWriter, flow: LiveFlow) {
+    writer.close(flow, WallNanos(1_780_000_001_000_000_000), CloseReason::ClientClosed);
 }
 
 /// Opens, counts and closes flow `id`.
-pub(crate) fn pass(inlet: &mut FlowWriter, id: u128, up: usize, down: usize) {
-    let mut flow = open(inlet, id);
-    count(inlet, &mut flow, up, down);
-    close(inlet, flow);
+pub(crate) fn run_flow(writer: &mut FlowWriter, id: u128, up: usize, down: usize) {
+    let mut flow = open(writer, id);
+    count(writer, &mut flow, up, down);
+    close(writer, flow);
 }
 
 pub(crate) fn billed(flows: &[(u128, u64, u64, &str)]) -> Bill {
