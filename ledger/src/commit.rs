@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn every_slot_gets_its_look_in_time_however_many_there_are_and_however_often_turns_come() {
+    fn sweep_visits_every_slot_in_time() {
         let too_early = SWEEP_PAUSE_MIN - Duration::from_millis(1);
         for used in [1, 7, 19, 100, 1_000, FEW_SLOTS, FEW_SLOTS + 1, 25_384] {
             for pauses in [
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_gather_however_often_turns_come() {
+    fn sweeps_are_batched_at_any_pass_rate() {
         let most = (SWEEP_ROUND * 3).as_millis() / SWEEP_PAUSE_MIN.as_millis();
         for pause in [Duration::from_micros(50), COMMIT_PAUSE] {
             let (_, passes) = measure_sweep(25_384, &[pause]);

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_text_is_cut_between_two_characters() {
+    fn long_consent_text_is_cut_at_a_character() {
         let consent = Consent::new(1, WallNanos(2), (3, 4), &"ä".repeat(40), &"x".repeat(300));
         assert_eq!((consent.author().len(), consent.what().len()), (64, 288));
         let consent = Consent::new(1, WallNanos(2), (3, 4), &format!("x{}", "ä".repeat(40)), "");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn pending_consents_come_back() {
+    fn pending_consents_round_trip() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         assert_eq!(Pending::read(path).unwrap(), []);

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_owner_is_refused_with_directory_and_holder() {
+    fn second_lock_is_refused_with_its_holder() {
         let parent = tempfile::tempdir().unwrap();
         let directory = parent.path().join("a/b");
         let lock = Lock::acquire(&directory).unwrap();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_private() {
+    fn created_files_are_private() {
         let parent = tempfile::tempdir().unwrap();
         let directory = parent.path().join("data");
         let _lock = Lock::acquire(&directory).unwrap();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_the_way_is_named() {
+    fn file_at_the_directory_path_is_named() {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("data");
         std::fs::write(&path, "").unwrap();

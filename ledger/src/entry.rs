@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_come_back_as_they_were() {
+    fn entries_round_trip() {
         let mut bytes = Vec::new();
         all().iter().for_each(|entry| entry.write(&mut bytes));
         let mut remaining = &bytes[..];
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_is_refused() {
+    fn truncated_entries_are_refused() {
         for entry in all() {
             let mut bytes = Vec::new();
             entry.write(&mut bytes);

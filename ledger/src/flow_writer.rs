@@ -261,7 +261,7 @@ mod tests {
     use crate::record::tests::FLOW;
 
     #[test]
-    fn a_free_slot_that_is_not_free_any_more_is_passed_over_and_told_of() {
+    fn damaged_free_slot_is_skipped_and_counted() {
         let header = TableHeader { gateway: 7, epoch: 1, boot: 1, process: 1, regions: 1, slots: 3 };
         let table = LiveTable::create(SharedWords::in_memory(header.table_words()), header);
         let region = table.regions().next().expect("a table has a region");

@@ -49,7 +49,7 @@ fn check(name: &str, bytes: &[u8], expected: &str) {
 }
 
 #[test]
-fn entries_are_what_they_were() {
+fn entry_bytes_are_unchanged() {
     check("final", &entry(Entry::Final(record(CloseReason::Killed))), FINAL);
     check("interim", &entry(Entry::Interim(record(CloseReason::Fault))), INTERIM);
     check("run began", &entry(Entry::RunBegan { epoch: 7, at: AT }), RUN_BEGAN);
@@ -57,7 +57,7 @@ fn entries_are_what_they_were() {
 }
 
 #[test]
-fn a_frame_is_what_it_was() {
+fn frame_bytes_are_unchanged() {
     let mut frame = FrameBuffer::default();
     frame.clear();
     frame.push(&Entry::RunBegan { epoch: 7, at: AT });
@@ -82,7 +82,7 @@ fn a_frame_is_what_it_was() {
 }
 
 #[test]
-fn a_segment_header_is_what_it_was() {
+fn segment_header_bytes_are_unchanged() {
     let header = SegmentHeader {
         gateway: 1,
         number: 2,
@@ -105,7 +105,7 @@ fn a_segment_header_is_what_it_was() {
 
 /// A flow of one slot, with a call under way; then closed.
 #[test]
-fn a_table_is_what_it_was() {
+fn live_table_bytes_are_unchanged() {
     let header = TableHeader { gateway: 1, epoch: 2, boot: 3 << 64 | 4, process: 5, regions: 1, slots: 2 };
     let table = LiveTable::create(SharedWords::in_memory(header.table_words()), header);
     let words = table.words();

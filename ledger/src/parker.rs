@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_works_for_another_is_heard_however_it_comes() {
+    fn wake_and_interrupt_lose_no_work() {
         const ROUNDS: u64 = 20_000;
         let parker = Arc::new(Parker::default());
         let (given, taken) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));

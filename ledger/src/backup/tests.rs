@@ -8,7 +8,7 @@ use crate::sink::{Sink, SinkSettings};
 use crate::verify::verify;
 
 #[test]
-fn a_copy_is_a_ledger() {
+fn backup_is_a_complete_ledger() {
     let store = small();
     let parent = tempfile::tempdir().unwrap();
     let target = parent.path().join("copy");
@@ -27,7 +27,7 @@ fn a_copy_is_a_ledger() {
 }
 
 #[test]
-fn a_copy_is_of_one_moment_and_is_written_on() {
+fn backup_is_one_snapshot_and_accepts_entries() {
     let entries = mixed(60);
     let batch = |number: usize| &entries[number * 6..][..6];
     let mut store = Store::new();

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_comes_back_and_no_flipped_bit_passes() {
+    fn header_round_trips_and_detects_bit_flips() {
         let mut block = header().write();
         assert_eq!(block.len(), HEADER_BYTES);
         assert_eq!(SegmentHeader::parse(&block), Some(header()));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_told_from_others() {
+    fn only_segment_names_have_numbers() {
         assert_eq!(number(&name(7)), Some(7));
         assert_eq!(number(&name(999_999_999_999_999_999)), Some(999_999_999_999_999_999));
         assert_eq!(number(&name(u64::MAX)), None, "it would have no next one");

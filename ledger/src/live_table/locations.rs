@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_files_of_our_own_are_looked_at() {
+    fn only_own_private_files_are_opened() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         fs::write(path("own"), "x").unwrap();

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_counted_or_in_doubt_at_every_instant() {
+    fn call_is_counted_or_uncertain_at_every_instant() {
         let region = region();
         let slot = region.slot(1);
         slot.open(&identity(), 0);
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_goes_round() {
+    fn freed_slot_is_reused() {
         let region = region();
         let slot = region.slot(0);
         assert_eq!(slot.state(), Some((State::Free, 0)));
@@ -465,7 +465,7 @@ mod tests {
     /// The committer once asked whether a flow goes on, and wrote what it then found: where the flow was
     /// closed between the two, that was its final, which the close wrote again.
     #[test]
-    fn an_interim_is_never_a_final_nor_the_other_way_round() {
+    fn interim_and_final_are_never_confused() {
         let region = region();
         let slot = region.slot(0);
         let written = |kind| {
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_is_noticed_or_harmless() {
+    fn slot_bit_flip_is_noticed_or_harmless() {
         let region = region();
         let slot = region.slot(0);
         slot.open(&identity(), 3);
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_count_is_kept() {
+    fn largest_count_saturates() {
         assert_eq!(decoded(coded(u64::MAX)), Some(VALUE_MAX));
         assert_eq!(decoded(intent(VALUE_MAX, usize::MAX)), Some(VALUE_MAX));
     }

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_is_too_small_is_told() {
+    fn too_small_directory_is_reported() {
         let directory = tempfile::tempdir().unwrap();
         let tables = directory.path().join("tables");
         fs::create_dir(&tables).unwrap();

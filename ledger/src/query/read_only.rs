@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_still_database_is_read_with_its_log_and_without() {
+    fn immutable_database_is_read_with_and_without_log() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a ?#%.db");
         let writer = Connection::open(&path).unwrap();

@@ -25,7 +25,7 @@ pub(crate) const FLOW: Flow<'_> = Flow {
 };
 
 #[test]
-fn says_what_it_was_told() {
+fn record_round_trips() {
     for address in [None, Some("192.0.2.1"), Some("2001:db8::1"), Some("::"), Some("0.0.0.0")] {
         let address = address.map(|text| text.parse().unwrap());
         let flow = Flow { address, ..FLOW };
@@ -36,7 +36,7 @@ fn says_what_it_was_told() {
 }
 
 #[test]
-fn what_becomes_another_keeps_nothing_of_itself() {
+fn assign_replaces_every_byte() {
     let long = Flow { user: &"u".repeat(64), host: &"h".repeat(253), ..FLOW };
     let short = Flow { user: "", host: "", rule: "", ..FLOW };
     let records = [FLOW, long, short].map(|flow| Record::new(&flow));
@@ -49,13 +49,13 @@ fn what_becomes_another_keeps_nothing_of_itself() {
 }
 
 #[test]
-fn mapped_addresses_come_back_as_ipv4() {
+fn mapped_addresses_become_ipv4() {
     let flow = Flow { address: Some("::ffff:192.0.2.1".parse().unwrap()), ..FLOW };
     assert_eq!(Record::new(&flow).flow().address, Some("192.0.2.1".parse().unwrap()));
 }
 
 #[test]
-fn text_is_cut_on_a_border_and_flagged() {
+fn long_text_is_cut_at_a_character_and_flagged() {
     let check = |host: &str, expected_bytes: usize| {
         let record = Record::new(&Flow { host, ..FLOW });
         assert_eq!(record.flow().host, &host[..expected_bytes]);
@@ -75,7 +75,7 @@ fn text_is_cut_on_a_border_and_flagged() {
 }
 
 #[test]
-fn bytes_from_elsewhere_are_checked() {
+fn malformed_identity_bytes_are_refused() {
     let identity = Identity::new(&Flow { address: Some("2001:db8::1".parse().unwrap()), ..FLOW });
     let bytes = identity.bytes();
     assert_eq!(Identity::parse(bytes), Ok(identity));
@@ -94,7 +94,7 @@ fn bytes_from_elsewhere_are_checked() {
 }
 
 #[test]
-fn reasons_are_listed_by_their_numbers() {
+fn close_reasons_are_listed_by_number() {
     for (reason, number) in CloseReason::ALL.into_iter().zip(1..) {
         assert_eq!((reason as u8, CloseReason::from_number(number)), (number, Some(reason)));
     }

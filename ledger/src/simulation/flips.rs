@@ -80,7 +80,7 @@ fn count_reported(count: u64, mut flip: impl FnMut(&mut Random) -> Outcome) -> u
 }
 
 #[test]
-fn a_flipped_bit_in_the_journal_is_told_of_or_changes_nothing() {
+fn journal_bit_flip_is_reported_or_harmless() {
     let idle = IdleLedger::new();
     let names = idle.scenario.memory.names().unwrap();
     assert!(names.len() > 3, "{names:?}");
@@ -99,7 +99,7 @@ fn a_flipped_bit_in_the_journal_is_told_of_or_changes_nothing() {
 }
 
 #[test]
-fn a_flipped_bit_in_the_live_table_is_told_of_or_changes_nothing() {
+fn live_table_bit_flip_is_reported_or_harmless() {
     let idle = IdleLedger::new();
     let words = idle.scenario.previous.table.as_ref().unwrap().len() as u64;
     let in_header = |random: &mut Random, _| random.below(9 * 64);

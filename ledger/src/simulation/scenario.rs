@@ -244,7 +244,7 @@ mod faults {
 
     /// With `Sync`, of interims alone, which hold no slot.
     #[test]
-    fn what_a_failed_sync_was_of_becomes_durable_by_itself() {
+    fn unsynced_entries_are_rewritten_and_durable() {
         let fails = Arc::new(AtomicBool::new(false));
         let failing = Arc::clone(&fails);
         let plan = Box::new(move |call, _| {
@@ -268,7 +268,7 @@ mod faults {
     /// Every sync fails until the end, and the disk is unmounted without one: what was freed from the table
     /// before its sync failed is in the table again.
     #[test]
-    fn what_a_stop_could_not_sync_is_in_the_table() {
+    fn unsynced_finals_return_to_the_table_on_close() {
         for durability in [Durability::Delayed, Durability::Sync] {
             let fails = Arc::new(AtomicBool::new(false));
             let failing = Arc::clone(&fails);
@@ -303,7 +303,7 @@ mod faults {
     /// A sync fails, so that what it was of must be written again; then files can be made and not written,
     /// and each attempt begins one.
     #[test]
-    fn a_disk_that_has_failed_for_long_is_written_again_once_it_heals() {
+    fn journal_recovers_after_a_long_disk_failure() {
         const HEALTHY: Option<Call> = None;
         let fails = Arc::new(Mutex::new(HEALTHY));
         let failing = Arc::clone(&fails);
@@ -328,7 +328,7 @@ mod faults {
     /// Every call of the disk in turn fails once, or from then on, and then the disk heals, the process is
     /// killed, or the power fails.
     #[test]
-    fn whichever_call_fails_every_flow_is_billed_once() {
+    fn any_failed_disk_call_bills_every_flow_once() {
         for durability in [Durability::Delayed, Durability::Sync] {
             let build = Build { durability, ..BUILD };
             let mut whole = Scenario::on(Box::new(|_, _| None), build);

@@ -394,21 +394,21 @@ fn explore_by(scheduler: impl Scheduler + 'static, durability: Durability, disk:
 }
 
 #[test]
-fn whatever_the_schedule_every_flow_is_billed_once() {
+fn any_schedule_bills_every_flow_once() {
     explore(Durability::Delayed, Disk::Healthy);
 }
 
 #[test]
-fn whatever_the_schedule_every_flow_is_billed_once_when_every_end_is_synced() {
+fn any_schedule_bills_every_flow_once_synced() {
     explore(Durability::Sync, Disk::Healthy);
 }
 
 #[test]
-fn whatever_the_schedule_every_flow_is_billed_once_when_the_disk_fails() {
+fn any_schedule_bills_once_with_failing_disk() {
     explore(Durability::Delayed, Disk::Faulty);
 }
 
 #[test]
-fn whatever_the_schedule_every_flow_is_billed_once_when_every_end_is_synced_and_the_disk_fails() {
+fn any_schedule_bills_once_synced_with_failing_disk() {
     explore(Durability::Sync, Disk::Faulty);
 }

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn each_flipped_bit_and_each_moved_border_is_found() {
+    fn bit_flips_and_moved_borders_change_checksum() {
         let text = *b"example.com";
         let sum = |text: &[u8], number: i64| {
             checksum([ValueRef::Text(text), ValueRef::Integer(number), ValueRef::Null])

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn months_have_borders_and_names() {
+    fn month_borders_and_names_round_trip() {
         for (moment, month, text) in [
             (0, 197_001, "1970-01"),
             (1_769_903_999_999_999_999, 202_601, "2026-01"),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_no_months() {
+    fn other_file_names_are_not_months() {
         for name in [
             "usage-202613.db",
             "usage-202600.db",

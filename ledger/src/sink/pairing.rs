@@ -141,7 +141,7 @@ mod tests {
     /// Copies of a database at each step of its life: of any two moments, file and log belong together only
     /// where no checkpoint lies between them.
     #[test]
-    fn an_older_file_beside_a_newer_log_is_told() {
+    fn older_file_beside_newer_log_is_detected() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: String| directory.path().join(name);
         let database = path("a.db".to_owned());
@@ -177,7 +177,7 @@ mod tests {
 
     /// SQLite copies all of a log when the last connection is closed, and does not number it.
     #[test]
-    fn a_log_that_sqlite_closed_has_a_number_of_its_own() {
+    fn log_closed_by_sqlite_gets_its_own_number() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.db");
         let connection = open(&path);

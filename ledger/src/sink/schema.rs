@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_migration_leaves_no_trace() {
+    fn failing_migration_is_rolled_back() {
         let mut connection = Connection::open_in_memory().unwrap();
         run(&mut connection, &[FIRST]).unwrap();
         check_refused(&mut connection, &[FIRST, "CREATE TABLE b (x INTEGER); nonsense"], "nonsense");
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_others_are_refused() {
+    fn foreign_databases_are_refused() {
         let mut connection = Connection::open_in_memory().unwrap();
         connection.execute_batch("CREATE TABLE theirs (x)").unwrap();
         check_refused(&mut connection, &[FIRST], "not one of Tollgate's");
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn other_histories_are_refused() {
+    fn other_migration_histories_are_refused() {
         let mut connection = Connection::open_in_memory().unwrap();
         run(&mut connection, &[FIRST, SECOND]).unwrap();
         check_refused(&mut connection, &[FIRST], "version 2, and this program knows 1");
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn the_linked_sqlite_is_new_enough() {
+    fn linked_sqlite_is_new_enough() {
         check_sqlite().unwrap();
     }
 

@@ -19,7 +19,7 @@ fn bills(directory: &Path) -> Result<(Vec<Answer>, Row, Vec<FlowRow>), QueryErro
 }
 
 #[test]
-fn a_flipped_bit_is_found_or_changes_no_bill() {
+fn flipped_bit_is_found_or_changes_no_bill() {
     let store = small();
     let directory = store.path();
     let expected = bills(&directory).unwrap();
@@ -54,7 +54,7 @@ fn a_flipped_bit_is_found_or_changes_no_bill() {
 /// A gateway that writes on where a bit has flipped: it refuses, or the damage is still found afterwards, or
 /// the bill is the one without it. What it must not do is to seal the damage with a new checksum.
 #[test]
-fn a_flipped_bit_is_not_written_on_from() {
+fn flipped_bit_is_never_resealed_by_writing() {
     let store = small();
     let source = store.path();
     let copy = |to: &Path| {
@@ -99,7 +99,7 @@ fn a_flipped_bit_is_not_written_on_from() {
 
 /// Databases whose logs have no numbers are read as they are, and get numbers where they are written to.
 #[test]
-fn databases_of_the_version_before_are_read_and_taken_over() {
+fn previous_version_is_read_then_migrated() {
     let store = small();
     let directory = store.path();
     let expected = bills(&directory).unwrap();

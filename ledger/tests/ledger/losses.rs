@@ -127,7 +127,7 @@ fn begun_segments(fixture: &Fixture) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_month_that_is_gone_comes_back_from_the_journal() {
+fn missing_month_is_rebuilt_from_the_journal() {
     let fixture = killed_fixture();
     fixture.restart();
     remove(&fixture.directory(), MONTH);
@@ -137,7 +137,7 @@ fn a_month_that_is_gone_comes_back_from_the_journal() {
 }
 
 #[test]
-fn a_month_that_is_older_comes_back_from_the_journal() {
+fn older_month_is_rebuilt_from_the_journal() {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
     run_flow(&mut writer, 1, 10, 20);
@@ -152,7 +152,7 @@ fn a_month_that_is_older_comes_back_from_the_journal() {
 }
 
 #[test]
-fn a_month_that_the_journal_has_not_is_refused_and_its_loss_is_told_for_good() {
+fn unrecoverable_month_is_refused_and_loss_recorded() {
     let fixture = recycled_fixture();
     remove(&fixture.directory(), MONTH);
     assert!(matches!(&losses(&fixture)[..], [Loss::Missing { file, .. }] if file == MONTH));
@@ -166,7 +166,7 @@ fn a_month_that_the_journal_has_not_is_refused_and_its_loss_is_told_for_good() {
 }
 
 #[test]
-fn a_ledger_that_is_gone_is_refused_and_made_again_from_its_months() {
+fn missing_ledger_db_is_rebuilt_from_its_months() {
     let fixture = recycled_fixture();
     let before = fixture.bill();
     remove(&fixture.directory(), "ledger.db");
@@ -178,7 +178,7 @@ fn a_ledger_that_is_gone_is_refused_and_made_again_from_its_months() {
 }
 
 #[test]
-fn an_older_ledger_is_brought_on_by_months_and_journal() {
+fn older_ledger_db_catches_up_by_months_and_journal() {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
     let mut flow = open(&mut writer, 99);
@@ -203,7 +203,7 @@ fn an_older_ledger_is_brought_on_by_months_and_journal() {
 
 /// As where a copy of `ledger.db` is put back, and its newer log is left beside it.
 #[test]
-fn an_older_database_beside_a_newer_log_is_refused_and_made_again() {
+fn older_database_beside_newer_log_is_rebuilt() {
     for name in ["ledger.db", MONTH] {
         let fixture = Fixture::new();
         let (ledger, mut writer) = fixture.open();
@@ -237,7 +237,7 @@ fn an_older_database_beside_a_newer_log_is_refused_and_made_again() {
 }
 
 #[test]
-fn databases_that_are_gone_are_refused() {
+fn missing_databases_are_refused() {
     let fixture = recycled_fixture();
     remove(&fixture.directory(), "ledger.db");
     remove(&fixture.directory(), MONTH);
@@ -247,7 +247,7 @@ fn databases_that_are_gone_are_refused() {
 }
 
 #[test]
-fn the_journals_end_is_missed_after_a_kill() {
+fn missing_journal_end_is_detected_after_a_kill() {
     type Cut = fn(&Path);
     let cuts: [(&str, Cut); 4] = [
         ("deleted", |path| fs::remove_file(path).unwrap()),
@@ -286,7 +286,7 @@ fn the_journals_end_is_missed_after_a_kill() {
 }
 
 #[test]
-fn a_live_table_that_is_gone_after_a_kill_is_told() {
+fn missing_live_table_is_reported_after_a_kill() {
     let fixture = killed_fixture();
     fixture.live_tables().iter().for_each(|path| fs::remove_file(path).unwrap());
     assert!(fixture.restart().table_missing);
@@ -299,7 +299,7 @@ fn a_live_table_that_is_gone_after_a_kill_is_told() {
 }
 
 #[test]
-fn an_older_live_table_is_not_believed() {
+fn older_live_table_is_not_trusted() {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
     let mut flow = open(&mut writer, 1);
@@ -320,7 +320,7 @@ fn an_older_live_table_is_not_believed() {
 }
 
 #[test]
-fn slots_that_were_zeroed_are_damaged() {
+fn zeroed_slots_count_as_damaged() {
     let fixture = killed_fixture();
     let table = fixture.live_tables().remove(0);
     let mut bytes = fs::read(&table).unwrap();
@@ -346,7 +346,7 @@ fn databases_of_another_ledger_are_refused() {
 }
 
 #[test]
-fn a_backup_begins_anew_and_goes_on_as_the_original() {
+fn backup_restores_with_and_without_identity() {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
     run_flow(&mut writer, 1, 10, 20);
@@ -383,7 +383,7 @@ fn a_backup_begins_anew_and_goes_on_as_the_original() {
 }
 
 #[test]
-fn an_identity_and_a_journal_that_are_gone_are_missed() {
+fn missing_identity_and_journal_are_detected() {
     let fixture = recycled_fixture();
     let before = fixture.bill();
     fs::remove_file(fixture.directory().join("identity")).unwrap();
@@ -394,7 +394,7 @@ fn an_identity_and_a_journal_that_are_gone_are_missed() {
 }
 
 #[test]
-fn usage_has_what_the_database_does_not_take() {
+fn usage_includes_unapplied_journal_entries() {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
     let mut flow = open(&mut writer, 50);
@@ -436,7 +436,7 @@ fn usage_has_what_the_database_does_not_take() {
 }
 
 #[test]
-fn an_open_ledger_is_inspected_without_alarm() {
+fn inspecting_an_open_ledger_reports_no_loss() {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
     for id in 1..200 {
@@ -450,7 +450,7 @@ fn an_open_ledger_is_inspected_without_alarm() {
 }
 
 #[test]
-fn databases_that_are_removed_while_they_are_open_are_missed() {
+fn databases_removed_while_open_are_detected() {
     for file in ["ledger.db", MONTH] {
         let fixture = Fixture::new();
         let (ledger, mut writer) = fixture.open();
@@ -471,7 +471,7 @@ fn databases_that_are_removed_while_they_are_open_are_missed() {
 }
 
 #[test]
-fn a_segment_that_is_removed_while_it_is_written_is_written_again() {
+fn segment_removed_while_written_is_rewritten() {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
     run_flow(&mut writer, 1, 10, 20);
@@ -487,7 +487,7 @@ fn a_segment_that_is_removed_while_it_is_written_is_written_again() {
 }
 
 #[test]
-fn a_live_table_that_is_removed_while_it_is_in_use_is_told() {
+fn live_table_removed_while_in_use_is_reported() {
     let fixture = Fixture::new();
     let (ledger, writer) = fixture.open();
     assert!(!ledger.status().table_is_missing);
@@ -501,7 +501,7 @@ fn a_live_table_that_is_removed_while_it_is_in_use_is_told() {
 
 /// As a copy that was cut short, or directories that were mixed up.
 #[test]
-fn months_without_what_goes_with_them_are_refused_and_made_use_of() {
+fn months_alone_are_refused_then_used_by_repair() {
     let fixture = recycled_fixture();
     let before = fixture.bill();
     remove(&fixture.directory(), "ledger.db");
@@ -518,7 +518,7 @@ fn months_without_what_goes_with_them_are_refused_and_made_use_of() {
 }
 
 #[test]
-fn a_backup_that_was_not_finished_is_no_ledger() {
+fn unfinished_backup_is_refused() {
     let fixture = Fixture::new();
     fs::create_dir_all(fixture.directory()).unwrap();
     fs::write(fixture.directory().join("ledger.db.partial"), "").unwrap();
@@ -529,7 +529,7 @@ fn a_backup_that_was_not_finished_is_no_ledger() {
 }
 
 #[test]
-fn a_restored_ledger_that_loses_its_sums_has_those_of_both_gateways_again() {
+fn rebuilt_ledger_db_has_sums_of_both_gateways() {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
     (1..=5).for_each(|id| run_flow(&mut writer, id, 10, 20));
@@ -551,7 +551,7 @@ fn a_restored_ledger_that_loses_its_sums_has_those_of_both_gateways_again() {
 }
 
 #[test]
-fn a_month_under_another_name_is_not_counted_twice() {
+fn month_under_another_name_is_refused() {
     let fixture = recycled_fixture();
     let copy = fixture.directory().join("usage-202604.db");
     fs::copy(fixture.directory().join(MONTH), &copy).unwrap();
@@ -566,7 +566,7 @@ fn a_month_under_another_name_is_not_counted_twice() {
 /// A power failure, as a month is being made, leaves a journal of SQLite's own beside a file without pages:
 /// SQLite undoes by it what it takes for the file.
 #[test]
-fn a_month_that_is_resent_is_not_undone_by_a_journal_of_sqlites_own() {
+fn stale_rollback_journal_does_not_undo_a_month() {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
     (1..=20).for_each(|id| run_flow(&mut writer, id, 10, 20));
@@ -590,7 +590,7 @@ fn a_month_that_is_resent_is_not_undone_by_a_journal_of_sqlites_own() {
 
 /// The month that was lost first has less than the journal, which nothing but the lost `ledger.db` knew.
 #[test]
-fn a_month_and_then_the_ledger_are_lost_and_what_the_journal_has_is_whole_again() {
+fn month_then_ledger_db_lost_come_back_from_journal() {
     let fixture = recycled_fixture();
     remove(&fixture.directory(), MONTH);
     repaired(&fixture);
@@ -608,7 +608,7 @@ fn a_month_and_then_the_ledger_are_lost_and_what_the_journal_has_is_whole_again(
 
 /// What stands behind the damage gets new numbers, and months have it by the old ones.
 #[test]
-fn a_ledger_that_is_gone_beside_a_damaged_journal_bills_no_flow_twice() {
+fn damaged_journal_and_lost_ledger_db_bill_once() {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
     for id in 1..=20 {
@@ -637,7 +637,7 @@ fn a_ledger_that_is_gone_beside_a_damaged_journal_bills_no_flow_twice() {
 
 /// A repair that is killed between the databases and the journal.
 #[test]
-fn a_consent_is_told_although_its_repair_was_cut_short() {
+fn consent_of_an_interrupted_repair_is_recorded() {
     let fixture = killed_fixture();
     fs::write(fixture.directory().join("consents"), "7\t3\t4\troot\tthe month is gone\n").unwrap();
     fixture.restart();
@@ -650,7 +650,7 @@ fn a_consent_is_told_although_its_repair_was_cut_short() {
 }
 
 #[test]
-fn copies_of_a_live_table_are_billed_once() {
+fn copied_live_tables_are_billed_once() {
     let fixture = killed_fixture();
     let table = fixture.live_tables().remove(0);
     let name = table.file_name().unwrap().to_str().unwrap().replace(".live", "0.live");
@@ -661,7 +661,7 @@ fn copies_of_a_live_table_are_billed_once() {
 }
 
 #[test]
-fn a_directory_has_one_owner_although_its_lock_file_is_removed() {
+fn directory_stays_locked_without_its_lock_file() {
     let fixture = Fixture::new();
     let (ledger, writer) = fixture.open();
     fs::remove_file(fixture.directory().join("LOCK")).unwrap();
@@ -672,7 +672,7 @@ fn a_directory_has_one_owner_although_its_lock_file_is_removed() {
 }
 
 #[test]
-fn a_journal_that_is_moved_while_it_is_written_is_told_and_another_is_left_alone() {
+fn journal_moved_while_written_is_reported() {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
     (1..=20).for_each(|id| run_flow(&mut writer, id, 10, 20));
@@ -694,7 +694,7 @@ fn a_journal_that_is_moved_while_it_is_written_is_told_and_another_is_left_alone
 }
 
 #[test]
-fn what_is_no_file_is_named() {
+fn non_file_in_place_of_a_file_is_named() {
     let fixture = recycled_fixture();
     for name in ["segment-000000000900", "identity"] {
         let damaged = copied(&fixture);
@@ -710,7 +710,7 @@ fn what_is_no_file_is_named() {
 }
 
 #[test]
-fn an_answer_without_a_row_that_is_not_as_it_was_written_is_told() {
+fn usage_without_a_damaged_row_says_so() {
     let fixture = recycled_fixture();
     let month = rusqlite::Connection::open(fixture.directory().join(MONTH)).unwrap();
     // SQLite shows what damage left of a row, even where a column may not be empty.

@@ -65,17 +65,17 @@ fn flows_of_threads(durability: Durability) {
 }
 
 #[test]
-fn what_threads_count_is_billed_exactly() {
+fn flows_of_threads_are_billed_exactly() {
     flows_of_threads(Durability::Delayed);
 }
 
 #[test]
-fn what_threads_count_is_billed_exactly_when_every_end_is_synced() {
+fn flows_of_threads_are_billed_exactly_synced() {
     flows_of_threads(Durability::Sync);
 }
 
 #[test]
-fn flows_that_are_open_at_the_end_are_billed_by_the_next_start() {
+fn open_flows_are_billed_by_the_next_start() {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
     run_flow(&mut writer, 1, 10, 20);
@@ -94,7 +94,7 @@ fn flows_that_are_open_at_the_end_are_billed_by_the_next_start() {
 }
 
 #[test]
-fn a_call_that_was_under_way_is_told_apart() {
+fn interrupted_call_is_reported_as_uncertain() {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
     let mut flow = open(&mut writer, 1);
@@ -115,7 +115,7 @@ fn a_call_that_was_under_way_is_told_apart() {
 }
 
 #[test]
-fn a_full_table_refuses_and_its_slots_come_back() {
+fn full_table_refuses_and_slots_are_reused() {
     let fixture = Fixture::new();
     let (ledger, mut writers) = Ledger::open(&fixture.settings(2, 4)).unwrap();
     let writer = &mut writers[0];
@@ -135,7 +135,7 @@ fn a_full_table_refuses_and_its_slots_come_back() {
 }
 
 #[test]
-fn a_second_owner_is_refused() {
+fn second_owner_is_refused() {
     let fixture = Fixture::new();
     let (ledger, writer) = fixture.open();
     let refusal = fixture.refusal();
@@ -146,7 +146,7 @@ fn a_second_owner_is_refused() {
 }
 
 #[test]
-fn a_ledger_that_was_dropped_is_finished_by_the_next_start() {
+fn dropped_ledger_is_finished_by_the_next_start() {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
     (1..=9).for_each(|id| run_flow(&mut writer, id, id as usize, 0));
@@ -157,7 +157,7 @@ fn a_ledger_that_was_dropped_is_finished_by_the_next_start() {
 }
 
 #[test]
-fn starts_that_follow_each_other_at_once_are_runs_of_their_own() {
+fn consecutive_starts_have_increasing_epochs() {
     let fixture = Fixture::new();
     let epochs: Vec<u32> = (0..5).map(|_| fixture.restart().epoch).collect();
     assert_eq!(epochs, [1, 2, 3, 4, 5]);
@@ -173,7 +173,7 @@ fn copy(fixture: &Fixture) -> PathBuf {
 }
 
 #[test]
-fn a_copy_of_a_ledger_that_is_in_use_is_refused_and_can_become_another() {
+fn copy_in_use_is_refused_then_becomes_a_new_ledger() {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
     run_flow(&mut writer, 1, 10, 20);
@@ -205,7 +205,7 @@ fn flipped(mut bytes: Vec<u8>, at: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_live_table_that_cannot_be_trusted_is_told_of_and_kept() {
+fn damaged_live_table_is_reported_and_kept() {
     let cases: [fn(Vec<u8>) -> Vec<u8>; 5] = [
         |_| b"garbage".to_vec(),
         |_| Vec::new(),
@@ -225,7 +225,7 @@ fn a_live_table_that_cannot_be_trusted_is_told_of_and_kept() {
 }
 
 #[test]
-fn a_live_table_of_another_version_is_not_passed_over() {
+fn live_table_of_another_version_is_refused() {
     let (fixture, table) = killed_fixture();
     let whole = fs::read(&table).unwrap();
     fs::write(&table, flipped(whole.clone(), 8)).unwrap();
@@ -249,7 +249,7 @@ fn killed_fixture() -> (Fixture, PathBuf) {
 }
 
 #[test]
-fn the_journal_of_another_gateway_is_refused() {
+fn journal_of_another_gateway_is_refused() {
     let (fixture, (other, table)) = (Fixture::new(), killed_fixture());
     let before = fs::read(&table).unwrap();
     fixture.restart();
@@ -264,7 +264,7 @@ fn the_journal_of_another_gateway_is_refused() {
 }
 
 #[test]
-fn an_identity_that_is_lost_is_found_in_the_journal() {
+fn lost_identity_is_restored_from_the_journal() {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
     let mut flow = open(&mut writer, 7);
@@ -292,7 +292,7 @@ fn remove_database(directory: &Path) {
 }
 
 #[test]
-fn a_database_that_is_lost_is_made_again_from_the_journal() {
+fn lost_databases_are_rebuilt_from_the_journal() {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
     (1..=5).for_each(|id| run_flow(&mut writer, id, 10 * id as usize, 1));
@@ -309,7 +309,7 @@ fn a_database_that_is_lost_is_made_again_from_the_journal() {
 }
 
 #[test]
-fn a_ledger_goes_on_without_its_journal() {
+fn ledger_continues_without_its_journal() {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
     run_flow(&mut writer, 1, 10, 20);
@@ -349,7 +349,7 @@ fn wait_until_applied(ledger: &Ledger) {
 const MOVED: usize = 9 << 20;
 
 #[test]
-fn a_flow_whose_end_only_the_journal_has_is_not_lost() {
+fn unapplied_final_in_the_journal_is_not_lost() {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
     let mut flow = open(&mut writer, 7);
@@ -367,7 +367,7 @@ fn a_flow_whose_end_only_the_journal_has_is_not_lost() {
 }
 
 #[test]
-fn a_flow_that_was_open_when_its_table_went_is_lost_and_told_of_once() {
+fn open_flow_without_its_table_is_lost_once() {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
     let mut flow = open(&mut writer, 7);
@@ -382,7 +382,7 @@ fn a_flow_that_was_open_when_its_table_went_is_lost_and_told_of_once() {
 }
 
 #[test]
-fn a_journal_that_is_full_keeps_flows_in_the_table_for_the_next_start() {
+fn full_journal_keeps_flows_in_the_table() {
     let fixture = Fixture::new();
     let settings = OpenSettings { journal_bytes_max: 2 << 20, ..fixture.settings(1, 1024) };
     let (ledger, mut writers) = Ledger::open(&settings).unwrap();

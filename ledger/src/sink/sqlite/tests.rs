@@ -88,7 +88,7 @@ fn last(flow: &Flow<'_>) -> Entry {
 }
 
 #[test]
-fn a_row_says_what_the_record_said() {
+fn row_has_every_field_of_its_record() {
     let mut store = Store::new();
     let long = "ü".repeat(127);
     let flows = [
@@ -147,7 +147,7 @@ fn a_row_says_what_the_record_said() {
 }
 
 #[test]
-fn impossible_counts_hold_up_nothing() {
+fn impossible_counts_are_capped_and_applied() {
     let mut store = Store::new();
     let legs = Legs { client_rx: u64::MAX, upstream_tx: 1 << 63, upstream_rx: u64::MAX, client_tx: 7 };
     let flow = Flow { legs, closed: WallNanos(u64::MAX), ..FLOW };
@@ -172,7 +172,7 @@ proptest! {
     /// However the records are cut into batches, and however often batches are sent again from an
     /// earlier record on, each is one row.
     #[test]
-    fn any_split_and_any_resend_give_the_same_totals(
+    fn any_split_and_resend_gives_the_same_totals(
         cuts in prop::collection::vec((1_usize..12, 0_usize..12), 1..20),
     ) {
         let records = finals(40);
@@ -190,7 +190,7 @@ proptest! {
 }
 
 #[test]
-fn a_gap_is_final() {
+fn lsn_gap_is_fatal() {
     let mut store = Store::new();
     let records = finals(3);
     store.sink.apply(1, 1, &records[..1]).unwrap();
@@ -200,7 +200,7 @@ fn a_gap_is_final() {
 }
 
 #[test]
-fn a_full_disk_is_passing_and_leaves_no_part_of_a_batch() {
+fn full_disk_is_retryable_and_rolls_batch_back() {
     let host = "x".repeat(253);
     let wide = |n: u32| {
         let legs = Legs { upstream_tx: 1_u64 << n, client_tx: 1, ..Legs::default() };
@@ -251,7 +251,7 @@ fn interim_of(entry: &Entry) -> Entry {
 }
 
 #[test]
-fn the_lock_of_somebody_else_is_passing() {
+fn foreign_lock_is_retryable() {
     let mut store = Store::new();
     let records = finals(3);
     store.sink.apply(1, 1, &records[..1]).unwrap();
@@ -266,7 +266,7 @@ fn the_lock_of_somebody_else_is_passing() {
 }
 
 #[test]
-fn a_reader_delays_neither_the_checkpoint_nor_rows_nor_the_end() {
+fn reader_blocks_neither_checkpoint_nor_seal() {
     let mut store = Store::new();
     let records = finals(3);
     assert_eq!(store.sink.checkpoint(), Ok(0));
@@ -285,7 +285,7 @@ fn a_reader_delays_neither_the_checkpoint_nor_rows_nor_the_end() {
 }
 
 #[test]
-fn numbers_go_on_over_runs_and_an_earlier_run_is_fenced() {
+fn lsns_continue_across_runs_and_old_run_is_fenced() {
     let mut store = Store::new();
     let records = finals(4);
     assert_eq!(store.sink.applied_lsn(), Ok(None));
@@ -302,7 +302,7 @@ fn numbers_go_on_over_runs_and_an_earlier_run_is_fenced() {
 }
 
 #[test]
-fn failed_syncs_and_damage_are_final_and_nothing_else_is() {
+fn only_failed_syncs_and_damage_are_fatal() {
     let check = |extended_code, expected_fatal| {
         let error = rusqlite::Error::SqliteFailure(ffi::Error::new(extended_code), None);
         assert_eq!(matches!(SinkError::from(error), SinkError::Fatal(_)), expected_fatal, "{extended_code}");
@@ -320,7 +320,7 @@ fn failed_syncs_and_damage_are_final_and_nothing_else_is() {
 }
 
 #[test]
-fn nothing_is_added_to_a_damaged_row() {
+fn damaged_row_is_never_added_to() {
     for damage in [
         "UPDATE rollup_hour SET up = up + 1",
         "UPDATE rollup_day SET user = 'cj'; UPDATE rollup_day SET user = 'ci', flows = 2",
@@ -337,7 +337,7 @@ fn nothing_is_added_to_a_damaged_row() {
 }
 
 #[test]
-fn foreign_files_are_refused_untouched() {
+fn foreign_files_are_refused_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger.db");
     let check = |expected: &str| {

@@ -367,7 +367,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn any_delivery_of_any_flows_gives_the_same_bills_and_rows(
+    fn any_delivery_gives_the_same_bills_and_rows(
         steps in prop::collection::vec(step(), 1..70),
         deliveries in prop::collection::vec(delivery(), 0..8),
         rows_per_month_max in select(vec![1_000_000, 6]),
@@ -387,7 +387,7 @@ proptest! {
 
     /// After each commit, and after each death before one, everything that a reader sees is consistent.
     #[test]
-    fn every_moment_is_consistent(
+    fn every_commit_is_consistent_to_readers(
         steps in prop::collection::vec(step(), 1..40),
         cuts in prop::collection::vec(1_usize..12, 1..6),
     ) {

@@ -59,7 +59,7 @@ fn check_clean(store: &Store) {
 }
 
 #[test]
-fn bytes_belong_to_the_hour_in_which_they_were_counted() {
+fn bytes_belong_to_the_hour_of_their_count() {
     #[track_caller]
     fn check(entries: &[Entry], expected: &[&str]) {
         let mut store = Store::new();
@@ -94,7 +94,7 @@ fn bytes_belong_to_the_hour_in_which_they_were_counted() {
 }
 
 #[test]
-fn only_the_runs_that_are_over_lose_their_flows() {
+fn run_began_ends_flows_of_earlier_runs_only() {
     let mut store = Store::new();
     let ended = |epoch| Entry::RunBegan { epoch, at: WallNanos(FEBRUARY) };
     for (epoch, lsn) in [(1, 1), (2, 2), (3, 3)] {
@@ -112,7 +112,7 @@ fn only_the_runs_that_are_over_lose_their_flows() {
 }
 
 #[test]
-fn gaps_are_kept_for_auditors() {
+fn gap_entry_is_stored_once() {
     let mut store = Store::new();
     let gap = Entry::Gap { epoch: 1, at: WallNanos(77), first_lsn: 5 };
     store.sink.apply(2, 9, &[gap]).unwrap();
@@ -127,7 +127,7 @@ fn gaps_are_kept_for_auditors() {
 }
 
 #[test]
-fn beyond_the_row_cap_only_sums_are_kept_and_they_are_exact() {
+fn rows_beyond_the_cap_become_exact_sums() {
     let mut store = Store::with(SinkSettings { rows_per_month_max: 3, ..SinkSettings::default() });
     let entries: Vec<Entry> = [
         Entry::Final(record(1, FEBRUARY, 1)),
@@ -157,7 +157,7 @@ fn beyond_the_row_cap_only_sums_are_kept_and_they_are_exact() {
 }
 
 #[test]
-fn the_newest_months_are_kept_and_the_sums_of_all() {
+fn retention_keeps_newest_months_and_all_sums() {
     let mut store = Store::with(SinkSettings { detail_months: 2, ..SinkSettings::default() });
     let month = 31 * 24 * HOUR;
     for n in 0..4_u64 {
@@ -195,7 +195,7 @@ fn the_newest_months_are_kept_and_the_sums_of_all() {
 }
 
 #[test]
-fn a_month_is_not_removed_before_the_totals_have_it() {
+fn month_ahead_of_totals_is_not_removed() {
     let mut store = Store::with(SinkSettings { detail_months: 1, ..SinkSettings::default() });
     store.sink.apply(1, 1, &[Entry::Final(record(1, FEBRUARY + HOUR, 1))]).unwrap();
     // January's rows are committed, and their sums are not.
@@ -205,7 +205,7 @@ fn a_month_is_not_removed_before_the_totals_have_it() {
 }
 
 #[test]
-fn a_batch_of_many_months_keeps_few_files_open() {
+fn batch_of_many_months_bounds_open_files() {
     let mut store = Store::new();
     let entries: Vec<Entry> =
         (0..40).map(|n| Entry::Final(record(n.into(), FEBRUARY + n % 10 * 31 * 24 * HOUR, 1 << n))).collect();
@@ -219,7 +219,7 @@ fn a_batch_of_many_months_keeps_few_files_open() {
 
 /// A month that is locked fails the batch, and those before it have it already.
 #[test]
-fn a_batch_that_fails_between_two_months_is_sent_again() {
+fn batch_failing_between_months_is_resent() {
     let mut store = Store::new();
     store.sink.apply(1, 1, &[Entry::Final(record(1, FEBRUARY, 1))]).unwrap();
     let february = Connection::open(store.directory.path().join("usage-202602.db")).unwrap();
@@ -235,7 +235,7 @@ fn a_batch_that_fails_between_two_months_is_sent_again() {
 
 /// What is known of a flow that goes on is its row, whatever became of the transactions that touched it.
 #[test]
-fn a_flow_that_goes_on_is_known_also_after_attempts_to_end_it() {
+fn live_flow_survives_rolled_back_batches() {
     let mut store = Store::new();
     let interim = |id, up| Entry::Interim(record(id, FEBRUARY, up));
     let final_of = |id, up| Entry::Final(record(id, FEBRUARY, up));
@@ -252,7 +252,7 @@ fn a_flow_that_goes_on_is_known_also_after_attempts_to_end_it() {
 }
 
 #[test]
-fn nothing_is_kept_of_flows_that_are_lost() {
+fn lost_flows_leave_the_live_set() {
     let mut store = Store::new();
     let interims: Vec<Entry> = (1..=9).map(|id| Entry::Interim(record(id, FEBRUARY, 1))).collect();
     store.sink.apply(1, 1, &interims).unwrap();
@@ -275,7 +275,7 @@ fn version_1() -> TempDir {
 }
 
 #[test]
-fn flows_of_version_1_are_moved_and_none_is_lost() {
+fn version_1_flows_are_migrated_without_loss() {
     let check = |directory: &TempDir| {
         let mut sink = SqliteSink::open(directory.path(), 1, SinkSettings::default()).unwrap();
         assert_eq!(sink.applied_lsn(), Ok(None));
@@ -312,7 +312,7 @@ fn flows_of_version_1_are_moved_and_none_is_lost() {
 }
 
 #[test]
-fn what_is_missing_doubled_or_changed_is_found() {
+fn verify_finds_missing_doubled_and_changed_rows() {
     type Expected = fn(&Problem) -> bool;
     const OTHER: &str = "DELETE FROM flow WHERE rowid = 2";
     let cases: [(&str, &str, Expected); 9] = [
@@ -419,7 +419,7 @@ fn rate_of_finals() {
 }
 
 #[test]
-fn groups_are_in_the_order_of_their_first_key_then_of_the_second() {
+fn groups_are_ordered_key_by_key() {
     let mut store = Store::new();
     let flow = |id, user, host, down| {
         let legs = Legs { client_tx: down, ..Legs::default() };
