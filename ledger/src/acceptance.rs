@@ -20,7 +20,8 @@ use crate::sink::month::Month;
 use crate::sink::month_file::MonthFiles;
 use crate::sink::rebuild::rebuild;
 use crate::sink::schema::{self, integer};
-use crate::sink::sqlite::{SqliteSink, drop_months};
+use crate::sink::sqlite::SqliteSink;
+use crate::sink::watermarks::drop_months;
 use crate::sink::{SinkError, SinkSettings};
 use crate::storage::file::Directory;
 

@@ -17,7 +17,6 @@ use crate::live_table::locations::{FoundTables, OldTable, TableLocations};
 use crate::loss::{Loss, Losses};
 use crate::query::QueryError;
 use crate::recover::{Applied, RecoverError, RecoveryScan, TableImage, scan};
-use crate::repair::Inspection;
 use crate::sink::SinkError;
 use crate::sink::month::Month;
 use crate::sink::resend::Resend;
@@ -35,6 +34,19 @@ pub(crate) struct Findings {
     pub(crate) boot: u128,
     /// Why there is no number of the gateway, if one should be there.
     identity_loss: Option<Loss>,
+}
+
+/// What [`crate::repair::inspect`] found.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Inspection {
+    /// Entries of the journal that the database has not got, and that can be read.
+    pub entries: u64,
+    /// Places at which a segment does not continue the one before it.
+    pub breaks: u64,
+    /// What is missing.
+    pub losses: Losses,
+    /// What is no loss, and worth telling: each in a sentence.
+    pub notes: Vec<String>,
 }
 
 /// Live tables, and where they may lie.

@@ -22,7 +22,7 @@ use crate::sink::checksum;
 use crate::sink::month::Month;
 use crate::sink::run::Run;
 use crate::sink::schema::{self, SchemaError};
-use crate::sink::sqlite::Source;
+use crate::sink::watermarks::Source;
 
 /// See the file's header.
 #[derive(Debug, Default)]

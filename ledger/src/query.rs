@@ -36,7 +36,9 @@ use crate::limits::READER_BUSY_MAX;
 use crate::record::Class;
 use crate::sink::month::Month;
 use crate::sink::pairing;
-use crate::sink::schema::{self, LEDGER, MONTH, Migration, SchemaError, integer};
+use crate::sink::schema::ledger_db::LEDGER;
+use crate::sink::schema::month_db::MONTH;
+use crate::sink::schema::{self, Migration, SchemaError, integer};
 use crate::storage::file::Directory;
 
 pub use flows::FlowRow;

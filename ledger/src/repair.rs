@@ -13,21 +13,8 @@ use sys::clock::WallNanos;
 
 use crate::directory::{self, Lock};
 use crate::findings::Findings;
-use crate::loss::Losses;
+pub use crate::findings::Inspection;
 use crate::{Ledger, OpenError, OpenSettings, Recovery};
-
-/// What [`inspect`] found.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Inspection {
-    /// Entries of the journal that the database has not got, and that can be read.
-    pub entries: u64,
-    /// Places at which a segment does not continue the one before it.
-    pub breaks: u64,
-    /// What is missing.
-    pub losses: Losses,
-    /// What is no loss, and worth telling: each in a sentence.
-    pub notes: Vec<String>,
-}
 
 /// Looks at the ledger that `settings` describe. A gateway may write it meanwhile.
 ///

@@ -18,6 +18,7 @@ pub(crate) mod schema;
 pub(crate) mod sqlite;
 pub(crate) mod sums;
 mod version_1;
+pub(crate) mod watermarks;
 
 use thiserror::Error;
 
@@ -70,10 +71,4 @@ pub(crate) enum SinkError {
     /// It must not be tried again before a restart: a failed sync, a damaged file, a gap.
     #[error("{0}; nothing more is written until a restart")]
     Fatal(String),
-}
-
-impl From<crate::query::QueryError> for SinkError {
-    fn from(error: crate::query::QueryError) -> Self {
-        Self::Fatal(error.to_string())
-    }
 }

@@ -16,7 +16,8 @@ use std::path::Path;
 
 use crate::query::{QueryError, Usage};
 use crate::sink::month::Month;
-use crate::sink::schema::{LEDGER, MONTH};
+use crate::sink::schema::ledger_db::LEDGER;
+use crate::sink::schema::month_db::MONTH;
 
 /// Problems that are listed; more are only counted.
 const PROBLEMS_MAX: usize = 1_000;

@@ -5,20 +5,16 @@
 //! whole ones does; in any case no flow is billed twice, nor for more than it moved. Leaves out: databases
 //! (`sink`), and an older table that misses less than a frame, which nothing tells from the last one.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Random;
+use super::memory_sink::Bills;
 use super::process::{Build, PreviousState, Process};
 use crate::live_table::{PAGE_WORDS, SLOT_WORDS};
-use crate::record::CloseReason;
 use crate::storage::faulty::Faulty;
 use crate::storage::memory::Memory;
 use crate::storage::{Storage, StorageFile};
-
-/// What a flow is billed: bytes up and down, and why it ended.
-pub(super) type Bills = BTreeMap<u128, (u64, u64, CloseReason)>;
 
 /// What a process that was killed left, and what was kept of it before.
 pub(super) struct KilledState<'a> {

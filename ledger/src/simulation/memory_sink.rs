@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::damage::Bills;
 use crate::entry::Entry;
 use crate::record::{CloseReason, Record};
 use crate::sink::{Sink, SinkError};
+
+/// What a flow is billed: bytes up and down, and why it ended.
+pub(super) type Bills = BTreeMap<u128, (u64, u64, CloseReason)>;
 
 /// What is visible, as a whole that is copied at checkpoints.
 #[derive(Clone, Debug, Default)]

@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::damage::{Bills, KilledState};
-use super::memory_sink::MemorySink;
+use super::damage::KilledState;
+use super::memory_sink::{Bills, MemorySink};
 use super::process::{Build, CLOSED_AT, PreviousState, Process, identity};
 use super::{Outcome, Random};
 use crate::Durability;

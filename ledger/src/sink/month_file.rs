@@ -21,7 +21,8 @@ use super::checksum;
 use super::columns::{CounterColumns, FlowColumns, columns};
 use super::month::Month;
 use super::pairing::{self, Checkpoint};
-use super::schema::{self, MONTH};
+use super::schema;
+use super::schema::month_db::MONTH;
 use super::sums::{AGGREGATE, Sums};
 use sys::crash::point;
 

@@ -108,7 +108,7 @@ fn is_empty(path: &Path) -> bool {
 mod tests {
     use std::fs;
 
-    use super::super::schema::MONTH;
+    use super::super::schema::month_db::MONTH;
     use super::*;
 
     fn open(path: &Path) -> Connection {

@@ -18,8 +18,8 @@ use super::columns::{CounterColumns, FlowColumns};
 use super::live::{self, LiveFlows};
 use super::month::{HOUR_NS, Month};
 use super::month_file::{self, Origin};
-use super::sqlite::{Source, put_month};
 use super::sums::{Rollups, Sums};
+use super::watermarks::{Source, put_month};
 use crate::query;
 
 /// Brings the database of `connection` to entry `to_lsn` of `gateway`, if it is behind that, by the months in

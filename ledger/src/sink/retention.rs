@@ -11,7 +11,7 @@ use rusqlite::Connection;
 use super::SinkError;
 use super::month::Month;
 use super::month_file::MonthFiles;
-use super::sqlite::drop_months;
+use super::watermarks::drop_months;
 
 /// Removes the oldest files in `directory` until `months_max` are left. Everything in them is on stable
 /// storage in `ledger.db` as far as `applied_lsn` of `gateway`; a file that is ahead of it is kept.

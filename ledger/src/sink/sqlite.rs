@@ -12,18 +12,18 @@
 
 use std::path::{Path, PathBuf};
 
-use rusqlite::types::ValueRef;
-use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior, ffi};
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, ffi};
 
 use sys::clock::WallNanos;
 
 use super::batch::BatchAggregator;
 use super::live::LiveFlows;
-use super::month::Month;
 use super::month_file::{self, MonthFiles, Origin, check_linked};
 use super::pairing::{self, Checkpoint};
-use super::schema::{self, LEDGER, SchemaError, integer};
-use super::{Sink, SinkError, SinkSettings, checksum, retention, run};
+use super::schema::ledger_db::LEDGER;
+use super::schema::{self, SchemaError, integer};
+use super::watermarks::{Source, put_month};
+use super::{Sink, SinkError, SinkSettings, retention, run};
 use crate::directory::{self, PathIdentity};
 use crate::entry::Entry;
 use crate::query::{QueryError, Usage};
@@ -197,41 +197,6 @@ impl Sink for SqliteSink {
     }
 }
 
-/// How far a gateway's entries have come: a row of `source`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Source {
-    pub(crate) gateway: i64,
-    pub(crate) epoch: i64,
-    pub(crate) applied_lsn: i64,
-    /// durable_lsn <= applied_lsn
-    pub(crate) durable_lsn: i64,
-}
-
-impl Source {
-    /// That of `gateway`, if it has one.
-    pub(crate) fn read(connection: &Connection, gateway: i64) -> rusqlite::Result<Option<Source>> {
-        let mut select = connection.prepare_cached("SELECT * FROM source WHERE gateway = ?1")?;
-        select
-            .query_row([gateway], |row| {
-                checksum::check(row, "source")?;
-                Ok(Source {
-                    gateway,
-                    epoch: row.get("epoch")?,
-                    applied_lsn: row.get("applied_lsn")?,
-                    durable_lsn: row.get("durable_lsn")?,
-                })
-            })
-            .optional()
-    }
-
-    /// Stores it.
-    pub(crate) fn write(&self, connection: &Connection) -> rusqlite::Result<()> {
-        let put = "INSERT OR REPLACE INTO source VALUES (?1, ?2, ?3, ?4, ?5)";
-        let values = [self.gateway, self.epoch, self.applied_lsn, self.durable_lsn];
-        checksum::put(connection, put, &values.map(ValueRef::Integer))
-    }
-}
-
 /// How many of `count` entries from `first_lsn` on the database has.
 fn already_applied(
     source: Option<Source>,
@@ -253,48 +218,6 @@ fn already_applied(
     Ok(known)
 }
 
-/// The file of `month` has come to `applied_lsn` of `gateway`, or is `dropped`, which it remains for ever.
-pub(crate) fn put_month(
-    connection: &Connection,
-    month: Month,
-    gateway: i64,
-    applied_lsn: i64,
-    dropped: bool,
-) -> rusqlite::Result<()> {
-    let known = "SELECT * FROM month WHERE month = ?1 AND gateway = ?2";
-    let known: Option<bool> = connection
-        .prepare_cached(known)?
-        .query_row([month.number(), gateway], |row| {
-            checksum::check(row, "month")?;
-            row.get("dropped")
-        })
-        .optional()?;
-    let dropped = i64::from(dropped || known.unwrap_or(false));
-    let put = "INSERT OR REPLACE INTO month VALUES (?1, ?2, ?3, ?4, ?5)";
-    checksum::put(connection, put, &[month.number(), gateway, applied_lsn, dropped].map(ValueRef::Integer))
-}
-
-/// Marks `months` as dropped, on stable storage.
-pub(crate) fn drop_months(connection: &mut Connection, months: &[Month]) -> rusqlite::Result<()> {
-    connection.pragma_update(None, "synchronous", "FULL")?;
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    for month in months {
-        let mut gateways: Vec<(i64, i64)> = transaction
-            .prepare_cached("SELECT gateway, applied_lsn FROM month WHERE month = ?1")?
-            .query_map([month.number()], |row| Ok((row.get(0)?, row.get(1)?)))?
-            .collect::<rusqlite::Result<_>>()?;
-        // A file that nobody told us of is marked too, in the name of no gateway.
-        if gateways.is_empty() {
-            gateways.push((0, 0));
-        }
-        for (gateway, applied_lsn) in gateways {
-            put_month(&transaction, *month, gateway, applied_lsn, true)?;
-        }
-    }
-    transaction.commit()?;
-    connection.pragma_update(None, "synchronous", "NORMAL")
-}
-
 impl From<rusqlite::Error> for SinkError {
     fn from(error: rusqlite::Error) -> Self {
         let text = format!("SQLite: {error}");
@@ -313,6 +236,12 @@ impl From<SchemaError> for SinkError {
             SchemaError::Sqlite { cause, .. } => cause.into(),
             error => Self::Fatal(error.to_string()),
         }
+    }
+}
+
+impl From<QueryError> for SinkError {
+    fn from(error: QueryError) -> Self {
+        Self::Fatal(error.to_string())
     }
 }
 

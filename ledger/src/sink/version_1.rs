@@ -13,8 +13,8 @@ use super::columns::{CounterColumns, FlowColumns};
 use super::month::{HOUR_NS, Month};
 use super::month_file::{MonthFiles, Origin};
 use super::schema::SchemaError;
-use super::sqlite::put_month;
 use super::sums::{Rollups, Sums};
+use super::watermarks::put_month;
 use crate::limits::MOVE_ROWS_MAX;
 
 /// Who wrote the flows that have no number of an entry.

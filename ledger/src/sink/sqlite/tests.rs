@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::query::{Filter, GroupBy, Row as UsageRow, Usage};
 use crate::record::{Class, CloseReason, Flow, Legs, Protocol, Record, Uncertain};
+use crate::sink::month::Month;
 
 pub(crate) struct Store {
     pub(crate) sink: SqliteSink,

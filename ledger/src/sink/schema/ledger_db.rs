@@ -1,0 +1,172 @@
+//! The migrations of `ledger.db`.
+//!
+//! A released migration is never edited, its comments included: databases have the checksum of its text.
+
+use super::{LOG_NUMBERS, Migration};
+use crate::sink::version_1;
+
+/// The steps of `ledger.db`.
+pub(crate) const LEDGER: &[Migration] = &[
+    Migration { sql: FLOWS_IN_ONE_FILE, then: None, is_read: true },
+    Migration { sql: FLOWS_BY_MONTH, then: Some(version_1::move_flows), is_read: true },
+    Migration { sql: RUNS_AND_CONSENTS, then: None, is_read: true },
+    Migration { sql: LOG_NUMBERS, then: None, is_read: false },
+];
+
+const FLOWS_IN_ONE_FILE: &str =
+    // `source` has one row per run of the gateway: an epoch, and how far its records have come. `sealed_ns`
+    // is null if the run was not ended in order. `flow` has no index: one costs two thirds of the inserts.
+    "CREATE TABLE source (
+         epoch       INTEGER PRIMARY KEY,
+         started_ns  INTEGER NOT NULL,
+         sealed_ns   INTEGER,
+         applied_lsn INTEGER NOT NULL
+     ) STRICT;
+     CREATE TABLE flow (
+         id          BLOB    NOT NULL,
+         opened_ns   INTEGER NOT NULL,
+         closed_ns   INTEGER NOT NULL,
+         user        TEXT    NOT NULL,
+         host        TEXT    NOT NULL,
+         port        INTEGER NOT NULL,
+         address     TEXT,
+         client      TEXT    NOT NULL,
+         class       TEXT    NOT NULL,
+         protocol    TEXT    NOT NULL,
+         rule        TEXT    NOT NULL,
+         reason      TEXT    NOT NULL,
+         cut         INTEGER NOT NULL,
+         client_rx   INTEGER NOT NULL,
+         upstream_tx INTEGER NOT NULL,
+         upstream_rx INTEGER NOT NULL,
+         client_tx   INTEGER NOT NULL,
+         up          INTEGER NOT NULL GENERATED ALWAYS AS (upstream_tx) VIRTUAL,
+         down        INTEGER NOT NULL GENERATED ALWAYS AS (client_tx) VIRTUAL
+     ) STRICT;";
+
+/// In each table, `crc` is the checksum of the columns before it (`checksum`).
+const FLOWS_BY_MONTH: &str = "ALTER TABLE flow RENAME TO flow_1;
+     ALTER TABLE source RENAME TO source_1;
+     -- One row per gateway: its last run, and how far its entries have come here, and on stable storage.
+     CREATE TABLE source (
+         gateway     INTEGER PRIMARY KEY,
+         epoch       INTEGER NOT NULL,
+         applied_lsn INTEGER NOT NULL,
+         durable_lsn INTEGER NOT NULL,
+         crc         INTEGER NOT NULL
+     ) STRICT;
+     -- How far the file of each month has come; `dropped` if it was removed, or lacks what had been in it.
+     CREATE TABLE month (
+         month       INTEGER NOT NULL,
+         gateway     INTEGER NOT NULL,
+         applied_lsn INTEGER NOT NULL,
+         dropped     INTEGER NOT NULL,
+         crc         INTEGER NOT NULL,
+         PRIMARY KEY (month, gateway)
+     ) STRICT, WITHOUT ROWID;
+     -- The flows that go on, as they were last counted.
+     CREATE TABLE live (
+         id             BLOB    PRIMARY KEY,
+         opened_ns      INTEGER NOT NULL,
+         user           TEXT    NOT NULL,
+         host           TEXT    NOT NULL,
+         port           INTEGER NOT NULL,
+         address        TEXT,
+         client         TEXT    NOT NULL,
+         class          TEXT    NOT NULL,
+         protocol       TEXT    NOT NULL,
+         rule           TEXT    NOT NULL,
+         cut            INTEGER NOT NULL,
+         counted_ns     INTEGER NOT NULL,
+         client_rx      INTEGER NOT NULL,
+         upstream_tx    INTEGER NOT NULL,
+         upstream_rx    INTEGER NOT NULL,
+         client_tx      INTEGER NOT NULL,
+         uncertain_up   INTEGER NOT NULL,
+         uncertain_down INTEGER NOT NULL,
+         up_before      INTEGER NOT NULL,
+         down_before    INTEGER NOT NULL,
+         gateway        INTEGER NOT NULL,
+         epoch          INTEGER NOT NULL,
+         crc            INTEGER NOT NULL
+     ) STRICT, WITHOUT ROWID;
+     CREATE TABLE rollup_hour (
+         hour           INTEGER NOT NULL,
+         user           TEXT    NOT NULL,
+         class          TEXT    NOT NULL,
+         flows          INTEGER NOT NULL,
+         up             INTEGER NOT NULL,
+         down           INTEGER NOT NULL,
+         uncertain_up   INTEGER NOT NULL,
+         uncertain_down INTEGER NOT NULL,
+         crc            INTEGER NOT NULL,
+         PRIMARY KEY (hour, user, class)
+     ) STRICT, WITHOUT ROWID;
+     CREATE TABLE rollup_day (
+         day            INTEGER NOT NULL,
+         user           TEXT    NOT NULL,
+         class          TEXT    NOT NULL,
+         flows          INTEGER NOT NULL,
+         up             INTEGER NOT NULL,
+         down           INTEGER NOT NULL,
+         uncertain_up   INTEGER NOT NULL,
+         uncertain_down INTEGER NOT NULL,
+         crc            INTEGER NOT NULL,
+         PRIMARY KEY (day, user, class)
+     ) STRICT, WITHOUT ROWID;
+     -- Where the journal had lost what nobody had been promised.
+     CREATE TABLE gap (
+         gateway   INTEGER NOT NULL,
+         lsn       INTEGER NOT NULL,
+         epoch     INTEGER NOT NULL,
+         found_ns  INTEGER NOT NULL,
+         first_lsn INTEGER NOT NULL,
+         crc       INTEGER NOT NULL,
+         PRIMARY KEY (gateway, lsn)
+     ) STRICT, WITHOUT ROWID;";
+
+const RUNS_AND_CONSENTS: &str =
+    "-- The runs of a gateway: `ended_lsn` and `ended_ns` are 0 unless it ended in order.
+     CREATE TABLE run (
+         gateway   INTEGER NOT NULL,
+         epoch     INTEGER NOT NULL,
+         began_lsn INTEGER NOT NULL,
+         began_ns  INTEGER NOT NULL,
+         ended_lsn INTEGER NOT NULL,
+         ended_ns  INTEGER NOT NULL,
+         crc       INTEGER NOT NULL,
+         PRIMARY KEY (gateway, epoch)
+     ) STRICT, WITHOUT ROWID;
+     -- What is missing, and who goes on without it. Appended to, never changed.
+     CREATE TABLE consent (
+         gateway   INTEGER NOT NULL,
+         lsn       INTEGER NOT NULL,
+         epoch     INTEGER NOT NULL,
+         given_ns  INTEGER NOT NULL,
+         author    TEXT    NOT NULL,
+         what      TEXT    NOT NULL,
+         first_lsn INTEGER NOT NULL,
+         last_lsn  INTEGER NOT NULL,
+         crc       INTEGER NOT NULL,
+         PRIMARY KEY (gateway, lsn)
+     ) STRICT, WITHOUT ROWID;
+     -- In a backup that no gateway has written to yet: when it was made, and as of which entry.
+     CREATE TABLE backup (
+         gateway     INTEGER PRIMARY KEY,
+         applied_lsn INTEGER NOT NULL,
+         made_ns     INTEGER NOT NULL,
+         crc         INTEGER NOT NULL
+     ) STRICT;";
+
+#[cfg(test)]
+mod tests {
+    use super::super::checksum;
+    use super::*;
+
+    /// The checksum of what has been released must stay what it is in the databases out there.
+    #[test]
+    fn released_migrations_are_unchanged() {
+        let checksums = |list: &[Migration]| list.iter().map(|step| checksum(step.sql)).collect::<Vec<_>>();
+        assert_eq!(checksums(&LEDGER[..1]), [6_035_242_367_202_163_837]);
+    }
+}
