@@ -25,7 +25,7 @@ use sys::clock::WallNanos;
 
 use crate::consent::Consent;
 use crate::limits::{ENTRY_BYTES_MAX, IDENTITY_BYTES_MAX};
-use crate::record::{CloseReason, Identity, Legs, MalformedIdentity, Record, Uncertain};
+use crate::record::{CloseReason, Identity, Legs, MalformedRecord, Record, Uncertain};
 
 const HEAD_BYTES: usize = 4;
 /// Bytes of a flow's entry before its identity.
@@ -103,20 +103,20 @@ impl Entry {
     }
 
     /// The entry at the beginning of `bytes`, and how many of them it takes.
-    pub(crate) fn read(bytes: &[u8]) -> Result<(Entry, usize), MalformedIdentity> {
+    pub(crate) fn read(bytes: &[u8]) -> Result<(Entry, usize), MalformedRecord> {
         let head =
-            bytes.first_chunk::<HEAD_BYTES>().ok_or(MalformedIdentity("an entry that ends too early"))?;
+            bytes.first_chunk::<HEAD_BYTES>().ok_or(MalformedRecord("an entry that ends too early"))?;
         let length = usize::from(u16::from_le_bytes([head[0], head[1]]));
-        let entry = bytes.get(..length).ok_or(MalformedIdentity("an entry that ends too early"))?;
+        let entry = bytes.get(..length).ok_or(MalformedRecord("an entry that ends too early"))?;
         let [.., kind, reason] = *head;
         let exactly = |expected: usize| match length == expected {
             true => Ok(Fields(entry)),
-            false => Err(MalformedIdentity("an entry of an impossible length")),
+            false => Err(MalformedRecord("an entry of an impossible length")),
         };
         let read = match kind {
             FINAL => {
                 let reason =
-                    CloseReason::from_number(reason).ok_or(MalformedIdentity("an unknown close reason"))?;
+                    CloseReason::from_number(reason).ok_or(MalformedRecord("an unknown close reason"))?;
                 Entry::Final(read_record(entry, reason)?)
             }
             INTERIM => Entry::Interim(read_record(entry, CloseReason::Fault)?),
@@ -133,7 +133,7 @@ impl Entry {
                 Entry::RunEnded { at: WallNanos(fields.u64(4)), epoch: fields.u32(12) }
             }
             CONSENT => Entry::Accepted(read_consent(entry)?),
-            _ => return Err(MalformedIdentity("an entry of an unknown kind")),
+            _ => return Err(MalformedRecord("an entry of an unknown kind")),
         };
         Ok((read, length))
     }
@@ -157,12 +157,12 @@ pub(crate) enum EntryKey {
 impl EntryKey {
     /// That of the entry at the beginning of `bytes`, which a checksum vouches for, and how many of them it
     /// takes.
-    pub(crate) fn read(bytes: &[u8]) -> Result<(EntryKey, usize), MalformedIdentity> {
+    pub(crate) fn read(bytes: &[u8]) -> Result<(EntryKey, usize), MalformedRecord> {
         let head =
-            bytes.first_chunk::<HEAD_BYTES>().ok_or(MalformedIdentity("an entry that ends too early"))?;
+            bytes.first_chunk::<HEAD_BYTES>().ok_or(MalformedRecord("an entry that ends too early"))?;
         let length = usize::from(u16::from_le_bytes([head[0], head[1]]));
         let field =
-            |at: usize| bytes.get(at..length).ok_or(MalformedIdentity("an entry of an impossible length"));
+            |at: usize| bytes.get(at..length).ok_or(MalformedRecord("an entry of an impossible length"));
         let flow = || Ok(field(FLOW_BYTES)?.first_chunk().map(|id| u128::from_le_bytes(*id)));
         let key = match head[2] {
             FINAL => flow()?.map(EntryKey::Final),
@@ -172,7 +172,7 @@ impl EntryKey {
             _ => Some(EntryKey::Other),
         };
         let key = key.filter(|_| (HEAD_BYTES..=bytes.len()).contains(&length));
-        key.map(|key| (key, length)).ok_or(MalformedIdentity("an entry of an impossible length"))
+        key.map(|key| (key, length)).ok_or(MalformedRecord("an entry of an impossible length"))
     }
 }
 
@@ -234,12 +234,12 @@ fn write_consent(out: &mut Vec<u8>, consent: &Consent) {
     out.extend_from_slice(what.as_bytes());
 }
 
-fn read_consent(entry: &[u8]) -> Result<Consent, MalformedIdentity> {
-    let impossible = MalformedIdentity("a consent of an impossible length");
+fn read_consent(entry: &[u8]) -> Result<Consent, MalformedRecord> {
+    let impossible = MalformedRecord("a consent of an impossible length");
     let texts = entry.get(CONSENT_BYTES..).ok_or(impossible)?;
     let lengths = (usize::from(entry[32]), usize::from(u16::from_le_bytes([entry[33], entry[34]])));
     let (author, what) = texts.split_at_checked(lengths.0).ok_or(impossible)?;
-    let text = |bytes| str::from_utf8(bytes).map_err(|_| MalformedIdentity("a consent that is not UTF-8"));
+    let text = |bytes| str::from_utf8(bytes).map_err(|_| MalformedRecord("a consent that is not UTF-8"));
     let (author, what_text) = (text(author)?, text(what)?);
     let fields = Fields(entry);
     let lsns = (fields.u64(16), fields.u64(24));
@@ -260,8 +260,8 @@ fn write_record(out: &mut Vec<u8>, kind: u8, record: &Record) {
     .write(out);
 }
 
-fn read_record(entry: &[u8], reason: CloseReason) -> Result<Record, MalformedIdentity> {
-    let identity = entry.get(FLOW_BYTES..).ok_or(MalformedIdentity("an entry of an impossible length"))?;
+fn read_record(entry: &[u8], reason: CloseReason) -> Result<Record, MalformedRecord> {
+    let identity = entry.get(FLOW_BYTES..).ok_or(MalformedRecord("an entry of an impossible length"))?;
     let identity = Identity::parse(identity)?;
     let fields = Fields(entry);
     let legs = Legs {

@@ -55,7 +55,7 @@ pub struct Identity {
 /// Bytes that are not an identity.
 #[derive(Clone, Copy, Debug, Eq, Error, PartialEq)]
 #[error("{0}")]
-pub struct MalformedIdentity(pub(crate) &'static str);
+pub struct MalformedRecord(pub(crate) &'static str);
 
 impl Identity {
     /// Packs what `flow` says of its beginning. Text beyond its bound is cut on a character's border, and
@@ -88,9 +88,9 @@ impl Identity {
     }
 
     /// The identity in `bytes`, all of which it must fill.
-    pub fn parse(bytes: &[u8]) -> Result<Identity, MalformedIdentity> {
+    pub fn parse(bytes: &[u8]) -> Result<Identity, MalformedRecord> {
         if bytes.len() < FIXED_BYTES || bytes.len() > IDENTITY_BYTES_MAX {
-            return Err(MalformedIdentity("an identity of an impossible length"));
+            return Err(MalformedRecord("an identity of an impossible length"));
         }
         let mut identity = Identity { length: 0, bytes: [0; IDENTITY_BYTES_MAX] };
         identity.put(bytes);
@@ -138,16 +138,16 @@ impl Identity {
     }
 
     /// The flow that begins so, without an end.
-    fn unpack(&self) -> Result<Flow<'_>, MalformedIdentity> {
+    fn unpack(&self) -> Result<Flow<'_>, MalformedRecord> {
         let [class, protocol, _flags, client_bytes, address_bytes, user_bytes, rule_bytes, host_bytes] =
             self.array(28);
         let mut cursor = Cursor(&self.bytes()[FIXED_BYTES..]);
-        let client = cursor.address(client_bytes)?.ok_or(MalformedIdentity("a flow without a client"))?;
+        let client = cursor.address(client_bytes)?.ok_or(MalformedRecord("a flow without a client"))?;
         let address = cursor.address(address_bytes)?;
         let (user, rule, host) =
             (cursor.text(user_bytes)?, cursor.text(rule_bytes)?, cursor.text(host_bytes)?);
         if !cursor.0.is_empty() {
-            return Err(MalformedIdentity("an identity with bytes behind its end"));
+            return Err(MalformedRecord("an identity with bytes behind its end"));
         }
         Ok(Flow {
             id: self.id(),
@@ -158,8 +158,8 @@ impl Identity {
             port: u16::from_le_bytes(self.array(24)),
             address,
             client: SocketAddr::new(client, u16::from_le_bytes(self.array(26))),
-            class: Class::from_number(class).ok_or(MalformedIdentity("an unknown class"))?,
-            protocol: Protocol::from_number(protocol).ok_or(MalformedIdentity("an unknown protocol"))?,
+            class: Class::from_number(class).ok_or(MalformedRecord("an unknown class"))?,
+            protocol: Protocol::from_number(protocol).ok_or(MalformedRecord("an unknown protocol"))?,
             rule,
             reason: CloseReason::Fault,
             legs: Legs::default(),
@@ -178,16 +178,16 @@ impl fmt::Debug for Identity {
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
-    fn take(&mut self, bytes: u8) -> Result<&'a [u8], MalformedIdentity> {
+    fn take(&mut self, bytes: u8) -> Result<&'a [u8], MalformedRecord> {
         let (taken, remaining) = self
             .0
             .split_at_checked(usize::from(bytes))
-            .ok_or(MalformedIdentity("an identity that ends too early"))?;
+            .ok_or(MalformedRecord("an identity that ends too early"))?;
         self.0 = remaining;
         Ok(taken)
     }
 
-    fn address(&mut self, bytes: u8) -> Result<Option<IpAddr>, MalformedIdentity> {
+    fn address(&mut self, bytes: u8) -> Result<Option<IpAddr>, MalformedRecord> {
         let taken = self.take(bytes)?;
         if let Ok(octets) = <[u8; 4]>::try_from(taken) {
             return Ok(Some(octets.into()));
@@ -195,12 +195,12 @@ impl<'a> Cursor<'a> {
         match <[u8; 16]>::try_from(taken) {
             Ok(octets) => Ok(Some(octets.into())),
             Err(_) if taken.is_empty() => Ok(None),
-            Err(_) => Err(MalformedIdentity("an address of neither 4 nor 16 bytes")),
+            Err(_) => Err(MalformedRecord("an address of neither 4 nor 16 bytes")),
         }
     }
 
-    fn text(&mut self, bytes: u8) -> Result<&'a str, MalformedIdentity> {
-        str::from_utf8(self.take(bytes)?).map_err(|_| MalformedIdentity("a text that is not UTF-8"))
+    fn text(&mut self, bytes: u8) -> Result<&'a str, MalformedRecord> {
+        str::from_utf8(self.take(bytes)?).map_err(|_| MalformedRecord("a text that is not UTF-8"))
     }
 }
 

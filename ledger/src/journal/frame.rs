@@ -23,7 +23,7 @@ use sys::clock::WallNanos;
 
 use super::segment::BLOCK_BYTES;
 use crate::entry::{Entry, EntryKey};
-use crate::record::MalformedIdentity;
+use crate::record::MalformedRecord;
 
 /// Bytes of a frame's header.
 pub(crate) const FRAME_HEADER_BYTES: usize = 64;
@@ -124,7 +124,7 @@ impl FrameHeader {
         &self,
         payload: &[u8],
         mut each: impl FnMut(u64, EntryKey),
-    ) -> Result<(), MalformedIdentity> {
+    ) -> Result<(), MalformedRecord> {
         let mut remaining = payload;
         for lsn in self.first_lsn..self.first_lsn + u64::from(self.count) {
             let (key, length) = EntryKey::read(remaining)?;
@@ -135,9 +135,9 @@ impl FrameHeader {
     }
 
     /// The entries in `payload`, which is all that stands between the header and the padding.
-    pub(crate) fn entries(&self, payload: &[u8], out: &mut Vec<Entry>) -> Result<(), MalformedIdentity> {
+    pub(crate) fn entries(&self, payload: &[u8], out: &mut Vec<Entry>) -> Result<(), MalformedRecord> {
         if !self.matches_checksum(payload) {
-            return Err(MalformedIdentity("a frame's entries do not fit their checksum"));
+            return Err(MalformedRecord("a frame's entries do not fit their checksum"));
         }
         let mut remaining = payload;
         for _ in 0..self.count {
@@ -148,7 +148,7 @@ impl FrameHeader {
         if remaining.is_empty() {
             Ok(())
         } else {
-            Err(MalformedIdentity("a frame with bytes behind its entries"))
+            Err(MalformedRecord("a frame with bytes behind its entries"))
         }
     }
 }

@@ -12,7 +12,7 @@ use super::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use super::segment::{self, BLOCK_BYTES, HEADER_BYTES, SegmentHeader};
 use super::shared::Shared;
 use crate::entry::Entry;
-use crate::record::MalformedIdentity;
+use crate::record::MalformedRecord;
 use crate::storage::{Storage, StorageFile};
 
 /// Why the journal cannot be read on.
@@ -39,7 +39,7 @@ pub(crate) enum ReadError {
         /// The segment's number.
         segment: u64,
         /// What it holds.
-        what: MalformedIdentity,
+        what: MalformedRecord,
     },
 }
 
@@ -119,9 +119,9 @@ impl<F: StorageFile> Segment<F> {
         header: &FrameHeader,
         buffer: &mut Vec<u8>,
         out: &mut Vec<Entry>,
-    ) -> io::Result<Result<(), MalformedIdentity>> {
+    ) -> io::Result<Result<(), MalformedRecord>> {
         if !self.payload_at(at, header, buffer)? {
-            return Ok(Err(MalformedIdentity("a frame's entries do not fit their checksum")));
+            return Ok(Err(MalformedRecord("a frame's entries do not fit their checksum")));
         }
         let before = out.len();
         let outcome = header.entries(buffer, out);

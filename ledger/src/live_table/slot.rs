@@ -10,7 +10,7 @@ use sys::sync::atomic::{AtomicU64, Ordering};
 use super::SLOT_WORDS;
 use crate::entry::FlowEntry;
 use crate::limits::IDENTITY_BYTES_MAX;
-use crate::record::{CloseReason, Identity, Legs, MalformedIdentity, Record, Uncertain};
+use crate::record::{CloseReason, Identity, Legs, MalformedRecord, Record, Uncertain};
 
 /// Every store is Release and every load Acquire. On x86-64 both are plain moves; for the compiler they keep
 /// the order that recovery needs.
@@ -168,19 +168,18 @@ impl<'a> Slot<'a> {
         self,
         kind: CommitIntent,
         out: &mut Vec<u8>,
-    ) -> Result<Option<SlotProgress>, MalformedIdentity> {
+    ) -> Result<Option<SlotProgress>, MalformedRecord> {
         let word = |index: usize| self.0[index].load(ACQUIRE);
-        let (state, generation) =
-            State::parse(word(STATE)).ok_or(MalformedIdentity("the state of a slot"))?;
+        let (state, generation) = State::parse(word(STATE)).ok_or(MalformedRecord("the state of a slot"))?;
         let (closed, at) = match (kind, state) {
             (CommitIntent::Interim(now), State::Live) => (None, now),
             (CommitIntent::Final, State::Closing(reason)) => {
-                let closed = decoded(word(CLOSED)).ok_or(MalformedIdentity("a closing time"))?;
+                let closed = decoded(word(CLOSED)).ok_or(MalformedRecord("a closing time"))?;
                 (Some(reason), WallNanos(closed.saturating_mul(1000)))
             }
             _ => return Ok(None),
         };
-        let (legs, _) = read_counts(&word).ok_or(MalformedIdentity("a count"))?;
+        let (legs, _) = read_counts(&word).ok_or(MalformedRecord("a count"))?;
         let mut bytes = [0; IDENTITY_BYTES_MAX];
         let identity = read_identity_bytes(&word, &mut bytes)?;
         FlowEntry { closed, at, legs, uncertain: Uncertain::default(), identity }.write(out);
@@ -191,7 +190,7 @@ impl<'a> Slot<'a> {
     ///
     /// # Errors
     /// The slot is damaged or was never used.
-    pub(crate) fn identity(self) -> Result<Identity, MalformedIdentity> {
+    pub(crate) fn identity(self) -> Result<Identity, MalformedRecord> {
         read_identity(&|index: usize| self.0[index].load(ACQUIRE))
     }
 
@@ -331,7 +330,7 @@ impl SlotContents {
         };
         let identity = match identity {
             Ok(identity) => identity,
-            Err(MalformedIdentity(what)) => return damaged(what),
+            Err(MalformedRecord(what)) => return damaged(what),
         };
         let Some((legs, uncertain)) = read_counts(&word) else { return damaged("a count") };
         let Some(closed) = decoded(word(CLOSED)) else { return damaged("a closing time") };
@@ -364,17 +363,17 @@ fn in_doubt(count: u64, intent: u64) -> u32 {
     if base == count & BASE_MASK { length as u32 } else { 0 }
 }
 
-fn read_identity(word: &impl Fn(usize) -> u64) -> Result<Identity, MalformedIdentity> {
+fn read_identity(word: &impl Fn(usize) -> u64) -> Result<Identity, MalformedRecord> {
     Identity::parse(read_identity_bytes(word, &mut [0; IDENTITY_BYTES_MAX])?)
 }
 
 fn read_identity_bytes<'b>(
     word: &impl Fn(usize) -> u64,
     bytes: &'b mut [u8; IDENTITY_BYTES_MAX],
-) -> Result<&'b [u8], MalformedIdentity> {
+) -> Result<&'b [u8], MalformedRecord> {
     let (length, check) = (word(IDENTITY) as u32 as usize, (word(IDENTITY) >> 32) as u32);
     if length > IDENTITY_BYTES_MAX {
-        return Err(MalformedIdentity("an identity of an impossible length"));
+        return Err(MalformedRecord("an identity of an impossible length"));
     }
     let (chunks, _) = bytes.as_chunks_mut();
     for (index, chunk) in chunks[..length.div_ceil(8)].iter_mut().enumerate() {
@@ -382,7 +381,7 @@ fn read_identity_bytes<'b>(
     }
     match crc32c::crc32c(&bytes[..length]) == check {
         true => Ok(&bytes[..length]),
-        false => Err(MalformedIdentity("the identity of a slot")),
+        false => Err(MalformedRecord("the identity of a slot")),
     }
 }
 

@@ -48,9 +48,9 @@ impl Usage {
         let daily = hours.is_whole_days() && !keys.contains(&GroupBy::Hour);
         let (table, unit, unit_ns) =
             if daily { ("rollup_day", "day", DAY_NS) } else { ("rollup_hour", "hour", HOUR_NS) };
-        let (key_expressions, count) = expressions(keys, &format!("({unit} * {unit_ns})"));
+        let (key_sql, count) = expressions(keys, &format!("({unit} * {unit_ns})"));
         let sums = format!(
-            "SELECT {key_expressions}, sum(flows), 0, sum(up), sum(down), sum(uncertain_up), sum(uncertain_down)
+            "SELECT {key_sql}, sum(flows), 0, sum(up), sum(down), sum(uncertain_up), sum(uncertain_down)
              FROM {table} WHERE {} AND {unit} BETWEEN ?1 AND ?2
                AND (?3 IS NULL OR user = ?3) AND (?4 IS NULL OR class = ?4) GROUP BY {}",
             RowChecks::condition(&self.connection, table)?,

@@ -22,13 +22,13 @@ impl RowChecks {
     /// Has statements of `connection` know the function that [`RowChecks::condition`] calls.
     pub(super) fn install(&self, connection: &Connection) -> rusqlite::Result<()> {
         let broken = Arc::clone(&self.0);
-        connection.create_scalar_function(HOLDS, -1, FunctionFlags::SQLITE_UTF8, move |row| {
+        connection.create_scalar_function(ROW_IS_INTACT, -1, FunctionFlags::SQLITE_UTF8, move |row| {
             let values = (1..row.len()).map(|index| row.get_raw(index));
-            let holds = row.get::<i64>(0).is_ok_and(|crc| crc == i64::from(checksum::compute(values)));
-            if !holds {
+            let is_intact = row.get::<i64>(0).is_ok_and(|crc| crc == i64::from(checksum::compute(values)));
+            if !is_intact {
                 broken.store(true, Ordering::Relaxed);
             }
-            Ok(holds)
+            Ok(is_intact)
         })
     }
 
@@ -38,15 +38,15 @@ impl RowChecks {
         let names = select.query_map([table], |row| row.get(0))?;
         let names: Vec<String> = names.collect::<rusqlite::Result<_>>()?;
         let sealed: Vec<String> = names.into_iter().take_while(|name| name != "crc").collect();
-        Ok(format!("{HOLDS}(crc, {})", sealed.join(", ")))
+        Ok(format!("{ROW_IS_INTACT}(crc, {})", sealed.join(", ")))
     }
 
     /// Whether a row that was checked elsewhere is for the answer.
-    pub(super) fn admits(&self, holds: bool) -> bool {
-        if !holds {
+    pub(super) fn admits(&self, is_intact: bool) -> bool {
+        if !is_intact {
             self.0.store(true, Ordering::Relaxed);
         }
-        holds
+        is_intact
     }
 
     /// Whether any did not hold.
@@ -55,4 +55,4 @@ impl RowChecks {
     }
 }
 
-const HOLDS: &str = "row_holds";
+const ROW_IS_INTACT: &str = "row_is_intact";

@@ -90,7 +90,7 @@ fn malformed_identity_bytes_are_refused() {
     }
     let mut changed = bytes.to_vec();
     *changed.last_mut().unwrap() = 0xff;
-    assert_eq!(Identity::parse(&changed), Err(MalformedIdentity("a text that is not UTF-8")));
+    assert_eq!(Identity::parse(&changed), Err(MalformedRecord("a text that is not UTF-8")));
 }
 
 #[test]
