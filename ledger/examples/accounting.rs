@@ -1,7 +1,8 @@
-//! What counting costs for each relayed read and write: `cargo run --release -p ledger --example accounting`.
+//! The cost of counting for each relayed read and write: `cargo run --release -p ledger --example
+//! accounting`.
 //!
-//! A relay's way with its calls taken out: the counts of a flow are fetched, a read is counted, a write is
-//! counted around a call that does nothing, and the flow is asked whether it wants an interim.
+//! It does what a relay does, without its system calls: gets the counters of a flow, counts a read, counts a
+//! write around an empty call, and requests an interim if one is due.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let directory = std::env::temp_dir().join(format!("tollgate-accounting-{}", std::process::id()));
     let (ledger, mut writers) = Ledger::open(&OpenSettings::new(&directory, 1, 16))?;
     let writer = &mut writers[0];
-    let mut flow = writer.open(&identity()).ok_or("a table has room for one flow")?;
+    let mut flow = writer.open(&identity()).ok_or("the table has no free slot")?;
     let mut spans = Vec::new();
     for _ in 0..ROUNDS {
         let began = clock::monotonic();

@@ -1,7 +1,7 @@
-//! How long a start takes after a kill: `cargo run --release -p ledger --example recovery -- DIRECTORY`.
+//! The duration of a start after a kill: `cargo run --release -p ledger --example recovery -- DIRECTORY`.
 //!
-//! Makes a ledger in DIRECTORY with ten million journal entries that the database has not got and a million
-//! flows that were open, then opens it and tells how long that took. DIRECTORY must not exist.
+//! Creates a ledger in DIRECTORY with ten million journal entries that the database lacks and a million open
+//! flows, then opens it and prints the duration. DIRECTORY must not exist.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use sys::clock::{self, WallNanos};
 
 const ENTRIES: u64 = 10_000_000;
 const OPEN: u32 = 1_000_000;
-/// Closed flows that wait have slots too.
+/// Closed flows that are not journaled need slots too.
 const SLOTS: u32 = OPEN + 65_536;
 
 fn main() -> ExitCode {
@@ -36,13 +36,13 @@ fn measure(directory: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let (ledger, mut writers) = Ledger::open(&settings)?;
     let writer = &mut writers[0];
     for id in 0..OPEN {
-        writer.open(&identity(id.into())).ok_or("a slot for each open flow")?;
+        writer.open(&identity(id.into())).ok_or("the table has no free slot")?;
     }
     let mut id = u128::from(OPEN);
     while ledger.status_handle().progress().appended < ledger.status_handle().progress().applied + ENTRIES {
         id += u128::from(close_one(writer, id));
     }
-    // Journals what has ended, and applies nothing. The table stays locked as long as an inlet has it.
+    // Journals ended flows and applies nothing. The table stays locked while a flow writer exists.
     drop(writers);
     drop(ledger);
     let began = clock::monotonic();
@@ -53,7 +53,7 @@ fn measure(directory: &Path) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Whether there was a slot.
+/// Returns whether there was a free slot.
 fn close_one(writer: &mut FlowWriter, id: u128) -> bool {
     let Some(flow) = writer.open(&identity(id)) else {
         std::thread::yield_now();

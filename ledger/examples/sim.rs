@@ -1,4 +1,4 @@
-//! Runs the seeded world of the ledger: `cargo xtask sim SEED [--count N]`.
+//! Runs the seeded simulation of the ledger: `cargo xtask sim SEED [--count N]`.
 
 #![forbid(unsafe_code)]
 
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         "{count} seeds from {first} hold: {flows} flows, {refused} refused, {kills} kills, \
          {power_failures} power failures, \
          {in_recovery} ends inside recovery, {faults} failed calls of the disk, \
-         {damages} damages ({reported} told, the rest without effect)"
+         {damages} damages ({reported} reported, the others without effect)"
     );
     ExitCode::SUCCESS
 }

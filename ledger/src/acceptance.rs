@@ -1,8 +1,8 @@
-//! What becomes of a loss that an operator has accepted.
+//! Brings the databases into a usable state after an operator has accepted a loss.
 //!
-//! Guarantees: nothing that can be read is thrown away: a database that cannot be used is renamed, and what
-//! the months have is in the sums again; answers that need what is gone say so from then on. Leaves out:
-//! the journal, whose losses recovery passes over (`recover`), and asking (`repair`).
+//! Guarantees: nothing readable is deleted. An unusable database is renamed, and the sums are rebuilt from
+//! the months. From then on queries that need the lost details say so.
+//! Not handled here: losses of the journal, which recovery skips (`recover`).
 
 use std::fs;
 use std::io;
@@ -25,7 +25,7 @@ use crate::sink::watermarks::drop_months;
 use crate::sink::{SinkError, SinkSettings};
 use crate::storage::file::Directory;
 
-/// How far the files go, besides the losses.
+/// How far the files reach, besides the losses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
     /// The last entry of `ledger.db`.
@@ -37,8 +37,8 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    /// The entry up to which `ledger.db` is to be made again from the months, where it ends with entry
-    /// `applied`: all that they have, unless the journal brings it.
+    /// The entry up to which `ledger.db`, which ends with entry `applied`, is rebuilt from the months: up to
+    /// all that they have, unless the journal has it.
     fn rebuilt_to(&self, applied: u64, is_in_journal: bool) -> Option<u64> {
         let before_journal = self.first.saturating_sub(1);
         let to = if is_in_journal { before_journal } else { before_journal.max(self.reached) };
@@ -46,7 +46,7 @@ impl Extent {
     }
 }
 
-/// Goes on without `losses` in the databases of `directory`.
+/// Makes the databases of `directory` usable without what `losses` name.
 ///
 /// # Errors
 /// A file cannot be renamed or written.
@@ -73,7 +73,7 @@ pub(crate) fn accept(
     let is_ledger_gone = !ledger.exists();
     let applied = if is_ledger_gone { 0 } else { extent.applied };
     let is_in_journal = extent.reached <= applied || is_journaled(directory, extent, applied + 1);
-    // Makes `ledger.db` if it is gone.
+    // Creates `ledger.db` if it is missing.
     let mut sink = SqliteSink::open(directory, gateway, SinkSettings::default())?;
     if let Some(to) = extent.rebuilt_to(applied, is_in_journal) {
         if is_ledger_gone && extent.reached > to {
@@ -81,7 +81,7 @@ pub(crate) fn accept(
         }
         rebuild(sink.connection(), directory, gateway.into(), integer(to))?;
     }
-    // Those of other gateways are in the months alone: they have no journal here.
+    // Only the months have entries of other gateways: their journals are elsewhere.
     let mut others = Inventory::read(directory)?.months_reached(&[]);
     others.remove(&gateway);
     for (other, to) in others {
@@ -93,16 +93,16 @@ pub(crate) fn accept(
     Ok(SqliteSink::end_others(directory, gateway, now)?)
 }
 
-/// Whether the journal has each entry from `first_lsn` on, or from its own first one on, that any database
-/// has. Where one is damaged those behind it get other numbers, by which months would take them again.
+/// Whether the journal has each entry that any database has, from `first_lsn` or its own first entry on.
+/// Behind a damaged frame entries get new numbers, by which the months would store them again.
 fn is_journaled(directory: &Path, extent: Extent, first_lsn: u64) -> bool {
     let journal = Directory::for_reading(&directory::journal(directory));
     let first_lsn = first_lsn.max(extent.first);
     extent.first > 0 && scan::each_frame(&journal, first_lsn, extent.reached, |_, _, _| ()).is_ok()
 }
 
-/// Takes out of the months what entries of `gateway` beyond `to` brought, which the journal brings again. A
-/// month may lack some of them: it was lost once, which only the `ledger.db` knew that is gone.
+/// Deletes from the months the rows of `gateway`'s entries beyond `to`, which the journal sends again. A
+/// month may lack some of them: it was lost once, which only the missing `ledger.db` recorded.
 fn remove_resent(directory: &Path, gateway: u32, to: u64) -> Result<(), OpenError> {
     let mut files = MonthFiles::new(directory, u64::MAX);
     let months = Month::files(directory)
@@ -113,7 +113,7 @@ fn remove_resent(directory: &Path, gateway: u32, to: u64) -> Result<(), OpenErro
     Ok(files.close()?)
 }
 
-/// Renames a database and what SQLite keeps beside it.
+/// Renames a database and the files that SQLite keeps beside it.
 fn set_aside(path: &Path, now: WallNanos) -> io::Result<()> {
     for suffix in [""].into_iter().chain(schema::BESIDE) {
         let aside = format!(".damaged-{}{suffix}", now.0);

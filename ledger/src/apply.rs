@@ -1,8 +1,9 @@
-//! The applier: it brings what is durable in the journal into the sink, one transaction after another.
+//! The applier: reads durable entries from the journal and applies them to the sink, one transaction after
+//! another.
 //!
-//! Promises: the sink never knows what the journal could forget; each entry reaches it in the order of its
-//! number, and again from where the sink has come to after any failure; segments of the journal are let go
-//! only when the sink has all of them on stable storage. Leaves to others: what a batch does (the sink).
+//! Guarantees: the sink has no entry that the journal could lose. It gets entries in the order of their
+//! numbers; after any failure, again from where it has come to. A segment is released only when the sink has
+//! all of its entries on stable storage.
 
 use std::sync::Arc;
 use std::thread;
@@ -24,17 +25,17 @@ use crate::sink::{Sink, SinkError};
 use crate::status::{Shared, Stage};
 use crate::storage::Storage;
 
-/// See the file's header.
+/// The state of the applier thread.
 pub(crate) struct Applier<S: Storage, K> {
     sink: K,
     journal: Arc<Journal<S>>,
     reader: Reader<S>,
     shared: Arc<Shared>,
-    /// Read and not applied, all of one run.
+    /// Entries that were read and not applied, all of one run.
     batch: Vec<Entry>,
     epoch: u32,
     first_lsn: u64,
-    /// A frame that was read and belongs to the next run.
+    /// A frame of the next run that was read already.
     next: Option<(u32, Vec<Entry>)>,
     /// Entries applied since the last complete checkpoint.
     uncheckpointed: u64,
@@ -42,7 +43,7 @@ pub(crate) struct Applier<S: Storage, K> {
     retry_pause: Duration,
 }
 
-/// Why a turn came to nothing.
+/// Why a pass failed.
 #[derive(Debug, Error)]
 enum ApplyError {
     #[error(transparent)]
@@ -58,7 +59,7 @@ impl ApplyError {
 }
 
 impl<S: Storage, K: Sink> Applier<S, K> {
-    /// An applier for `sink`, which has come to entry `applied`.
+    /// An applier for `sink`, which has entries up to `applied`.
     pub(crate) fn new(sink: K, journal: Arc<Journal<S>>, applied: u64, shared: Arc<Shared>) -> Self {
         let reader = Reader::new(Arc::clone(&journal), applied + 1);
         let first_lsn = reader.next_lsn();
@@ -83,7 +84,7 @@ impl<S: Storage, K: Sink> Applier<S, K> {
         while !self.shared.has_reached(Stage::Applying) {
             match self.pass() {
                 Ok(0) if self.uncheckpointed == 0 => self.sleep(),
-                // A full batch: there is more.
+                // A full batch: more entries are waiting.
                 Ok(BATCH_ENTRIES_MAX..) => {}
                 Ok(_) => self.shared.applier.pause(APPLY_PAUSE),
                 Err(error) if error.is_fatal() => return self.stop_applying(&error),
@@ -114,7 +115,7 @@ impl<S: Storage, K: Sink> Applier<S, K> {
         }
     }
 
-    /// A turn, for a simulation, which has its checkpoints when it likes and not by the machine's clock.
+    /// A pass of the simulation, which schedules checkpoints itself and not by the machine's clock.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn step(&mut self) -> Result<(), String> {
         let outcome = self.collect().and_then(|()| self.apply());
@@ -122,13 +123,13 @@ impl<S: Storage, K: Sink> Applier<S, K> {
         outcome.map(drop).map_err(|error| error.to_string())
     }
 
-    /// A checkpoint, for a simulation.
+    /// A checkpoint of the simulation.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn step_checkpoint(&mut self) -> Result<(), String> {
         self.checkpoint().map_err(|error| error.to_string())
     }
 
-    /// Reads frames until the batch is full, or of another run than what comes next.
+    /// Reads frames until the batch is full, or the next frame is of another run.
     fn collect(&mut self) -> Result<(), ApplyError> {
         while self.batch.len() < BATCH_ENTRIES_MAX {
             let known = self.batch.len();
@@ -178,7 +179,7 @@ impl<S: Storage, K: Sink> Applier<S, K> {
         let stable = self.sink.checkpoint()?;
         self.journal.release(stable);
         self.checkpointed_at = clock::monotonic();
-        // Kept from zero while a reader is in the way, so that the next second tries again.
+        // Not zero while a reader blocks a part of the checkpoint, so that the next second tries again.
         self.uncheckpointed = u64::from(stable + 1 < self.first_lsn);
         Ok(())
     }
@@ -194,16 +195,16 @@ impl<S: Storage, K: Sink> Applier<S, K> {
             ParkDecision::UntilWoken
         });
         if has_slept {
-            // The first entry after a rest waits for its checkpoint as long as every other.
+            // The first entry after an idle time waits for its checkpoint as long as any other.
             self.checkpointed_at = clock::monotonic();
         }
     }
 
-    /// Applies everything that is durable and brings it to stable storage. What cannot be applied is in the
-    /// journal, and the next start applies it.
+    /// Applies everything durable and brings it to stable storage. What fails stays in the journal, and the
+    /// next start applies it.
     fn finish(mut self) -> Result<(), String> {
         let mut attempts = 1;
-        // Whoever closes the ledger waits: however long it has failed, the last attempts come quickly.
+        // The caller of close waits: however long it has failed, the last attempts come quickly.
         self.retry_pause = RETRY_PAUSE_MIN;
         loop {
             match self.finish_once() {
@@ -223,7 +224,7 @@ impl<S: Storage, K: Sink> Applier<S, K> {
         Ok(self.sink.seal()?)
     }
 
-    /// The sink must not be touched again: entries stay in the journal.
+    /// The sink must not be used again: entries stay in the journal.
     fn stop_applying(self, error: &ApplyError) -> Result<(), String> {
         self.shared.sink_failed(&error.to_string());
         while !self.shared.has_reached(Stage::Applying) {

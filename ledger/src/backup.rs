@@ -1,12 +1,11 @@
-//! A copy of a ledger's database, made while a gateway writes.
+//! Copies the databases of a ledger while a gateway writes.
 //!
-//! Guarantees: the copy is a ledger as of one entry, to be read, verified, or written on from there; it
-//! says of itself that it is a copy, and as of when; each file in it is on stable storage; nothing is
-//! overwritten. Leaves out: the journal, and where copies go.
+//! Guarantees: the copy is a ledger as of one entry, which can be read, verified and written. It records that
+//! it is a copy, and as of when. Each file in it is on stable storage, and nothing is overwritten.
 //!
-//! A read transaction on each file fixes what is copied. They begin one after another while a gateway
-//! commits months first and `ledger.db` last, so a month may be ahead of what was fixed of `ledger.db`:
-//! then all begin anew. The transactions hold back the emptying of SQLite's logs until the copy is made.
+//! A read transaction on each file fixes the snapshot. The transactions begin one after another while a
+//! gateway commits months first and `ledger.db` last, so a month may be ahead of the snapshot of `ledger.db`:
+//! then all begin again. SQLite's logs cannot be emptied until the copy is complete.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -29,36 +28,37 @@ use crate::sink::schema::integer;
 use crate::sink::{checksum, month_file};
 use crate::storage::file::Directory;
 
-/// What [`backup`] wrote.
+/// The result of [`backup`].
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct BackupReport {
     /// Files.
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Entries of the journal that the databases had not got, and the copy has not either; `None` if the
-    /// journal cannot be read.
+    /// Entries of the journal that the databases and the copy lack; `None` if the journal cannot be read.
     pub left_out: Option<u64>,
 }
 
-/// Why there is no backup.
+/// Why a backup failed.
 #[derive(Debug, Error)]
 pub enum BackupError {
-    /// There is something already.
+    /// The target exists and is not an empty directory.
     #[error("{} exists and is not an empty directory: a backup overwrites nothing", .0.display())]
     TargetNotEmpty(PathBuf),
     /// The ledger cannot be read.
     #[error(transparent)]
     Query(#[from] QueryError),
-    /// There is less than the ledger had.
-    #[error("{0} is missing: `tollgate ledger verify` says what is lost, and a start what can be done")]
+    /// A month of the ledger is missing.
+    #[error(
+        "{0} is missing: `tollgate ledger verify` names the losses, and `tollgate ledger repair` the remedy"
+    )]
     Missing(String),
     /// A file could not be copied.
     #[error("{}: {cause}", path.display())]
     Sqlite {
         /// The file.
         path: PathBuf,
-        /// What SQLite said.
+        /// SQLite's error.
         cause: rusqlite::Error,
     },
     /// A file could not be written.
@@ -66,13 +66,13 @@ pub enum BackupError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
 }
 
-/// Copies the databases of the ledger in `directory` to `target`, which is made, or empty. A copy that was
-/// not finished has no `ledger.db`, and no start takes it for a ledger.
+/// Copies the databases of the ledger in `directory` to `target`, which is created, or empty. An unfinished
+/// copy has no `ledger.db`, and no start takes it for a ledger.
 ///
 /// # Errors
 /// See [`BackupError`].
@@ -80,7 +80,7 @@ pub fn backup(directory: &Path, target: &Path) -> Result<BackupReport, BackupErr
     copy_all(directory, target, || ())
 }
 
-/// Calls `between` when what is copied is fixed, and after each file.
+/// Calls `between` when the snapshot is fixed, and after each file.
 fn copy_all(directory: &Path, target: &Path, mut between: impl FnMut()) -> Result<BackupReport, BackupError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
@@ -92,11 +92,11 @@ fn copy_all(directory: &Path, target: &Path, mut between: impl FnMut()) -> Resul
         .then_some(())
         .ok_or(BackupError::TargetNotEmpty(target.to_owned()))?;
     between();
-    // Now: what is applied while files are copied is in the journal alone no more.
+    // Counted now: entries that are applied while files are copied would no longer be in the journal only.
     let left_out = left_out(directory, &snapshot.usage.applied);
     let mut report = BackupReport { left_out, ..BackupReport::default() };
     let (partial, ledger) = (target.join(directory::PARTIAL), directory::database(target));
-    // First, so that a copy that is cut short is known as one.
+    // First, so that an interrupted copy is recognized.
     copy(&mut report, &snapshot.usage.connection, &partial, |copy| mark(copy, &snapshot.usage.applied))?;
     between();
     for (month, file) in &snapshot.months {
@@ -120,14 +120,14 @@ fn left_out(directory: &Path, applied: &[(i64, i64)]) -> Option<u64> {
     scan::scan(&journal, (0, lsn), |_| ()).ok().map(|scan| scan.entries)
 }
 
-/// The databases of one moment: a read transaction on each.
+/// The databases as of one moment: a read transaction on each.
 struct Snapshot {
     usage: Usage,
     months: Vec<(Month, Connection)>,
 }
 
 impl Snapshot {
-    /// Fixes one.
+    /// Takes a snapshot in which no month is ahead.
     fn take(directory: &Path) -> Result<Snapshot, BackupError> {
         for attempt in 1..ATTEMPTS_MAX {
             let snapshot = Snapshot::begin(directory)?;
@@ -135,7 +135,7 @@ impl Snapshot {
             if missing.is_none() && snapshot.is_consistent()? {
                 return Ok(snapshot);
             }
-            // One that is too old may be removed meanwhile; one that stays away is missing.
+            // A month beyond retention may be removed meanwhile; one that stays away is missing.
             if let Some(month) = missing.filter(|_| attempt >= CHECKS_MAX) {
                 return Err(BackupError::Missing(month.file_name()));
             }
@@ -154,7 +154,7 @@ impl Snapshot {
         Ok(Snapshot { usage, months })
     }
 
-    /// A month that `ledger.db` has and the directory has not.
+    /// A month that `ledger.db` has and the directory lacks.
     fn missing(&self) -> Result<Option<Month>, BackupError> {
         let is_present = |month: &Month| self.months.iter().any(|(other, _)| other == month);
         let mut months = self.usage.months().map_err(BackupError::Query)?.into_iter();
@@ -174,14 +174,14 @@ impl Snapshot {
     }
 }
 
-/// Attempts at a moment in which no month is ahead: some 10 s of a gateway that commits all the time. Of the
-/// last one the copy goes without what a month has beyond it.
+/// Attempts at a snapshot in which no month is ahead: some 10 s of a gateway that commits all the time. From
+/// the last one the copy is made without the rows that a month has beyond it.
 const ATTEMPTS_MAX: u32 = 500;
-/// Looks at a month before it is taken for missing.
+/// Checks of a month before it counts as missing.
 const CHECKS_MAX: u32 = 5;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// Has a copy say that it is one: a gateway that begins on it expects no journal.
+/// Marks a copy as one: a gateway that starts on it expects no journal.
 fn mark(copy: &Connection, applied: &[(i64, i64)]) -> rusqlite::Result<()> {
     let made_ns = integer(clock::wall().0);
     for (gateway, applied_lsn) in applied {
@@ -191,7 +191,7 @@ fn mark(copy: &Connection, applied: &[(i64, i64)]) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Makes the directory, or finds it empty; `false` if there is something.
+/// Creates the directory, or finds it empty; `false` if it has contents.
 fn claim_target(target: &Path) -> io::Result<bool> {
     match DirBuilder::new().mode(0o700).create(target) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -201,7 +201,7 @@ fn claim_target(target: &Path) -> io::Result<bool> {
     }
 }
 
-/// Copies what `source` sees to a new file, and has `finish` complete it.
+/// Copies the snapshot of `source` to a new file, and calls `finish` to complete it.
 fn copy(
     report: &mut BackupReport,
     source: &Connection,
@@ -210,7 +210,7 @@ fn copy(
 ) -> Result<(), BackupError> {
     let failed = |cause| BackupError::Sqlite { path: target.to_owned(), cause };
     let unwritten = |cause| BackupError::Io { path: target.to_owned(), cause };
-    // SQLite writes into an empty file; this one is readable by its owner alone.
+    // SQLite writes into the empty file, which only its owner can read.
     month_file::make(target).map_err(unwritten)?;
     let mut copy = Connection::open(target).map_err(failed)?;
     Backup::new(source, &mut copy)
@@ -225,7 +225,7 @@ fn copy(
     Ok(())
 }
 
-/// Pages that are copied without a look at a signal.
+/// Pages that are copied in one step.
 const PAGES_AT_ONCE: i32 = 4096;
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
-//! The committer: it brings closed flows, and interims of open ones, from the live table into the journal.
+//! The committer: writes closed flows, and interims of open ones, from the live table to the journal.
 //!
-//! Promises: a slot is freed only when its flow is journaled (with [`Durability::Sync`]: durable), and before
-//! anybody is told of the entry, so that an entry which was applied has no slot any more; after a failure of
-//! the disk nothing is taken from the slots until all that was taken before is written. Leaves to others:
-//! syncing beside it (`flush`), what happens to entries then (`apply`).
+//! Guarantees: a slot is freed only when its flow is journaled (with [`Durability::Sync`]: durable), and
+//! before the entry is announced; so an applied entry has no slot any more. After a disk failure nothing is
+//! taken from the slots until everything taken before is written.
 //!
 //! ```text
 //!   hints --take--> frame --append--> journal --(sync)--> free slots --> announce
@@ -31,51 +30,51 @@ use crate::parker::ParkDecision;
 use crate::status::{Shared, Stage};
 use crate::storage::Storage;
 
-/// See the file's header.
+/// The state of the committer thread.
 pub(crate) struct Committer<S: Storage> {
     journal: Writer<S>,
     table: LiveTable,
     drains: Vec<FlowDrain>,
     durability: Durability,
     shared: Arc<Shared>,
-    /// Slots whose flows are in frames that are not written, or with `Sync` not durable: outlet, slot,
+    /// Slots whose flows are in frames that are not written, or with `Sync` not durable: drain, slot,
     /// generation.
     taken: Vec<(usize, u32, u64)>,
     sweeps: Vec<Sweep>,
-    /// The outlet to empty first: each turn another, so that none starves when frames are full.
+    /// The drain to empty first: another one each pass, so that none starves when frames are full.
     first_drain: usize,
-    /// Whether the journal says by a frame of its own that all of it is durable.
+    /// Whether a frame of its own marks all of the journal as durable.
     is_marked: bool,
-    /// Whether the journal was told that the run ended.
+    /// Whether the end of the run is in the journal.
     is_ended: bool,
 }
 
-/// A way round an outlet's slots in search of flows that have moved.
+/// The cyclic search of a drain's slots for flows that have moved.
 struct Sweep {
     /// The bytes of each slot's flow when it was last journaled.
     journaled: Vec<u64>,
-    /// The slot to look at next.
+    /// The slot to check next.
     next: u32,
-    /// Up to when slots have had their looks.
+    /// Slots have been checked as due up to this moment.
     swept_to: Nanos,
 }
 
-/// What the committer could not journal when the ledger was closed: it is in the live table.
+/// What a closing committer could not journal: it is in the live table.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
-    /// Flows that have ended, and stand in the live table alone.
+    /// Ended flows that only the live table has.
     pub(crate) flows: u64,
-    /// Flows that have ended, for which the table has no room: they were written, and no sync succeeded.
+    /// Ended flows for which the table has no free slot: they were written, and no sync succeeded.
     pub(crate) without_slot: u64,
     pub(crate) cause: String,
 }
 
-/// What a turn came to.
+/// The outcome of a pass.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct PassOutcome {
     /// Entries appended.
     pub(crate) entries: u32,
-    /// Whether so much waits that the next turn should come at once.
+    /// Whether so much waits that the next pass should follow at once.
     pub(crate) is_full: bool,
     /// Whether nothing was taken, because the disk is too far behind.
     pub(crate) is_throttled: bool,
@@ -104,7 +103,7 @@ impl<S: Storage> Committer<S> {
         }
     }
 
-    /// Has its time begin at `now`, for a simulation that goes by a clock of its own.
+    /// Sets the beginning of its time, for a simulation with a clock of its own.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn begin_at(&mut self, now: Nanos) {
         self.sweeps.iter_mut().for_each(|sweep| sweep.swept_to = now);
@@ -129,10 +128,10 @@ impl<S: Storage> Committer<S> {
         self.finish_with_retries()
     }
 
-    /// A turn, and what it came to told.
+    /// Runs a pass and publishes its outcome.
     ///
     /// # Errors
-    /// As [`Committer::turn`].
+    /// As [`Committer::pass`].
     pub(crate) fn step(&mut self, now: Nanos) -> Result<PassOutcome, JournalError> {
         let outcome = self.pass(now);
         match &outcome {
@@ -142,7 +141,7 @@ impl<S: Storage> Committer<S> {
         outcome
     }
 
-    /// Tells how far it has come those who watch, and those who have to go on from there.
+    /// Publishes the progress to the status, and wakes the threads that continue from it.
     fn publish(&self, pass: PassOutcome, began: Nanos) {
         let journal = self.journal.shared();
         self.shared.journal_works();
@@ -157,13 +156,13 @@ impl<S: Storage> Committer<S> {
         }
     }
 
-    /// Pauses as long as nobody needs it.
+    /// Sleeps until the next pass is needed.
     fn pause_after(&mut self, pass: PassOutcome) {
         match (pass.entries, self.durability) {
             _ if pass.is_full => {}
             _ if pass.is_throttled => self.shared.committer.pause(THROTTLE_PAUSE),
             (1.., Durability::Delayed) => self.shared.committer.pause(COMMIT_PAUSE),
-            // The sync was the pause, in which others gathered.
+            // The sync was the pause in which others gathered.
             (1.., Durability::Sync) => {}
             (0, _) => self.sleep(),
         }
@@ -195,8 +194,8 @@ impl<S: Storage> Committer<S> {
         Ok(self.table)
     }
 
-    /// Has the live table hold again what was taken from it and is not durable: a disk that failed its
-    /// syncs may lose it when it is unmounted, and the table outlives the process. What that came to.
+    /// Stores what was taken from the live table and is not durable in it again. A disk that failed its syncs
+    /// may lose such entries at an unmount, and the table outlives the process. Returns the counts.
     pub(crate) fn restore_to_table(&mut self, cause: String) -> Unfinished {
         let mut closing = HashSet::new();
         let mut free = Vec::new();
@@ -220,15 +219,15 @@ impl<S: Storage> Committer<S> {
             }
             flows += 1;
         }
-        // The table answers for these entries: the journal may end before them.
+        // The table holds these entries: the journal may end before them.
         self.table.note_appended(0);
         Unfinished { flows: flows - without_slot, without_slot, cause }
     }
 
-    /// Takes what waits and journals it.
+    /// Takes waiting slots and journals them.
     ///
     /// # Errors
-    /// The journal's: what was taken is kept, and the next turn tries again.
+    /// The journal's: what was taken is kept, and the next pass tries again.
     pub(crate) fn pass(&mut self, now: Nanos) -> Result<PassOutcome, JournalError> {
         self.table.note_alive(clock::steady_wall());
         self.table.note_applied(self.shared.applied_lsn());
@@ -257,7 +256,7 @@ impl<S: Storage> Committer<S> {
         self.drains.iter().all(FlowDrain::is_empty)
     }
 
-    /// Whether a flow is open, so that a turn is due now and then.
+    /// Whether a flow is open, so that sweeps are due.
     pub(crate) fn has_live(&self) -> bool {
         self.drains.iter().any(FlowDrain::has_live)
     }
@@ -267,10 +266,10 @@ impl<S: Storage> Committer<S> {
         self.taken.len() + self.drains.iter().map(FlowDrain::waiting).sum::<usize>()
     }
 
-    /// Journals every flow that has ended; to be called when no reactor thread runs.
+    /// Journals every ended flow. Call it when no reactor thread runs.
     ///
     /// # Errors
-    /// The journal's; to be called again.
+    /// The journal's; call it again.
     pub(crate) fn finish(&mut self) -> Result<(), JournalError> {
         loop {
             let pass = self.pass(clock::monotonic())?;
@@ -283,12 +282,12 @@ impl<S: Storage> Committer<S> {
         }
     }
 
-    /// Says in the journal that the run ended in order, unless its table has flows left for the next start.
+    /// Writes the end of the run to the journal, unless the table has flows for the next start.
     fn end_run(&mut self) -> Result<(), JournalError> {
         if self.is_ended || !self.table.is_empty() {
             return Ok(());
         }
-        // Not again, if the disk fails: what was appended is kept, and written elsewhere.
+        // Once only, also if the disk fails: an appended entry is kept and rewritten.
         self.is_ended = true;
         let mut frame = self.journal.buffer();
         frame.push(&Entry::RunEnded { epoch: self.table.epoch(), at: clock::steady_wall() });
@@ -296,15 +295,15 @@ impl<S: Storage> Committer<S> {
         self.free_and_announce()
     }
 
-    /// Brings all to stable storage.
+    /// Makes everything appended durable.
     ///
     /// # Errors
-    /// The disk's; the next turn goes on in another file.
+    /// The disk's; the next pass continues in another file.
     pub(crate) fn sync(&mut self) -> Result<(), JournalError> {
         Ok(self.journal.shared().sync_and_announce()?)
     }
 
-    /// Frees the slots of what has been written, and then tells others.
+    /// Frees the slots of what has been written, and then announces the entries.
     fn free_and_announce(&mut self) -> Result<(), JournalError> {
         let last_lsn = self.journal.next_lsn() - 1;
         let journal = Arc::clone(self.journal.shared());
@@ -322,7 +321,7 @@ impl<S: Storage> Committer<S> {
                 journal.announce(last_lsn);
             }
             Durability::Sync => {
-                // Nobody reads what is announced and not durable, so this is no promise yet.
+                // Announced entries are read only once they are durable.
                 journal.announce(last_lsn);
                 let synced = journal.sync()?;
                 self.free_taken();
@@ -363,7 +362,7 @@ impl<S: Storage> Committer<S> {
         self.drains.iter().map(FlowDrain::waiting).sum::<usize>() >= WAITING_MANY
     }
 
-    /// Looks at a part of each thread's slots, so that all have been looked at within [`ROUND`].
+    /// Checks a part of each thread's slots, so that all are checked within [`SWEEP_ROUND`].
     fn sweep(&mut self, moment: Nanos, now: WallNanos, frame: &mut FrameBuffer, bytes_max: usize) {
         for (drain, sweep) in self.drains.iter().zip(&mut self.sweeps) {
             let (region, used) = (drain.region(), drain.used());
@@ -379,8 +378,8 @@ impl<S: Storage> Committer<S> {
         }
     }
 
-    /// Writes a frame without entries once all is durable: it proves that of the last frame with entries,
-    /// which could otherwise not be told from a torn one if it were damaged.
+    /// Writes a frame without entries once everything is durable. It proves that of the last frame with
+    /// entries; without it, that frame could not be told from a torn one if it were damaged.
     fn mark(&mut self, frame: FrameBuffer) -> Result<(), JournalError> {
         let journal = self.journal.shared();
         if self.is_marked || journal.durable() < journal.appended() {
@@ -391,54 +390,55 @@ impl<S: Storage> Committer<S> {
         Ok(())
     }
 
-    /// How long until a turn is due although nothing is heard; `None` if none is.
+    /// How long until a pass is due without any hint; `None` if none is.
     pub(crate) fn pause(&self) -> Option<Duration> {
         (self.has_live() || !self.is_marked).then_some(SWEEP_PAUSE_MAX)
     }
 }
 
-/// Closed flows that wait and are worth a turn without the pause in which others gather.
+/// So many waiting flows are worth a pass without the pause in which others gather.
 const WAITING_MANY: usize = 256;
 
-/// How often it looks whether the disk has come after.
+/// How often a throttled committer checks whether the disk has caught up.
 const THROTTLE_PAUSE: Duration = Duration::from_millis(1);
 
-/// How often it looks for what is due, at least.
+/// The longest pause between two sweeps.
 const SWEEP_PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// How often at most, however often turns come: a frame costs a sync and a transaction, whether it has the
-/// interim of one flow or of a hundred.
+/// The shortest pause between two sweeps, however often passes come. A frame costs a sync and a transaction,
+/// whether it has the interim of one flow or of a hundred.
 const SWEEP_PAUSE_MIN: Duration = Duration::from_millis(250);
 
-/// How long a round of looks at all slots takes. One that a look has just missed is seen in time, too, if the
-/// next one is late by a turn that came too early for one and the longest sleep behind it.
+/// How long a round over all slots takes. A slot that a sweep has just missed is still checked within
+/// [`INTERIM_PAUSE_MAX`], if the next sweep is late by one pass that was too early and the longest sleep
+/// after it.
 const SWEEP_ROUND: Duration =
     INTERIM_PAUSE_MAX.saturating_sub(SWEEP_PAUSE_MAX).saturating_sub(SWEEP_PAUSE_MIN.saturating_mul(2));
 
-/// So many slots are looked at all at once, when their round is over: their interims fit one frame, and a
-/// transaction with them takes a few milliseconds. Few flows cost some syncs in each round so, in place of
-/// some with each look.
+/// Up to so many slots are checked all at once when their round is over: their interims fit one frame, and
+/// its transaction takes a few milliseconds. So few flows cost a few syncs in each round, instead of some
+/// with each sweep.
 const FEW_SLOTS: u32 = 1024;
 
 const _: () = assert!(
     SWEEP_PAUSE_MIN.as_nanos() < SWEEP_PAUSE_MAX.as_nanos(),
-    "else a look after a sleep may be put off"
+    "or a sweep after a sleep could be put off"
 );
 const _: () = assert!(FEW_SLOTS as usize * ENTRY_BYTES_MAX <= FRAME_BYTES_MAX);
 const _: () =
-    assert!(SWEEP_PAUSE_MAX.as_millis() * 2 <= SWEEP_ROUND.as_millis(), "a round takes several looks");
+    assert!(SWEEP_PAUSE_MAX.as_millis() * 2 <= SWEEP_ROUND.as_millis(), "a round takes several sweeps");
 
 impl Sweep {
     fn new() -> Sweep {
         Sweep { journaled: Vec::new(), next: 0, swept_to: clock::monotonic() }
     }
 
-    /// How many of `used` slots are to be looked at until all that was due by `moment` is done; none while
-    /// others gather, and of few slots none before the round is over.
+    /// How many of `used` slots have to be checked to have done all that was due by `moment`. None while
+    /// others gather; of few slots none before the round is over.
     fn due(&mut self, used: u32, moment: Nanos) -> u32 {
         let behind = moment.since(self.swept_to);
         if used == 0 || behind >= SWEEP_ROUND {
-            // Nothing was there to look at, or nobody looked: one round, from here on.
+            // Nothing was used, or no pass came for a round: one full round, from now on.
             self.swept_to = Nanos(moment.0.saturating_sub(SWEEP_ROUND.as_nanos() as u64));
             return used;
         }
@@ -448,7 +448,7 @@ impl Sweep {
         (behind.as_nanos() * u128::from(used) / SWEEP_ROUND.as_nanos()) as u32
     }
 
-    /// Gives a slot its look; returns its number.
+    /// Marks a slot as checked; returns its number.
     fn advance(&mut self, used: u32, moment: Nanos) -> u32 {
         let slot = self.next % used;
         self.next = (slot + 1) % used;
@@ -462,7 +462,7 @@ impl Sweep {
         region.slot(slot).moved().is_some_and(|moved| moved != journaled)
     }
 
-    /// Appends a slot's flow to the frame; returns the generation if it was there to be had.
+    /// Appends a slot's flow to the frame; returns the slot's generation if it was in the expected state.
     fn journal(
         &mut self,
         region: &Region,
@@ -487,12 +487,12 @@ impl Sweep {
             }
             (Ok(None), _) => None,
             (Err(_), CommitIntent::Final) => {
-                // Never guessed at: its last interim is what is billed.
+                // A damaged final is not guessed: its last interim is billed.
                 region.slot(slot).give_up();
                 shared.damaged();
                 None
             }
-            // Told of when it ends.
+            // Counted when it ends.
             (Err(_), CommitIntent::Interim(_)) => None,
         }
     }
@@ -502,8 +502,8 @@ impl Sweep {
 mod tests {
     use super::*;
 
-    /// The longest time between two looks at the same one of `used` slots, and how many of the turns had
-    /// looks, when turns come by these pauses again and again for three rounds.
+    /// The longest time between two checks of the same slot of `used`, and how many passes had checks. Passes
+    /// come by `pauses` in a cycle, for three rounds.
     fn measure_sweep(used: u32, pauses: &[Duration]) -> (Duration, u32) {
         let begin = Nanos(1_000_000_000_000);
         let mut sweep = Sweep { journaled: Vec::new(), next: 0, swept_to: begin };
@@ -537,7 +537,10 @@ mod tests {
                 &[too_early, SWEEP_PAUSE_MAX],
             ] {
                 let (longest, _) = measure_sweep(used, pauses);
-                assert!(longest <= INTERIM_PAUSE_MAX, "{longest:?} with {used} slots, turns by {pauses:?}");
+                assert!(
+                    longest <= INTERIM_PAUSE_MAX,
+                    "{longest:?} with {used} slots, passes every {pauses:?}"
+                );
             }
         }
     }
@@ -547,9 +550,9 @@ mod tests {
         let most = (SWEEP_ROUND * 3).as_millis() / SWEEP_PAUSE_MIN.as_millis();
         for pause in [Duration::from_micros(50), COMMIT_PAUSE] {
             let (_, passes) = measure_sweep(25_384, &[pause]);
-            assert!(u128::from(passes) <= most, "{passes} turns with looks, by {pause:?}");
+            assert!(u128::from(passes) <= most, "{passes} passes with checks, every {pause:?}");
             let (_, passes) = measure_sweep(FEW_SLOTS, &[pause]);
-            assert!(passes <= 3, "{passes} turns with looks at few slots, by {pause:?}");
+            assert!(passes <= 3, "{passes} passes with checks of few slots, every {pause:?}");
         }
     }
 }

@@ -1,7 +1,6 @@
-//! A loss that an operator accepted: what is missing, who goes on without it, and when that was said.
+//! A loss that an operator accepted: what is missing, the author, and the time.
 //!
-//! Guarantees: a text is cut at a character's border and fits its entry. Leaves out: which losses there are
-//! (`loss`), and asking for consent (`tollgate ledger repair`).
+//! Guarantees: a text is cut at a character's border and fits its entry.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -15,40 +14,40 @@ use crate::directory;
 /// Bytes of an author's name; a longer one is cut.
 const AUTHOR_BYTES_MAX: usize = 64;
 
-/// Bytes that tell what is missing; a longer text is cut.
+/// Bytes of the text on what is missing; a longer one is cut.
 const WHAT_BYTES_MAX: usize = 288;
 
-/// See the file's header.
+/// The consent to continue without one loss.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Consent {
     /// The run that began with it.
     pub epoch: u32,
     /// When it was given, by the wall clock.
     pub at: WallNanos,
-    /// The number of the first entry that is missing; 0 where no entry is.
+    /// The number of the first missing entry; 0 if no entry is missing.
     pub first_lsn: u64,
-    /// The number of the last one.
+    /// The number of the last missing entry.
     pub last_lsn: u64,
     author: Text<AUTHOR_BYTES_MAX>,
     what: Text<WHAT_BYTES_MAX>,
 }
 
 impl Consent {
-    /// A consent of `author` to go on without `what`.
+    /// A consent of `author` to continue without `what`.
     pub(crate) fn new(epoch: u32, at: WallNanos, lsns: (u64, u64), author: &str, what: &str) -> Consent {
         let (first_lsn, last_lsn) = lsns;
-        // Both are shown on terminals, a line for each consent.
+        // Both are shown on terminals, one line for each consent.
         let plain = |text: &str| text.replace(char::is_control, " ");
         let (author, what) = (Text::cut(&plain(author)), Text::cut(&plain(what)));
         Consent { epoch, at, first_lsn, last_lsn, author, what }
     }
 
-    /// The same, of run `epoch`.
+    /// The same consent, for run `epoch`.
     pub(crate) fn for_run(self, epoch: u32) -> Consent {
         Consent { epoch, ..self }
     }
 
-    /// Who gave it.
+    /// The author.
     pub fn author(&self) -> &str {
         self.author.as_str()
     }
@@ -59,12 +58,12 @@ impl Consent {
     }
 }
 
-/// Consents between being given and being in the journal. The databases are settled in between: a process
-/// that is killed there leaves them, and the next start finds nothing missing.
+/// The file of consents that are given and not in the journal yet. The databases are changed in between:
+/// after a kill there, the next start finds nothing missing and reads the consents from this file.
 pub(crate) struct Pending;
 
 impl Pending {
-    /// Keeps `consents`, and no others, beside the ledger in `directory`, on stable storage.
+    /// Writes `consents`, in place of earlier ones, beside the ledger in `directory`, on stable storage.
     ///
     /// # Errors
     /// The disk's.
@@ -85,7 +84,7 @@ impl Pending {
         File::open(directory)?.sync_all()
     }
 
-    /// Those that an earlier start left there. A line that is damaged is kept as it is.
+    /// The consents that an earlier start left. A damaged line becomes a consent with that text.
     ///
     /// # Errors
     /// The disk's.
@@ -96,7 +95,7 @@ impl Pending {
         }
     }
 
-    /// Removes them: they are in the journal, or nothing came of them.
+    /// Removes the file: the consents are in the journal, or the start was refused.
     ///
     /// # Errors
     /// The disk's.
@@ -119,7 +118,7 @@ impl Pending {
     }
 }
 
-/// A text of at most `N` bytes, in place, so that an entry stays a plain value.
+/// A text of at most `N` bytes without an allocation, so that an entry is `Copy`.
 #[derive(Clone, Copy, Eq, PartialEq)]
 struct Text<const N: usize> {
     bytes: [u8; N],

@@ -1,7 +1,7 @@
-//! The ledger's directory: made if it is missing, owned by one process at a time, and its file names.
+//! The ledger's directory: its creation, its lock, and its file names.
 //!
-//! Promises: while a [`Lock`] lives, no other process has one for the same directory, and the kernel
-//! ends it with the process, however that dies. Leaves to others: what the files hold.
+//! Guarantees: while a [`Lock`] exists, no other process has one for the same directory. The kernel releases
+//! it with the process, however that ends.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -10,22 +10,22 @@ use std::path::{Path, PathBuf};
 
 use crate::OpenError;
 
-/// Where the database of the ledger in `directory` lies.
+/// The path of `ledger.db` of the ledger in `directory`.
 pub(crate) fn database(directory: &Path) -> PathBuf {
     directory.join("ledger.db")
 }
 
-/// The ownership of a ledger's directory, kept as `flock` on a file in it, which names the owner, and on the
-/// directory itself, since the file can be removed.
+/// The lock of a ledger's directory: `flock` on the file `LOCK`, which names the owner, and on the directory
+/// itself, since the file can be removed.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    /// Closing both ends the ownership.
+    /// Closing both releases the lock.
     _file: File,
     _directory: File,
 }
 
 impl Lock {
-    /// Makes `directory` if it is missing, readable by this user alone, and takes ownership of it.
+    /// Creates `directory` if it is missing, readable by this user alone, and locks it.
     pub(crate) fn acquire(directory: &Path) -> Result<Self, OpenError> {
         let failed = |cause| OpenError::Directory { directory: directory.to_owned(), cause };
         make(directory).map_err(failed)?;
@@ -40,7 +40,7 @@ impl Lock {
             Err(TryLockError::Error(cause)) => return Err(failed(cause)),
         }
         let itself = File::open(directory).map_err(failed)?;
-        // An error is that of a file system which locks files alone.
+        // Any other error means that the file system locks files only.
         if let Err(TryLockError::WouldBlock) = itself.try_lock() {
             let holder = "another process, whose file LOCK was removed".to_owned();
             return Err(OpenError::Locked { directory: directory.to_owned(), holder });
@@ -52,15 +52,15 @@ impl Lock {
     }
 }
 
-/// Refuses a ledger whose files are another account's: this one would not find that one's live table, and
-/// that one could not open what this one makes.
+/// Refuses a ledger whose files belong to another account. This account would not find the live table of that
+/// one, and that one could not open new files of this one.
 fn check_owner(directory: &Path) -> Result<(), OpenError> {
     let Some(owner) = owner_uid(directory) else { return Ok(()) };
     let user = sys::limits::user();
     if owner == user {
         return Ok(());
     }
-    // Some file systems show another owner than the one that makes a file.
+    // Some file systems show another owner than the account that creates a file.
     let probe = directory.join("owner.new");
     let failed = |cause| OpenError::Directory { directory: probe.clone(), cause };
     let made = open_private(&probe).and_then(|file| file.metadata()).map_err(failed)?;
@@ -71,30 +71,30 @@ fn check_owner(directory: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// The name of `ledger.db` in a backup that is not finished.
+/// The name of `ledger.db` in an unfinished backup.
 pub(crate) const PARTIAL: &str = "ledger.db.partial";
 
 /// The name of the file of consents that are not in the journal yet.
 pub(crate) const CONSENTS: &str = "consents";
 
-/// Where the journal of the ledger in `directory` lies.
+/// The path of the journal of the ledger in `directory`.
 pub(crate) fn journal(directory: &Path) -> PathBuf {
     directory.join("journal")
 }
 
-/// Makes the journal's directory if it is missing.
+/// Creates the journal's directory if it is missing.
 pub(crate) fn make_journal(directory: &Path) -> Result<PathBuf, OpenError> {
     let path = journal(directory);
     make(&path).map_err(|cause| OpenError::Directory { directory: path.clone(), cause })?;
     Ok(path)
 }
 
-/// The number by which the gateway of this directory is known for ever: in its journal, its database, and the
-/// name of its live table. Made at the first start; `None` if there was no start yet.
+/// The permanent number of this directory's gateway: in its journal, its database, and the name of its live
+/// table. Drawn at the first start; `None` before it.
 pub(crate) fn gateway(directory: &Path) -> Result<Option<u32>, OpenError> {
     let path = directory.join(IDENTITY);
     let failed = |cause| OpenError::Directory { directory: path.clone(), cause };
-    // A pipe would be waited for.
+    // Opening a pipe would block.
     if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
         return Err(failed(io::Error::other("it is not a file: remove it")));
     }
@@ -109,7 +109,7 @@ pub(crate) fn gateway(directory: &Path) -> Result<Option<u32>, OpenError> {
     number.map(Some).ok_or_else(|| failed(io::Error::other(damaged)))
 }
 
-/// Makes `number` the gateway of this directory.
+/// Stores `number` as this directory's gateway, on stable storage.
 pub(crate) fn set_gateway(directory: &Path, number: u32) -> Result<(), OpenError> {
     let path = directory.join(IDENTITY);
     let unnamed = path.with_extension("new");
@@ -124,12 +124,12 @@ pub(crate) fn set_gateway(directory: &Path, number: u32) -> Result<(), OpenError
     written.map_err(|cause| OpenError::Directory { directory: path, cause })
 }
 
-/// The account that has the ledger in `directory`, if there is one.
+/// The account that owns the ledger in `directory`, if there is one.
 pub(crate) fn owner_uid(directory: &Path) -> Option<u32> {
     fs::metadata(directory.join(IDENTITY)).ok().map(|found| found.uid())
 }
 
-/// A file as it was opened, to tell later whether its path still leads to it.
+/// The device and inode of a file when it was opened, to detect later that its path leads elsewhere.
 #[derive(Clone, Debug)]
 pub(crate) struct PathIdentity {
     path: PathBuf,

@@ -1,10 +1,9 @@
-//! What the journal carries: flows as they are counted and as they end, and what befell the journal itself.
+//! The entries of the journal: flows as they are counted and as they end, and events of the journal itself.
 //!
-//! Promises: counts are cumulative, so that a lost, repeated or late [`Entry::Interim`] harms nothing; each
-//! flow has one [`Entry::Final`], which may be followed by none of its interims. Leaves to others: order and
-//! numbers (`journal`), checksums (its frames).
+//! Guarantees: counts are cumulative, so that a lost, repeated or late [`Entry::Interim`] does no harm. Each
+//! flow has one [`Entry::Final`], and no interim behind it.
 //!
-//! An entry's bytes, little-endian; `docs/ledger-format.md` has the whole:
+//! An entry's bytes, little-endian; `docs/ledger-format.md` has the full description:
 //!
 //! | offset | bytes | final, interim                     | run began, ended  | gap                   |
 //! |-------:|------:|------------------------------------|-------------------|-----------------------|
@@ -13,13 +12,13 @@
 //! |      3 |     1 | close reason of a final, else 0    | 0                 | 0                     |
 //! |      4 |     8 | closed or counted at, wall clock   | began or ended at | found at              |
 //! |     12 |     4 | `client_rx` (8 bytes)              | epoch             | epoch                 |
-//! |     16 |     8 | `upstream_tx` (at 20)              |                   | number of what is lost|
+//! |     16 |     8 | `upstream_tx` (at 20)              |                   | first lost number     |
 //! |     28 |    16 | `upstream_rx`, `client_tx`         |                   |                       |
 //! |     44 |     8 | uncertain up, uncertain down       |                   |                       |
 //! |     52 |     . | identity                           |                   |                       |
 //!
-//! A consent is kind 6: epoch at 12, the first and the last number that is missing at 16 and 24, the lengths
-//! of author (1 byte) and text (2 bytes) at 32, zero at 35, author and text from 36 on.
+//! A consent is kind 6: epoch at 12, the first and the last missing number at 16 and 24, the lengths of
+//! author (1 byte) and text (2 bytes) at 32, zero at 35, author and text from 36 on.
 
 use sys::clock::WallNanos;
 
@@ -49,26 +48,26 @@ const CONSENT_BYTES: usize = 36;
 pub enum Entry {
     /// A flow has ended.
     Final(Record),
-    /// A flow goes on, and had come to this; its close reason says nothing.
+    /// The counts of an open flow; its close reason is meaningless.
     Interim(Record),
-    /// A run of the gateway begins, and has recovered what there was: whatever flow has no final by now is
-    /// over, with [`CloseReason::Lost`] and what its last interim said.
+    /// A run of the gateway begins, and has recovered what earlier runs left. A flow without a final by now
+    /// has ended with [`CloseReason::Lost`] and the counts of its last interim.
     RunBegan {
         /// The run.
         epoch: u32,
         /// When it began, by the wall clock.
         at: WallNanos,
     },
-    /// Frames of a run were torn before they were durable. Nothing in them had been promised.
+    /// Frames of a run were torn before they were durable.
     Gap {
         /// The run that wrote them.
         epoch: u32,
         /// When that was found, by the wall clock.
         at: WallNanos,
-        /// The number of the first entry that is lost.
+        /// The number of the first lost entry.
         first_lsn: u64,
     },
-    /// A run ended in order: all that it was told of is in front of this, and it left no live table.
+    /// A run ended in order: all of its entries are before this one, and it left no live table.
     RunEnded {
         /// The run.
         epoch: u32,
@@ -102,7 +101,7 @@ impl Entry {
         }
     }
 
-    /// The entry at the beginning of `bytes`, and how many of them it takes.
+    /// The entry at the beginning of `bytes`, and its length.
     pub(crate) fn read(bytes: &[u8]) -> Result<(Entry, usize), MalformedRecord> {
         let head =
             bytes.first_chunk::<HEAD_BYTES>().ok_or(MalformedRecord("an entry that ends too early"))?;
@@ -139,12 +138,12 @@ impl Entry {
     }
 }
 
-/// What recovery needs of an entry, of which there may be millions.
+/// The part of an entry that recovery needs; there may be millions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum EntryKey {
     /// The final of this flow.
     Final(u128),
-    /// What this flow had come to.
+    /// The counts of this flow.
     Interim(u128),
     /// This run began.
     RunBegan(u32),
@@ -155,8 +154,7 @@ pub(crate) enum EntryKey {
 }
 
 impl EntryKey {
-    /// That of the entry at the beginning of `bytes`, which a checksum vouches for, and how many of them it
-    /// takes.
+    /// The key of the entry at the beginning of `bytes`, whose checksum was compared, and the entry's length.
     pub(crate) fn read(bytes: &[u8]) -> Result<(EntryKey, usize), MalformedRecord> {
         let head =
             bytes.first_chunk::<HEAD_BYTES>().ok_or(MalformedRecord("an entry that ends too early"))?;
@@ -188,7 +186,7 @@ impl From<&Entry> for EntryKey {
     }
 }
 
-/// A flow's entry as the committer writes it: from the live table's slot, whose identity is packed already.
+/// A flow's entry as the committer writes it: the identity is already packed in the live table's slot.
 pub(crate) struct FlowEntry<'a> {
     /// `None` for an interim.
     pub(crate) closed: Option<CloseReason>,

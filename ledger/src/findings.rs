@@ -1,8 +1,8 @@
-//! What a start finds, before it changes anything: databases, journal and live tables, each held against the
-//! others.
+//! What a start finds before it changes anything: databases, journal and live tables, compared with each
+//! other.
 //!
-//! Guarantees: looking changes nothing; what is missing is told with the file's name, and what the journal
-//! can set right is not called missing. Leaves out: what is done then (`open`, `settle`, `recover`).
+//! Guarantees: collecting changes nothing. A loss names its file, and what the journal can restore is not a
+//! loss.
 
 use std::path::Path;
 
@@ -25,50 +25,50 @@ use crate::sink::sqlite::SqliteSink;
 use crate::storage::file::Directory;
 use crate::{OpenError, OpenSettings, verify};
 
-/// What the files of a ledger say, before anything is changed.
+/// The contents of a ledger's files, before anything is changed.
 pub(crate) struct Findings {
     pub(crate) gateway: u32,
     pub(crate) inventory: Inventory,
     pub(crate) applied: Applied,
     pub(crate) scan: RecoveryScan,
     pub(crate) boot: u128,
-    /// Why there is no number of the gateway, if one should be there.
+    /// The loss of the gateway's number, if it should be there.
     identity_loss: Option<Loss>,
 }
 
-/// What [`crate::repair::inspect`] found.
+/// The result of [`crate::repair::inspect`].
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Inspection {
-    /// Entries of the journal that the database has not got, and that can be read.
+    /// Readable entries of the journal that the database lacks.
     pub entries: u64,
-    /// Places at which a segment does not continue the one before it.
+    /// Segments that do not continue the one before them.
     pub breaks: u64,
     /// What is missing.
     pub losses: Losses,
-    /// What is no loss, and worth telling: each in a sentence.
+    /// Findings that are no loss, each in a sentence.
     pub notes: Vec<String>,
 }
 
-/// Live tables, and where they may lie.
+/// The live tables of earlier runs, and where such tables may lie.
 pub(crate) struct OldTables {
     pub(crate) locations: TableLocations,
     pub(crate) found: FoundTables,
 }
 
 impl Findings {
-    /// Looks, and takes the locks of the live tables.
+    /// Collects the findings, and locks the live tables.
     pub(crate) fn collect(settings: &OpenSettings) -> Result<(Findings, OldTables), OpenError> {
         schema::check_sqlite()?;
         SqliteSink::migrate(&settings.directory)?;
         Findings::collect_with(settings, TableLocations::lock_all)
     }
 
-    /// Looks without taking any lock: a gateway may have the ledger open.
+    /// Collects the findings without any lock: a gateway may have the ledger open.
     pub(crate) fn collect_unlocked(settings: &OpenSettings) -> Result<(Findings, OldTables), OpenError> {
         Findings::collect_with(settings, TableLocations::read_unlocked)
     }
 
-    /// Databases first: what they have, the journal has had before.
+    /// Reads the databases first: the journal had their entries before they did.
     fn collect_with(
         settings: &OpenSettings,
         tables: impl FnOnce(&TableLocations) -> Result<FoundTables, OpenError>,
@@ -83,7 +83,7 @@ impl Findings {
         Ok((Findings { identity_loss, ..findings }, old))
     }
 
-    /// Looks again at what was set right, beside the same tables.
+    /// The findings after a repair, with the same tables.
     pub(crate) fn refreshed(&self, settings: &OpenSettings, old: &OldTables) -> Result<Findings, OpenError> {
         Findings::from_inventory(settings, self.gateway, Inventory::read(&settings.directory)?, old)
     }
@@ -114,7 +114,7 @@ impl Findings {
             losses.extend(self.incoherence(settings, from));
         }
         let journal = self.scan.losses(reached, self.boot, &images);
-        // How far it had come is not known then.
+        // How far it had come is unknown in that case.
         losses.extend(
             journal.into_iter().filter(|loss| !(is_ledger_reported && matches!(loss, Loss::Between { .. }))),
         );
@@ -125,24 +125,23 @@ impl Findings {
         Losses(losses)
     }
 
-    /// What is wrong with a `ledger.db` that had come to entry `from` and has less now. A log of SQLite
-    /// that was cut leaves an older moment, which the journal brings on; but where pages had been copied
-    /// from behind the cut it leaves a mixture of two moments, and that shows in the sums.
+    /// The damage of a `ledger.db` that had come to entry `from` and has less now. A cut log of SQLite leaves
+    /// an older snapshot, which the journal completes. If pages beyond the cut had been copied into the file,
+    /// it leaves a mixture of two snapshots, which shows in the sums.
     fn incoherence(&self, settings: &OpenSettings, from: u64) -> Option<Loss> {
         let problem = match verify::verify(&settings.directory) {
             Ok(report) => report.problems.first()?.to_string(),
-            // A new one is of one moment.
+            // A new database is one snapshot.
             Err(QueryError::Absent { .. } | QueryError::Incomplete { .. }) => return None,
             Err(error) => error.to_string(),
         };
         let applied = self.applied.lsn;
-        let text =
-            format!("it went back from entry {from} to {applied}, and does not hold together: {problem}");
+        let text = format!("it went back from entry {from} to {applied}, and is inconsistent: {problem}");
         Some(Loss::Damaged { file: "ledger.db".to_owned(), text })
     }
 
-    /// If months are missing or behind `ledger.db`, and nothing else is wrong, makes them whole as far as the
-    /// journal has what they lack; what was done.
+    /// Completes months that are missing or behind `ledger.db` from the journal, if no other loss exists.
+    /// Returns what was done.
     pub(crate) fn resend_months(
         &mut self,
         settings: &OpenSettings,
@@ -152,14 +151,14 @@ impl Findings {
         let mut notes = Vec::new();
         let months = self.inventory.months_behind(self.gateway);
         if !self.losses(settings, old).0.iter().all(is_month) {
-            let cause = "the journal does not bring it there while other files are missing or damaged";
+            let cause = "it is not completed from the journal while other files are missing or damaged";
             months.into_iter().for_each(|month| self.inventory.note_unrepairable(month, cause.to_owned()));
             return Ok(notes);
         }
         for month in months {
             match self.resend(&settings.directory, month) {
                 Ok(()) => notes
-                    .push(format!("{} was behind, and was made whole from the journal", month.file_name())),
+                    .push(format!("{} was behind, and was completed from the journal", month.file_name())),
                 Err(error) => self.inventory.note_unrepairable(month, error.to_string()),
             }
         }
@@ -169,7 +168,7 @@ impl Findings {
         Ok(notes)
     }
 
-    /// Sends what the journal has to a month that is behind.
+    /// Sends the entries of the journal to a month that is behind.
     fn resend(&self, directory: &Path, month: Month) -> Result<(), SinkError> {
         let storage = Directory::for_reading(&directory::journal(directory));
         let first_lsn = self.scan.extent().0.max(1);
@@ -185,7 +184,7 @@ impl Findings {
         resend.finish()
     }
 
-    /// What there is to tell, beside the tables that were found.
+    /// The report of an inspection, for the tables that were found.
     pub(crate) fn inspection(&self, settings: &OpenSettings, old: &OldTables) -> Inspection {
         let FoundTables { tables, damaged, is_running } = &old.found;
         let mut notes = self.scan.notes();
@@ -197,26 +196,27 @@ impl Findings {
         Inspection { entries, breaks, losses: self.losses(settings, old), notes }
     }
 
-    /// Goes on without what is lost of the databases.
+    /// Makes the databases usable without what was lost of them.
     pub(crate) fn accept_losses(&self, settings: &OpenSettings, losses: &Losses) -> Result<(), OpenError> {
         let reached = self.inventory.reached(self.gateway);
         let extent = Extent { applied: self.applied.lsn, reached, first: self.scan.extent().0 };
         accept(&settings.directory, self.gateway, extent, &losses.0, clock::wall())
     }
 
-    /// The consents of `author` to go on without `losses`.
+    /// The consents of `author` to continue without `losses`.
     pub(crate) fn consents(&self, author: &str, losses: &Losses) -> Vec<Consent> {
         let consent = |loss: &Loss| Consent::new(0, clock::wall(), loss.lsns(), author, &loss.to_string());
         losses.0.iter().map(consent).collect()
     }
 
-    /// What a ledger says for good whose last run's live table is gone: what that alone had is not billed.
+    /// The permanent note of a ledger whose last run's live table is missing: what only the table had is not
+    /// billed.
     pub(crate) fn without_table(&self, old: &OldTables) -> Option<Consent> {
         let note = self.scan.table_note(self.boot, &images(&old.found.tables))?;
         Some(Consent::new(0, clock::wall(), (0, 0), "start", &note))
     }
 
-    /// What a restored backup says of itself, for good: what came after it is not in this ledger.
+    /// The permanent note of a restored backup: later entries are not in this ledger.
     pub(crate) fn restored(&self) -> Option<Consent> {
         let (made_ns, last_lsn) = self.inventory.backup_made()?;
         let made = jiff::Timestamp::from_nanosecond(made_ns.into()).unwrap_or_default();
@@ -228,12 +228,12 @@ impl Findings {
     }
 }
 
-/// The gateway's number, a new one if this is its first start; and what is missing if it should have one.
+/// The gateway's number, a new one at its first start; and the loss if it should have had one.
 fn identity(directory: &Path, inventory: &Inventory) -> Result<(u32, Option<Loss>), OpenError> {
     if let Some(gateway) = directory::gateway(directory)? {
         return Ok((gateway, None));
     }
-    // One that was lost is in the journal, too.
+    // The journal has a lost number too.
     let journal = Directory::for_reading(&directory::journal(directory));
     if let Some(gateway) = scan::gateway(&journal).map_err(RecoverError::from)? {
         return Ok((gateway, None));
@@ -241,11 +241,11 @@ fn identity(directory: &Path, inventory: &Inventory) -> Result<(u32, Option<Loss
     let gateway = getrandom::u32().map_err(|error| OpenError::Thread(std::io::Error::other(error)))?;
     let gateways = inventory.gateways();
     let is_unknown = !gateways.is_empty() && inventory.backup_made().is_none();
-    // Zero is the gateway of ledgers that were made before gateways had numbers.
+    // Zero is the gateway of ledgers from before gateways had numbers.
     Ok((gateway.max(1), is_unknown.then_some(Loss::Identity { gateways })))
 }
 
-/// The tables as recovery reads them.
+/// The tables in the form that recovery reads.
 pub(crate) fn images(old: &[OldTable]) -> Vec<TableImage<'_>> {
     old.iter().map(image).collect()
 }

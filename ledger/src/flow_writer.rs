@@ -1,12 +1,11 @@
-//! The way into the ledger: an [`FlowWriter`] for a data-plane thread, an [`FlowDrain`] for the committer.
+//! Reports flows to the ledger: a [`FlowWriter`] for a reactor thread, a [`FlowDrain`] for the committer.
 //!
-//! Promises: opening, counting and closing a flow never block, take no lock and make no system call unless
-//! the committer sleeps; a closed flow waits in its slot until it is journaled, however long that takes.
-//! Leaves to others: what is counted (the gateway's relay), where it goes (`commit`).
+//! Guarantees: opening, counting and closing a flow never block, take no lock, and make no system call unless
+//! the committer sleeps. A closed flow stays in its slot until it is journaled, however long that takes.
 //!
-//! The rings between the two ends are hints: what they point at is in the live table, and would be found
-//! there without them. The ring of closed slots has as many places as there are slots, so it is never full;
-//! the ring of flows that want an interim may be, and then they ask again with their next bytes.
+//! The rings between the two ends are hints: what they refer to is in the live table, and would be found
+//! there without them. The ring of closed slots has an element for every slot, so it is never full. The ring
+//! of flows that need an interim may be full; such a flow requests again with its next bytes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,14 +20,14 @@ use crate::live_table::{FlowCounters, Region, State};
 use crate::record::{CloseReason, Identity, Legs, Record};
 use crate::status::Shared;
 
-/// A data-plane thread's end: its slots of the live table.
+/// The reactor thread's end: its slots of the live table.
 pub struct FlowWriter {
     region: Region,
-    /// Slots that are free and were used before, the last one freed on top.
+    /// Free slots that were used before, the last one freed on top.
     free: Vec<u32>,
-    /// Slots that are the committer's, in the order of their closing, which is the order in which it frees.
+    /// Slots that the committer owns, in the order of their closing, in which it frees them.
     closing: VecDeque<u32>,
-    /// Slots below this number are noted in the table as used.
+    /// Slots below this number are recorded in the table as used.
     noted: u32,
     /// Flows open now.
     live: u32,
@@ -38,10 +37,10 @@ pub struct FlowWriter {
     shared: Arc<Shared>,
 }
 
-/// What the two ends see of each other, besides the rings.
+/// Counters that both ends share besides the rings.
 #[derive(Debug, Default)]
 struct RingCounters {
-    /// Slots below this number were used. Only grows, by the inlet.
+    /// Slots below this number were used. Only the writer increases it.
     used: AtomicU32,
     /// Flows open now.
     live: AtomicU32,
@@ -53,12 +52,12 @@ pub struct LiveFlow {
     slot: u32,
     generation: u64,
     legs: Legs,
-    /// The bytes sent both ways at which it wants its next interim.
+    /// The bytes sent both ways at which it requests its next interim.
     interim_at: u64,
 }
 
 impl FlowWriter {
-    /// Whether `flows` more can be opened and should be: not while nothing can be journaled.
+    /// Whether `flows` more flows fit, and the journal can be written.
     pub fn has_room_for(&mut self, flows: u32) -> bool {
         self.reclaim();
         let unused = self.region.slots() - self.ring_counters.used.load(Ordering::Relaxed);
@@ -66,32 +65,32 @@ impl FlowWriter {
         free.saturating_add(unused) >= flows && !self.shared.is_stuck()
     }
 
-    /// Takes a slot for a flow that begins; `None` if all are taken: by open flows, or by closed ones that
-    /// the journal does not take.
+    /// Takes a slot for a new flow; `None` if all are taken: by open flows, or by closed ones that are not
+    /// journaled.
     pub fn open(&mut self, identity: &Identity) -> Option<LiveFlow> {
         self.reclaim();
         let (slot, generation) = self.take_free()?;
         self.region.slot(slot).open(identity, generation);
         if slot >= self.noted {
-            // Behind its first store: a slot that is noted as used and is zero has lost what it held.
+            // After the slot's first store: a used slot that is all zero has lost its contents.
             self.noted = slot + 1;
             self.region.note_used(self.noted);
         }
         self.live += 1;
         self.ring_counters.live.store(self.live, Ordering::Relaxed);
         if self.live == 1 {
-            // It looks at open flows now and then, as long as there are any.
+            // The committer sweeps open flows now and then, as long as there are any.
             self.shared.committer.wake();
         }
         Some(LiveFlow { slot, generation, legs: Legs::default(), interim_at: INTERIM_BYTES })
     }
 
-    /// The counts of an open flow.
+    /// The counters of an open flow.
     pub fn tally<'a>(&'a self, flow: &'a mut LiveFlow) -> FlowCounters<'a> {
         self.region.slot(flow.slot).counters(&mut flow.legs)
     }
 
-    /// Asks for an interim if the flow has moved enough since its last one.
+    /// Requests an interim if the flow has moved enough since its last one.
     pub fn counted(&mut self, flow: &mut LiveFlow) {
         let moved = flow.legs.upstream_tx + flow.legs.client_tx;
         if moved >= flow.interim_at && self.interims.push(&flow.slot).is_ok() {
@@ -106,24 +105,24 @@ impl FlowWriter {
         Some(Record::from_parts(identity, at, reason, flow.legs))
     }
 
-    /// Ends a flow. From here on it is the committer's to journal and to free.
+    /// Ends a flow. The committer journals it and frees its slot.
     pub fn close(&mut self, flow: LiveFlow, at: WallNanos, reason: CloseReason) {
         self.region.slot(flow.slot).close(flow.generation, at, reason);
         point("table.closing");
         self.live -= 1;
         self.ring_counters.live.store(self.live, Ordering::Relaxed);
         self.closing.push_back(flow.slot);
-        self.closed.push(&flow.slot).expect("the ring has a place for every slot");
+        self.closed.push(&flow.slot).expect("the ring holds every slot of the region");
         self.shared.committer.wake();
     }
 
-    /// Closed flows that are not journaled yet, as far as was looked.
+    /// Closed flows that are not journaled yet, as of the last reclaim.
     pub fn unjournaled(&mut self) -> usize {
         self.reclaim();
         self.closing.len()
     }
 
-    /// Takes back slots that were freed, some at a time: an open takes one.
+    /// Takes back freed slots, a few for each call: an open takes one.
     fn reclaim(&mut self) {
         for _ in 0..RECLAIMED_AT_ONCE {
             let Some(&slot) = self.closing.front() else { break };
@@ -140,7 +139,7 @@ impl FlowWriter {
         }
     }
 
-    /// A free slot and its generation. One that was damaged since it was freed is passed over for good.
+    /// A free slot and its generation. A slot that was damaged since it was freed is never used again.
     fn take_free(&mut self) -> Option<(u32, u64)> {
         loop {
             let slot = self.free.pop().or_else(|| self.take_unused())?;
@@ -163,7 +162,7 @@ impl FlowWriter {
 /// More than one, so that a thread which opened nothing for a while catches up.
 const RECLAIMED_AT_ONCE: usize = 4;
 
-/// Slots before one is used that its memory is asked for: about as long as memory takes to answer.
+/// How many slots ahead memory is prefetched: about its latency.
 const PREFETCH_DISTANCE: usize = 8;
 
 /// The committer's end.
@@ -172,17 +171,17 @@ pub(crate) struct FlowDrain {
     closed: Consumer<u32>,
     interims: Consumer<u32>,
     ring_counters: Arc<RingCounters>,
-    /// Slots on their way from the ring.
+    /// Slots that were taken from the ring.
     batch: Vec<u32>,
 }
 
 impl FlowDrain {
-    /// The slots.
+    /// The slots of the reactor thread.
     pub(crate) fn region(&self) -> &Region {
         &self.region
     }
 
-    /// Takes at most `max` slots that were closed.
+    /// Takes at most `max` closed slots.
     pub(crate) fn take_closed(&mut self, max: usize, mut each: impl FnMut(&Region, u32)) -> usize {
         let Self { region, closed, batch, .. } = self;
         batch.clear();
@@ -196,7 +195,7 @@ impl FlowDrain {
         count
     }
 
-    /// Takes at most `max` slots whose flows want an interim.
+    /// Takes at most `max` slots whose flows need an interim.
     pub(crate) fn take_interims(&mut self, max: usize, mut each: impl FnMut(&Region, u32)) -> usize {
         let region = &self.region;
         self.interims.drain(max, |slot| each(region, *slot))
@@ -212,18 +211,18 @@ impl FlowDrain {
         self.ring_counters.live.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether no hint waits.
+    /// Whether both rings are empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.closed.is_empty() && self.interims.is_empty()
     }
 
-    /// Closed slots that wait.
+    /// Closed slots in the ring.
     pub(crate) fn waiting(&self) -> usize {
         self.closed.len()
     }
 }
 
-/// The two ends for `region`.
+/// Both ends for `region`.
 pub(crate) fn pair(region: &Region, shared: &Arc<Shared>) -> (FlowDrain, FlowWriter) {
     let slots = region.slots() as usize;
     let (closed, closed_out) = ring(slots.next_power_of_two(), u32::MAX);
@@ -238,7 +237,7 @@ pub(crate) fn pair(region: &Region, shared: &Arc<Shared>) -> (FlowDrain, FlowWri
     };
     let writer = FlowWriter {
         region: region.clone(),
-        // All that they may ever hold: the data plane allocates nothing here.
+        // Allocated at their largest size: the reactor thread allocates nothing later.
         free: Vec::with_capacity(slots),
         closing: VecDeque::with_capacity(slots),
         noted: 0,
@@ -264,10 +263,10 @@ mod tests {
     fn damaged_free_slot_is_skipped_and_counted() {
         let header = TableHeader { gateway: 7, epoch: 1, boot: 1, process: 1, regions: 1, slots: 3 };
         let table = LiveTable::create(SharedWords::in_memory(header.table_words()), header);
-        let region = table.regions().next().expect("a table has a region");
+        let region = table.regions().next().expect("the table has one region");
         let shared = Arc::new(Shared::new(0));
         let (_drain, mut writer) = pair(&region, &shared);
-        // As a flipped bit would.
+        // As a flipped bit would do.
         region.slot(0).give_up();
         let opened: Vec<bool> =
             (1..=3).map(|id| writer.open(&Identity::new(&Flow { id, ..FLOW })).is_some()).collect();

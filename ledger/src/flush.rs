@@ -1,8 +1,8 @@
-//! The flusher: it brings to stable storage what the committer has written, and has the next segment ready.
+//! The flusher: syncs what the committer has written, and prepares the next segment.
 //!
-//! Promises: with [`Durability::Delayed`] what is written is durable [`SYNC_PAUSE`] later, plus the time that
-//! the disk takes for it and for a part of a new segment; while nothing is written it sleeps. Leaves to
-//! others: going on after a failure (`commit`).
+//! Guarantees: with [`Durability::Delayed`] a written entry is durable after [`SYNC_PAUSE`], the duration of
+//! a sync, and that of one step of a new segment. While nothing is written, the flusher sleeps.
+//! Not handled here: continuing after a failed sync (`commit`).
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::parker::ParkDecision;
 use crate::status::{Shared, Stage};
 use crate::storage::Storage;
 
-/// See the file's header.
+/// The state of the flusher thread.
 pub(crate) struct Flusher<S: Storage> {
     pub(crate) journal: Arc<Journal<S>>,
     pub(crate) durability: Durability,
@@ -35,10 +35,10 @@ impl<S: Storage> Flusher<S> {
             let sync_in = self.must_sync().then(|| (synced_at + SYNC_PAUSE).since(now));
             if sync_in.is_some_and(|wait| wait.is_zero()) {
                 synced_at = now;
-                // Told, and tried again when the committer has written all of it anew.
+                // The error is reported. The next sync follows when the committer has rewritten all of it.
                 let _ = self.sync();
             }
-            // A part between any two syncs: a journal that is written all the time needs segments most.
+            // One step between two syncs: a journal that is written without pause needs segments most.
             if self.journal.lacks_spare() && prepare_at <= now {
                 prepare_at = self.prepare(now);
             } else if let Some(wait) = sync_in {
@@ -49,14 +49,14 @@ impl<S: Storage> Flusher<S> {
         }
     }
 
-    /// Whether there is something that only this thread brings to stable storage, and can.
+    /// Whether something is left to sync that only this thread syncs, and the files have not failed.
     pub(crate) fn must_sync(&self) -> bool {
         self.durability == Durability::Delayed
             && self.journal.durable() < self.journal.appended()
             && self.journal.is_whole()
     }
 
-    /// Brings what is announced to stable storage, and tells what that came to.
+    /// Syncs what was announced, and publishes the outcome.
     ///
     /// # Errors
     /// The disk's.
@@ -72,7 +72,7 @@ impl<S: Storage> Flusher<S> {
         outcome
     }
 
-    /// Does a part of making the next segment; returns when to go on.
+    /// Does one step of preparing the next segment; returns when to continue.
     fn prepare(&self, now: Nanos) -> Nanos {
         match self.journal.prepare() {
             Ok(is_done) => {
@@ -88,7 +88,7 @@ impl<S: Storage> Flusher<S> {
         }
     }
 
-    /// Sleeps until something is to be synced, or for `pause` if a segment is to be made then.
+    /// Sleeps until a sync is needed, or for `pause` if a segment is to be prepared then.
     fn sleep(&self, pause: Duration) {
         self.shared.flusher.sleep(|| match self.journal.lacks_spare() {
             _ if self.must_sync() || self.shared.has_reached(Stage::Applying) => ParkDecision::None,
@@ -98,5 +98,5 @@ impl<S: Storage> Flusher<S> {
     }
 }
 
-/// The pause after a segment could not be made. On a full disk each attempt may take what others need.
+/// The pause after a failed preparation. On a full disk each attempt may take space that others need.
 const PREPARE_RETRY: Duration = Duration::from_secs(5);

@@ -1,7 +1,7 @@
-//! The bytes of every format, fixed: what an earlier version wrote is read by all later ones.
+//! Golden bytes of every format: later versions must read what an earlier one wrote.
 //!
-//! Promises: a change of a format fails here. It then needs another version number and a way to read the
-//! old one, never another line in this file. Leaves to others: what the bytes mean (each format's header).
+//! Guarantees: a change of a format fails here. Such a change needs a new version number and a reader of the
+//! old one, never another line in this file.
 
 use sys::clock::WallNanos;
 use sys::mapping::SharedWords;
@@ -40,7 +40,7 @@ fn entry(entry: Entry) -> Vec<u8> {
     bytes
 }
 
-/// Compares bytes with hexadecimal digits, between which white space says nothing.
+/// Compares bytes with hexadecimal digits, ignoring white space.
 fn check(name: &str, bytes: &[u8], expected: &str) {
     let found: Vec<String> =
         bytes.chunks(16).map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect()).collect();
@@ -103,7 +103,7 @@ fn segment_header_bytes_are_unchanged() {
     check("its checksum", &block[HEADER_BYTES - 4..], SEGMENT_CRC);
 }
 
-/// A flow of one slot, with a call under way; then closed.
+/// A flow in one slot, with a call in progress; then closed.
 #[test]
 fn live_table_bytes_are_unchanged() {
     let header = TableHeader { gateway: 1, epoch: 2, boot: 3 << 64 | 4, process: 5, regions: 1, slots: 2 };

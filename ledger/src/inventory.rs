@@ -1,12 +1,11 @@
-//! What the databases of a ledger say of themselves and of one another, read without changing any.
+//! What each database of a ledger says about itself and the others; read without changing any.
 //!
-//! Guarantees: a database that is missing, older than the others go with, damaged, or another ledger's is
-//! told; one that is merely behind a crash is not. Leaves out: what the journal has (`recover`), and what
-//! becomes of what is told (`settle`).
+//! Guarantees: a database is reported if it is missing, damaged, another ledger's, or older than the others
+//! require. One that is behind because of a crash is not reported.
 //!
 //! ```text
-//!   ledger.db  --month rows-->  how far each month has come, at least
-//!   a month    --its source-->  how far it has come; ledger.db is behind it only as far as the journal has
+//!   ledger.db  --month rows-->  the least that each month must have
+//!   a month    --its source-->  how far it has come; ledger.db may be behind only by what the journal has
 //! ```
 
 use std::collections::{BTreeMap, HashSet};
@@ -24,14 +23,14 @@ use crate::sink::run::Run;
 use crate::sink::schema::{self, SchemaError};
 use crate::sink::watermarks::Source;
 
-/// See the file's header.
+/// The state of all databases in a ledger's directory.
 #[derive(Debug, Default)]
 pub(crate) struct Inventory {
-    /// What `ledger.db` says; `None` if it is missing, blank or damaged.
+    /// The contents of `ledger.db`; `None` if it is missing, blank or damaged.
     ledger: Option<LedgerFile>,
     months: BTreeMap<Month, MonthFile>,
     damaged: Vec<Loss>,
-    /// Why months that are behind cannot be made whole from the journal.
+    /// Why months that are behind cannot be completed from the journal.
     unrepairable: BTreeMap<Month, String>,
 }
 
@@ -40,31 +39,31 @@ struct LedgerFile {
     sources: Vec<Source>,
     /// Gateways whose last entry is the end of a run.
     ended: HashSet<i64>,
-    /// Gateways of which a run began to write since.
+    /// Gateways with a run that has begun since.
     begun: HashSet<i64>,
-    /// Flows that go on, by gateway.
+    /// Open flows, by gateway.
     open: BTreeMap<i64, HashSet<u128>>,
-    /// Month, gateway, how far the month has come, and whether it was dropped.
+    /// Month, gateway, the last entry that the month has, and whether it was dropped.
     months: Vec<(Month, i64, i64, bool)>,
     /// Losses that were accepted.
     accepted: u64,
-    /// The gateways of which it is a backup that none has written to yet, when it was made, and the last
-    /// entry of each in it.
+    /// If it is an unused backup: each gateway, when the backup was made, and the last entry of that gateway
+    /// in it.
     backups: Vec<(i64, i64, i64)>,
 }
 
-/// How far a month has come, by gateway; `None` if it is blank.
+/// The last entry in a month, by gateway; `None` if the month is blank.
 type MonthFile = Option<BTreeMap<i64, i64>>;
 
 impl Inventory {
-    /// Looks at the databases in `directory`.
+    /// Reads the databases in `directory`.
     ///
     /// # Errors
-    /// A database is another program's or another version's.
+    /// A database belongs to another program or another version.
     pub(crate) fn read(directory: &Path) -> Result<Inventory, SchemaError> {
         let mut inventory = Inventory { damaged: non_files(directory), ..Inventory::default() };
         if directory.join(directory::PARTIAL).exists() {
-            let text = "this is a backup that was not finished: make another one".to_owned();
+            let text = "the backup was not finished: make another one".to_owned();
             inventory.damaged.push(Loss::Damaged { file: directory::PARTIAL.to_owned(), text });
         }
         match Usage::open(directory).and_then(|usage| LedgerFile::read(&usage.connection)) {
@@ -82,7 +81,7 @@ impl Inventory {
         Ok(inventory)
     }
 
-    /// Notes what SQLite or a checksum says against a file.
+    /// Notes an error of SQLite or of a checksum as damage of a file.
     fn note(&mut self, file: &str, error: QueryError) -> Result<(), SchemaError> {
         let text = match error {
             QueryError::Schema(SchemaError::Sqlite { cause, .. }) | QueryError::Sqlite(cause) => {
@@ -95,7 +94,7 @@ impl Inventory {
         Ok(())
     }
 
-    /// The gateways of which `ledger.db` has entries.
+    /// The gateways with entries in `ledger.db`.
     pub(crate) fn gateways(&self) -> Vec<u32> {
         let sources = self.ledger.iter().flat_map(|ledger| &ledger.sources);
         sources
@@ -104,8 +103,8 @@ impl Inventory {
             .collect()
     }
 
-    /// Whether `ledger.db` is a backup that no gateway has written to yet: when it was made, and the last
-    /// entry in it, of the gateway that had most.
+    /// If `ledger.db` is a backup that no gateway has written to yet: when it was made, and the highest last
+    /// entry of a gateway in it.
     pub(crate) fn backup_made(&self) -> Option<(i64, u64)> {
         let backups = self.ledger.iter().flat_map(|ledger| &ledger.backups);
         backups.map(|(_, made_ns, lsn)| (*made_ns, lsn.cast_unsigned())).max()
@@ -118,18 +117,18 @@ impl Inventory {
         source.map_or_else(Applied::default, |source| Applied {
             epoch: u32::try_from(source.epoch).unwrap_or(u32::MAX),
             lsn: source.applied_lsn.cast_unsigned(),
-            // A backup has nothing behind it.
+            // A backup expects no journal behind it.
             is_ended: ledger.ended.contains(&source.gateway) || !ledger.backups.is_empty(),
             has_begun: ledger.begun.contains(&source.gateway) && ledger.backups.is_empty(),
         })
     }
 
-    /// Losses that were accepted, as far as `ledger.db` has been told.
+    /// Accepted losses, as far as `ledger.db` has them.
     pub(crate) fn accepted(&self) -> u64 {
         self.ledger.as_ref().map_or(0, |ledger| ledger.accepted)
     }
 
-    /// Whether `ledger.db` knows `gateway`.
+    /// Whether `ledger.db` has entries of `gateway`.
     pub(crate) fn knows(&self, gateway: u32) -> bool {
         self.gateways().contains(&gateway)
     }
@@ -141,8 +140,8 @@ impl Inventory {
         months.map(|lsn| lsn.cast_unsigned()).max().unwrap_or(0).max(self.applied(gateway).lsn)
     }
 
-    /// The gateways of which months have entries, and the last one of each; without those months of which
-    /// `losses` say that they are another ledger's.
+    /// The last entry of each gateway in the months. Months that `losses` name as another ledger's are left
+    /// out.
     pub(crate) fn months_reached(&self, losses: &[Loss]) -> BTreeMap<u32, u64> {
         let mut reached = BTreeMap::new();
         let is_ours = |month: &Month| {
@@ -159,12 +158,12 @@ impl Inventory {
         reached
     }
 
-    /// What `ledger.db` lacks of entries that months have, where the journal is that of `gateway` and is
-    /// whole up to entry `journaled`: those that the journal does not bring.
+    /// Entries that months have and `ledger.db` lacks, and that the journal, which is `gateway`'s and intact
+    /// up to entry `journaled`, does not supply.
     pub(crate) fn behind_months(&self, gateway: u32, journaled: u64, losses: &[Loss]) -> Option<Loss> {
         let lacks = |(owner, last): (u32, u64)| {
             let found = self.applied(owner).lsn;
-            // The end of another gateway's flows is an entry that its months have first.
+            // The entry that ends another gateway's flows reaches its months first.
             let is_ending =
                 self.ledger.as_ref().is_some_and(|ledger| ledger.open.contains_key(&owner.into()));
             let reaches = if owner == gateway { found.max(journaled) } else { found + u64::from(is_ending) };
@@ -176,19 +175,19 @@ impl Inventory {
             return Some(Loss::Missing { file, lsn: expected });
         }
         let cause = match owner == gateway {
-            true => format!("months have that, and the journal is whole up to entry {journaled}"),
-            false => format!("months have that of gateway {owner:08x}, whose journal is not here"),
+            true => format!("the months have up to that, and the journal is intact up to entry {journaled}"),
+            false => format!("the months have up to that of gateway {owner:08x}, whose journal is not here"),
         };
         Some(Loss::Older { file, found, expected, cause })
     }
 
-    /// The flows of `gateway` that go on.
+    /// The open flows of `gateway`.
     pub(crate) fn open_flows(&self, gateway: u32) -> HashSet<u128> {
         let open = self.ledger.as_ref().and_then(|ledger| ledger.open.get(&gateway.into()));
         open.cloned().unwrap_or_default()
     }
 
-    /// The months that are behind `ledger.db` with the entries of `gateway`, or missing.
+    /// The months that are missing, or behind `ledger.db` with the entries of `gateway`.
     pub(crate) fn months_behind(&self, gateway: u32) -> Vec<Month> {
         let months = self.ledger.iter().flat_map(|ledger| &ledger.months);
         let is_behind = |(month, owner, expected, is_dropped): &&(Month, i64, i64, bool)| {
@@ -205,18 +204,18 @@ impl Inventory {
         months.filter(is_behind).map(|(month, ..)| *month).collect()
     }
 
-    /// Notes why a month cannot be made whole from the journal.
+    /// Notes why a month cannot be completed from the journal.
     pub(crate) fn note_unrepairable(&mut self, month: Month, cause: String) {
         self.unrepairable.insert(month, cause);
     }
 
-    /// Looks at the months again.
+    /// Reads the months again.
     pub(crate) fn refresh_months(&mut self, directory: &Path) -> Result<(), SchemaError> {
         self.months = Inventory::read(directory)?.months;
         Ok(())
     }
 
-    /// What is missing, where `has_journal` says whether `gateway` has one.
+    /// What is missing. `has_journal`: whether `gateway` has a journal.
     pub(crate) fn losses(&self, gateway: u32, has_journal: bool) -> Vec<Loss> {
         let mut losses = self.damaged.clone();
         let Some(ledger) = &self.ledger else { return losses };
@@ -235,7 +234,7 @@ impl Inventory {
         losses
     }
 
-    /// What `month` lacks of the entries of `of` up to `expected`, where the journal is that of `gateway`.
+    /// What `month` lacks of `owner`'s entries up to `expected`, where the journal is `gateway`'s.
     fn month_loss(&self, gateway: u32, month: Month, owner: i64, expected: i64) -> Option<Loss> {
         let (file, lsn) = (month.file_name(), expected.cast_unsigned());
         let Some(Some(sources)) = self.months.get(&month) else {
@@ -251,7 +250,7 @@ impl Inventory {
             Some(other) => Loss::Foreign { file, found: number(*other), expected: number(owner) },
             None => {
                 let default_cause = match owner == i64::from(gateway) {
-                    true => "the next start brings it there if the journal has what it lacks",
+                    true => "the next start completes it if the journal has what it lacks",
                     false => "the journal is another gateway's",
                 };
                 let cause =
@@ -262,7 +261,7 @@ impl Inventory {
     }
 }
 
-/// What has the name of a database, or of what SQLite keeps beside one, and is no file.
+/// Directories, pipes and links with the name of a database or of a file that SQLite keeps beside one.
 fn non_files(directory: &Path) -> Vec<Loss> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let others = entries.filter(|entry| entry.file_type().is_ok_and(|kind| !kind.is_file()));
@@ -293,7 +292,7 @@ impl LedgerFile {
             ledger.sources.push(source);
         }
         each(connection, "SELECT * FROM live", |row| {
-            // One with another id would end as lost, beside the flow that it was.
+            // A row with a changed id would end as lost, beside the flow that it was.
             checksum::check(row, "live")?;
             let id: [u8; 16] = row.get("id")?;
             ledger.open.entry(row.get("gateway")?).or_default().insert(u128::from_be_bytes(id));

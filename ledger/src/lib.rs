@@ -1,20 +1,24 @@
-//! Durable usage: what flows through is recorded here, once, and here one asks for it.
+//! Durable usage records: how they are written, and how they are queried.
 //!
-//! Promises: counting, opening and closing a flow never block; a byte that was counted is billed once, also
-//! if the process is killed at any instruction; what a power failure may cost is bounded. Leaves to others:
-//! what is counted.
+//! Guarantees: counting, opening and closing a flow never block. A counted byte is billed once, also if the
+//! process is killed at any instruction. The loss of a power failure is bounded.
 //!
 //! ```text
-//!   reactor threads          ledger-commit      ledger-flush     ledger-apply          any process
-//!   Inlet: live table --hints--> Committer --> journal (sync) --> Applier --> SQLite --> query::Usage
-//!             ^                      |                               |
-//!             '---- slots freed -----'             segments let go --'
+//!   reactor threads               ledger-commit     ledger-flush     ledger-apply        any process
+//!   FlowWriter: live table --hints--> Committer --> journal (sync) --> Applier --> SQLite --> query::Usage
+//!                  ^                      |                               |
+//!                  '---- slots freed -----'            segments released -'
 //! ```
 //!
-//! `record.rs` is what is known of a flow, `live_table.rs` where it stands while it lives, `inlet.rs` how
-//! it gets there, `commit.rs` and `flush.rs` how it gets into the journal (`journal.rs`, on a
-//! `storage.rs`), `apply.rs` from there to a store (`sink.rs`), `recover.rs` what a start does first,
-//! `query.rs` the questions. `docs/ledger-format.md` has every byte, and every way to die.
+//! - `record.rs`: what is known of a flow.
+//! - `live_table.rs`: where a flow stands while it is open; `flow_writer.rs` puts it there.
+//! - `commit.rs` and `flush.rs`: from the live table into the journal (`journal.rs`), which writes to a
+//!   `storage.rs`.
+//! - `apply.rs`: from the journal into a store (`sink.rs`).
+//! - `recover.rs`: what a start does first.
+//! - `query.rs`: questions about the usage.
+//!
+//! `docs/ledger-format.md` describes every byte, and what each failure leaves.
 
 #![forbid(unsafe_code)]
 
@@ -68,25 +72,25 @@ pub use crate::sink::schema::SchemaError;
 pub use crate::status::{Progress, Status, StatusHandle};
 use crate::status::{Shared, Stage};
 
-/// When an ended flow is safe.
+/// When an ended flow survives a power failure.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Durability {
-    /// Its entry is in the journal at once, and durable within [`limits::SYNC_PAUSE`] and a sync.
+    /// Its entry is in the journal at once. It is durable within [`limits::SYNC_PAUSE`] and the time of a
+    /// sync.
     #[default]
     Delayed,
-    /// Its slot is free only when its entry is durable.
+    /// Its slot is freed only when its entry is durable.
     Sync,
 }
 
 /// An open ledger: the owner of its directory, its live table and its threads.
 ///
-/// Dropping it journals every flow that has ended, and leaves it to the next start to apply them; see
-/// [`Ledger::close`].
+/// Dropping it journals every ended flow, and leaves applying them to the next start; see [`Ledger::close`].
 pub struct Ledger {
     shared: Arc<Shared>,
     guarantees: Guarantees,
     recovery: Recovery,
-    /// `None` once they were asked to end.
+    /// `None` once the threads were stopped.
     threads: Option<Threads>,
 }
 
@@ -95,43 +99,43 @@ struct Threads {
     committer: JoinHandle<Result<LiveTable, Unfinished>>,
     flusher: JoinHandle<()>,
     applier: JoinHandle<Result<(), String>>,
-    /// What is let go of when they have ended.
+    /// Released when the threads have ended.
     locks: OpenLocks,
 }
 
 impl Ledger {
-    /// How the ledger is doing.
+    /// The present state of the ledger.
     pub fn status(&self) -> Status {
         self.status_handle().status()
     }
 
-    /// A view of the status for other threads.
+    /// A handle by which other threads read the status.
     pub fn status_handle(&self) -> StatusHandle {
         StatusHandle(Arc::clone(&self.shared))
     }
 
-    /// What holds on this machine.
+    /// What failures this ledger survives on this machine.
     pub fn guarantees(&self) -> &Guarantees {
         &self.guarantees
     }
 
-    /// What the start found.
+    /// What the start found and recovered.
     pub fn recovery(&self) -> &Recovery {
         &self.recovery
     }
 
-    /// Journals every flow that has ended, applies all, brings it to the disk, and ends the threads; to be
-    /// called when no thread uses an inlet any more. Flows that are open then, and those that a failing
-    /// disk did not take within some seconds, stay in the live table for the next start.
+    /// Journals every ended flow, applies all entries, syncs, and ends the threads. Call it when no thread
+    /// uses a flow writer any more. Two kinds of flows stay in the live table for the next start: open ones,
+    /// and those that a failing disk did not take within some seconds.
     ///
     /// # Errors
-    /// Something is not where it should be; the error says where it is.
+    /// Some entries are not in the database, or not in the journal; the error says where they are.
     pub fn close(self) -> Result<Summary, LedgerError> {
         self.close_unless(never_hurry)
     }
 
-    /// As [`Ledger::close`], but asks `hurry` now and then whether to leave what is journaled to the next
-    /// start; it is expected to sleep for the span that it is given.
+    /// As [`Ledger::close`], but polls `hurry` for whether to leave journaled entries to the next start.
+    /// `hurry` is expected to sleep for the given duration.
     ///
     /// # Errors
     /// As [`Ledger::close`].
@@ -140,7 +144,7 @@ impl Ledger {
         stopped.expect("this and `drop` stop the threads, and both consume the ledger")
     }
 
-    /// Ends the threads; the applier does what `last` says.
+    /// Ends the threads. The applier enters `last` when the committer has ended.
     fn stop(
         &mut self,
         last: Stage,
@@ -185,16 +189,16 @@ impl Drop for Ledger {
     }
 }
 
-/// Waits as long as it takes.
+/// The `hurry` of a close that takes as long as it needs.
 fn never_hurry(pause: Duration) -> bool {
     thread::sleep(pause);
     false
 }
 
-/// How often a close looks whether the threads have ended.
+/// How often a close checks whether the applier has ended.
 const JOIN_POLL_PAUSE: Duration = Duration::from_millis(5);
 
-/// Tells those who watch that the thread which holds it panicked, and that it works no more.
+/// Marks the ledger as failed when the thread that holds it panics.
 struct PanicAlarm(Arc<Shared>);
 
 impl Drop for PanicAlarm {
@@ -208,47 +212,47 @@ impl Drop for PanicAlarm {
 /// What a ledger did between opening and closing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Summary {
-    /// Flows made visible.
+    /// Ended flows that were applied to the database.
     pub records: u64,
     /// Transactions that did so.
     pub batches: u64,
 }
 
-/// Why a ledger was not closed in order.
+/// Why a close left something to the next start.
 #[derive(Clone, Debug, Error, Eq, PartialEq)]
 pub enum LedgerError {
-    /// The journal failed to the end.
+    /// The journal failed until the last attempt.
     #[error(
-        "the journal takes nothing: {cause}. {flows} flows that ended are in the live table alone, {}: the \
+        "the journal cannot be written: {cause}. {flows} ended flows are in the live table only, {}: the \
          next start brings them into the journal, and a restart of the machine before it loses them{}{}",
         table.display(),
         without_slot_text(*without_slot),
         unapplied_text(unapplied)
     )]
     Unjournaled {
-        /// Flows that have ended, in the live table alone.
+        /// Ended flows that only the live table has.
         flows: u64,
-        /// Flows that have ended, for which it has no room.
+        /// Ended flows for which it has no free slot.
         without_slot: u64,
         /// The live table.
         table: PathBuf,
-        /// What the disk said last.
+        /// The last error of the disk.
         cause: String,
-        /// What the database said, if it failed too.
+        /// The error of the database, if it failed too.
         unapplied: String,
     },
-    /// The database failed to the end.
+    /// The database failed until the last attempt.
     #[error(
-        "the database takes nothing: {cause}. {entries} entries that it has not got are durable in the \
+        "the database cannot be written: {cause}. {entries} entries that it lacks are durable in the \
          journal, and the next start brings them there"
     )]
     Unapplied {
         /// Entries that are durable in the journal, and not in the database.
         entries: u64,
-        /// What the database said last.
+        /// The last error of the database.
         cause: String,
     },
-    /// A thread ended by a fault of its own.
+    /// A thread of the ledger panicked.
     #[error("a thread of the ledger panicked; what it did not write is in the live table or the journal")]
     Panicked,
 }
@@ -257,7 +261,8 @@ fn without_slot_text(without_slot: u64) -> String {
     match without_slot {
         0 => String::new(),
         _ => format!(
-            ". {without_slot} more were written, no sync succeeded, and the live table is full: they may be lost"
+            ". {without_slot} more were written, no sync succeeded, and the live table is full: they may \
+             be lost"
         ),
     }
 }

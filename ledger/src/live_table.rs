@@ -1,11 +1,9 @@
-//! The live table: every open flow and what it has come to, in memory that outlives the process.
+//! The live table: every open flow with its counts, in shared memory that outlives the process.
 //!
-//! Promises: a byte that was counted is found after `kill -9`; of a call that was under way when the process
-//! died no more is unknown than its length, and that is told apart; a flipped bit in anything that is billed
-//! is noticed. Leaves to others: where the table lies (`live_table/place.rs`), bringing what it holds into
-//! the journal (`commit` while the process lives, `recover` after it died).
+//! Guarantees: a counted byte survives `kill -9`. Of a call in progress when the process died, at most its
+//! length is unknown, and that length is recorded. A flipped bit in anything that is billed is detected.
 //!
-//! A slot has one writer at a time, and its state says who:
+//! A slot has one writer at a time, which its state determines:
 //!
 //! ```text
 //!            open                close               journaled
@@ -16,8 +14,8 @@
 //! The file, in 64-bit words:
 //!
 //! ```text
-//!   0..512      header: what the table is, and whose; a page, most of it empty
-//!   512..       slots of 64 words; a region of as many for each reactor thread, one behind another
+//!   0..512      header: kind and owner of the table; a page, most of it empty
+//!   512..       slots of 64 words; a region of as many for each reactor thread, one after another
 //!
 //!   of a slot   0..8, one cache line:   state | up | down | up intent | down intent | client_rx |
 //!                                       upstream_rx | closed, microseconds since the Unix epoch
@@ -27,13 +25,13 @@
 //!
 //! Rules (the code cites them):
 //!
-//! 1. Each of the first eight words holds its value times 251 (an AN code: a flipped bit adds or takes a
-//!    power of two, which 251 does not divide). A value is less than 2^56; 72 PB is the most that a flow
-//!    can count.
-//! 2. Around each outgoing call: intent = (count's low 36 bits, length) before it; the count behind it, or
-//!    intent = 0 if the call took nothing. So an intent whose bits are the count's is a call whose end is not
-//!    known, and with any other bits it is one that was counted.
-//! 3. Identity before `Live`, counts and closing time before `Closing`: each a Release store.
+//! 1. Each of the first eight words holds its value times 251. This is an AN code: a flipped bit adds or
+//!    subtracts a power of two, which 251 does not divide. A value is less than 2^56; 72 PB is the most that
+//!    a flow can count.
+//! 2. Around each outgoing call: before it intent = (count's low 36 bits, length); after it the new count, or
+//!    intent = 0 if the call took nothing. So an intent with the bits of the count is a call whose end is not
+//!    known; with any other bits the call was counted.
+//! 3. The identity is stored before `Live`, counts and closing time before `Closing`: each a Release store.
 
 pub(crate) mod locations;
 mod slot;
@@ -51,13 +49,13 @@ pub use slot::{FlowCounters, Received, Sent};
 /// Words of a slot: 512 bytes.
 pub(crate) const SLOT_WORDS: usize = 64;
 
-/// What a slot takes of memory.
+/// The memory of one slot, in bytes.
 pub const SLOT_BYTES: u64 = (SLOT_WORDS * size_of::<u64>()) as u64;
 
 /// Words of a cache line.
 const CACHE_LINE_WORDS: usize = 8;
 
-/// Lines of a slot that are brought near ahead of its use: the counts, and 120 bytes of identity.
+/// Cache lines of a slot that are prefetched: the counts, and 120 bytes of identity.
 const LINES_PREFETCHED: usize = 3;
 
 /// Words of a page.
@@ -66,42 +64,42 @@ pub(crate) const PAGE_WORDS: usize = 512;
 /// "TOLLLIVE".
 const MAGIC: u64 = u64::from_le_bytes(*b"TOLLLIVE");
 
-/// What is said of a table whose flows this program cannot read: not to be passed over.
+/// The error for a table whose flows this program cannot read; it is refused, not skipped.
 pub(crate) const OTHER_VERSION: &str =
     "it is a live table of another version of the program: start and stop that version once";
 
 /// The version of the layout.
 const VERSION: u64 = 1;
 
-/// The word of the header that says when the process was last known to live, in microseconds since the Unix
-/// epoch, times 251 (rule 1): the end of a flow that was killed, as far as anybody can tell.
+/// The header word with the time at which the process was last known to be alive, in microseconds since the
+/// Unix epoch, times 251 (rule 1). It is the best known end of a flow that was killed.
 pub(crate) const ALIVE_AT: usize = TableHeader::WORDS;
 
-/// Whose table it is: the first words of the file, behind magic and version.
+/// The owner of a table: the first words of the file, behind magic and version.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct TableHeader {
     /// The gateway.
     pub gateway: u32,
     /// Its run.
     pub epoch: u32,
-    /// The boot of the machine; after another one the table is not to be trusted.
+    /// The boot of the machine; in another boot the table is not trusted.
     pub boot: u128,
     /// The process.
     pub process: u32,
     /// Regions, one for each reactor thread.
     pub regions: u32,
-    /// Slots of each.
+    /// Slots of each region.
     pub slots: u32,
 }
 
-/// The number of the last entry that the journal was given, times 251: what the journal ends with at least
-/// after a kill. Stored before the slots of that entry are free. Zero: not known.
+/// The last entry that was appended to the journal, times 251: after a kill the journal ends there or later.
+/// Stored before the slots of that entry are free. Zero: not known.
 const APPENDED_AT: usize = 9;
 
-/// The number of the last entry that the database was seen to have, times 251. Zero: not known.
+/// The last entry that the database was seen to have, times 251. Zero: not known.
 const APPLIED_AT: usize = 10;
 
-/// From this word on, one for each region: slots below that number were used, times 251.
+/// From this word on, one word for each region: slots below that number were used, times 251.
 const USED_AT: usize = 32;
 
 impl TableHeader {
@@ -165,13 +163,13 @@ fn checksum(words: &[u64]) -> u32 {
     words.iter().fold(0, |crc, word| crc32c::crc32c_append(crc, &word.to_le_bytes()))
 }
 
-/// When a process was last known to live; `None` if the word is damaged.
+/// When a process was last known to be alive; `None` if the word is damaged.
 pub(crate) fn alive_at(word: u64) -> Option<WallNanos> {
     slot::decoded(word).map(|micros| WallNanos(micros.saturating_mul(1000)))
 }
 
-/// How far the journal and the database had come when the process last said so; a number that is damaged, or
-/// was never said, is 0.
+/// How far the journal and the database had come when the process last stored it; a damaged or missing number
+/// is 0.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct ProgressMarks {
     pub(crate) appended: u64,
@@ -185,19 +183,19 @@ impl ProgressMarks {
     }
 }
 
-/// The number below which the slots of a region were used, as far as its table says: 0 where it does not.
+/// The number below which the slots of a region were used; 0 if the table does not say.
 pub(crate) fn used(region: u32, word: impl Fn(usize) -> u64) -> u32 {
     let at = used_at(region).map(word).and_then(slot::decoded);
     at.map_or(0, |used| u32::try_from(used).unwrap_or(u32::MAX))
 }
 
-/// Where a region's number of used slots stands; the last regions of more than 480 have no place for theirs.
+/// The word with a region's number of used slots; regions beyond the 480th have none.
 fn used_at(region: u32) -> Option<usize> {
     let at = USED_AT + region as usize;
     (at < PAGE_WORDS).then_some(at)
 }
 
-/// A table in this process.
+/// A live table that this process writes.
 #[derive(Debug)]
 pub(crate) struct LiveTable {
     words: Arc<SharedWords>,
@@ -205,9 +203,9 @@ pub(crate) struct LiveTable {
 }
 
 impl LiveTable {
-    /// A new table in `words`, which are zero: all of its slots are free. The header is written last.
+    /// Creates a table in `words`, which are zero: all slots are free. The header is written last.
     pub(crate) fn create(words: SharedWords, header: TableHeader) -> LiveTable {
-        assert!(words.words().len() >= header.table_words(), "the table fits its memory");
+        assert!(words.words().len() >= header.table_words(), "the table fits into its memory");
         for (word, value) in words.words().iter().zip(header.words()).rev() {
             word.store(value, slot::RELEASE);
         }
@@ -229,12 +227,12 @@ impl LiveTable {
         self.words.words()[ALIVE_AT].store(slot::coded(now.0 / 1000), slot::RELEASE);
     }
 
-    /// Notes that the journal was given entries up to `appended`, before the slots of any of them are free.
+    /// Stores that the journal has entries up to `appended`, before the slots of any of them are free.
     pub(crate) fn note_appended(&self, appended: u64) {
         self.words.words()[APPENDED_AT].store(slot::coded(appended), slot::RELEASE);
     }
 
-    /// Notes that the database has entries up to `applied`.
+    /// Stores that the database has entries up to `applied`.
     pub(crate) fn note_applied(&self, applied: u64) {
         self.words.words()[APPLIED_AT].store(slot::coded(applied), slot::RELEASE);
     }
@@ -245,12 +243,12 @@ impl LiveTable {
         Arc::clone(&self.words)
     }
 
-    /// The run whose table it is.
+    /// The run that owns the table.
     pub(crate) fn epoch(&self) -> u32 {
         self.header.epoch
     }
 
-    /// Whether no slot is taken.
+    /// Whether all slots are free.
     pub(crate) fn is_empty(&self) -> bool {
         let is_free = |region: &Region, slot| matches!(region.slot(slot).state(), Some((State::Free, _)));
         self.regions().all(|region| (0..region.slots()).all(|slot| is_free(&region, slot)))
@@ -267,7 +265,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Notes that slots below `used` were used: one of them that is all zero is damaged. Only grows.
+    /// Stores that slots below `used` were used: such a slot that is all zero is damaged. Only grows.
     pub(crate) fn note_used(&self, used: u32) {
         if let Some(at) = self.used_at {
             self.words.words()[at].store(slot::coded(used.into()), slot::RELEASE);
@@ -279,8 +277,8 @@ impl Region {
         self.slots
     }
 
-    /// Has the lines of a slot brought near that will soon be asked for: its counts, and an identity of usual
-    /// length. They were last written on another CPU, and cost more than all that is done with them.
+    /// Prefetches the cache lines of a slot: its counts, and an identity of usual length. They were last
+    /// written on another CPU, and loading them costs more than all work on them.
     pub(crate) fn prefetch(&self, number: u32) {
         let words = self.slot(number).0;
         for line in words.chunks(CACHE_LINE_WORDS).take(LINES_PREFETCHED) {
@@ -288,7 +286,10 @@ impl Region {
         }
     }
 
-    /// A slot. Panics beyond the last.
+    /// A slot.
+    ///
+    /// # Panics
+    /// Beyond the last slot.
     pub(crate) fn slot(&self, number: u32) -> Slot<'_> {
         assert!(number < self.slots, "slot {number} of {}", self.slots);
         let start = self.first + number as usize * SLOT_WORDS;

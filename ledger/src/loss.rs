@@ -1,13 +1,12 @@
-//! What a start finds missing, in words: what, from where that is known, and the way out.
+//! What a start finds missing, as a message: what, how it is known, and the remedy.
 //!
-//! Guarantees: each loss names its file; none is told where the other files prove that nothing is missing.
-//! Leaves out: who looks (`inventory`, `recover`), and what becomes of one that is accepted (`settle`).
+//! Guarantees: each loss names its file. Nothing is a loss where other files prove that it is complete.
 
 use std::fmt;
 
 use crate::journal::corruption::Corruption;
 
-/// Something that was in the ledger and is not there any more. A start goes on without it with consent alone.
+/// Something that the ledger had and lacks now. A start continues without it only with consent.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Loss {
     /// Entries inside the journal.
@@ -16,21 +15,21 @@ pub enum Loss {
     JournalEnd {
         /// The number of the first one.
         first_lsn: u64,
-        /// The number of the last one, where that is known.
+        /// The number of the last one, if it is known.
         last_lsn: Option<u64>,
     },
-    /// All of the journal.
+    /// The whole journal.
     Journal {
         /// The last entry that the databases have.
         reached: u64,
     },
-    /// A segment is shorter than it was made.
+    /// A segment is shorter than it was when it was created.
     Segment {
         /// Its number.
         segment: u64,
         /// Its length.
         bytes: u64,
-        /// What its length should be; 0 if that is not known.
+        /// The length that it should have; 0 if it is not known.
         expected: u64,
     },
     /// Entries between the database and the journal, which begins too late.
@@ -40,14 +39,14 @@ pub enum Loss {
         /// The first entry of the journal.
         first_lsn: u64,
     },
-    /// A database is not there.
+    /// A database is missing.
     Missing {
         /// Its file name.
         file: String,
         /// The last entry that it had.
         lsn: u64,
     },
-    /// A database is an older one than the others go with.
+    /// A database is older than the others require.
     Older {
         /// Its file name.
         file: String,
@@ -55,16 +54,16 @@ pub enum Loss {
         found: u64,
         /// The last entry that it had.
         expected: u64,
-        /// Why the journal does not bring it there.
+        /// Why the journal does not complete it.
         cause: String,
     },
-    /// A database is that of another ledger.
+    /// A database belongs to another ledger.
     Foreign {
         /// Its file name.
         file: String,
-        /// Whose it is.
+        /// The gateway that it belongs to.
         found: u32,
-        /// Whose it should be.
+        /// The gateway that it should belong to.
         expected: u32,
     },
     /// A database cannot be read, or contradicts itself.
@@ -74,9 +73,9 @@ pub enum Loss {
         /// What is wrong.
         text: String,
     },
-    /// The file that says whose ledger it is, and the journal that says so too.
+    /// The file with the gateway's number, and the journal, which has the number too.
     Identity {
-        /// The gateways of which the database has entries.
+        /// The gateways with entries in the database.
         gateways: Vec<u32>,
     },
 }
@@ -87,7 +86,7 @@ impl Loss {
         matches!(self, Loss::Foreign { file, .. } | Loss::Damaged { file, .. } if file == "ledger.db")
     }
 
-    /// Whether it says already that `ledger.db` lacks entries, or how far it had come is not known.
+    /// Whether it already reports entries missing from `ledger.db`, or makes unknown how far that had come.
     pub(crate) fn explains_missing_sums(&self) -> bool {
         match self {
             Loss::Missing { file, .. } | Loss::Older { file, .. } => file == "ledger.db",
@@ -96,7 +95,8 @@ impl Loss {
         }
     }
 
-    /// The numbers of the first and the last entry that are missing; 0 where no entry is, or none is known.
+    /// The numbers of the first and the last missing entry; 0 where no entry is missing, or the number is not
+    /// known.
     pub(crate) fn lsns(&self) -> (u64, u64) {
         match self {
             Loss::Entries(damage) => (damage.first_lsn, damage.last_lsn),
@@ -129,7 +129,7 @@ impl fmt::Display for Loss {
             ),
             Loss::Journal { reached } => write!(
                 f,
-                "the journal is missing, and the last run did not end in order: what it wrote behind entry \
+                "the journal is missing, and the last run did not end in order: what it wrote after entry \
                  {reached} is lost. A backup that an earlier version made looks the same"
             ),
             Loss::Segment { segment, bytes, expected: 0 } => {
@@ -149,16 +149,15 @@ impl fmt::Display for Loss {
                  with entry {first_lsn}"
             ),
             Loss::Missing { file, lsn } => {
-                write!(f, "{file} is missing: it had what entries up to {lsn} said")
+                write!(f, "{file} is missing: it had the entries up to {lsn}")
             }
-            Loss::Older { file, found, expected, cause } => write!(
-                f,
-                "{file} is an older one: it ends with entry {found}, and had come to {expected}; {cause}"
-            ),
+            Loss::Older { file, found, expected, cause } => {
+                write!(f, "{file} is older: it ends with entry {found}, and had come to {expected}; {cause}")
+            }
             Loss::Foreign { file, found, expected } => {
                 write!(
                     f,
-                    "{file} is that of gateway {found:08x}, and `identity` or the journal say {expected:08x}"
+                    "{file} belongs to gateway {found:08x}, and `identity` or the journal say {expected:08x}"
                 )
             }
             Loss::Damaged { file, text } => write!(f, "{file} is damaged: {text}"),
@@ -185,20 +184,20 @@ impl fmt::Display for Losses {
             writeln!(f, "{loss}.")?;
         }
         f.write_str(
-            "Nothing was changed. Put the file back, or restore a backup. `tollgate ledger repair` tells \
-             what going on without it means, and does so with --yes",
+            "Nothing was changed. Put the file back, or restore a backup. `tollgate ledger repair` explains \
+             what continuing without it means, and does it with --yes",
         )
     }
 }
 
-/// Entries inside the journal that had been durable, or written, and are gone.
+/// Entries inside the journal that had been written, some of them durable, and are lost.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Damage {
     /// The segment.
     pub segment: u64,
-    /// Where in it, in bytes.
+    /// The position of the damage in it, in bytes.
     pub at: u64,
-    /// How many are lost.
+    /// How many entries are lost.
     pub lost: u64,
     /// Their numbers.
     pub ranges: String,
@@ -206,12 +205,12 @@ pub struct Damage {
     pub first_lsn: u64,
     /// The number of the last one.
     pub last_lsn: u64,
-    /// How many behind them are whole.
+    /// How many entries behind them are intact.
     pub salvaged: u64,
 }
 
 impl Damage {
-    /// The damage in `trouble`; `None` if nothing had been durable.
+    /// The damage that `corruption` is; `None` if nothing lost had been durable.
     pub(crate) fn from_corruption(corruption: &Corruption) -> Option<Damage> {
         let (first, last) = (corruption.lost.first()?, corruption.lost.last()?);
         let range = |(first, last): &(u64, u64)| format!("{first}-{last}");
@@ -233,7 +232,7 @@ impl fmt::Display for Damage {
         write!(
             f,
             "the journal is damaged in segment {segment} at byte {at}: {lost} entries that had been durable \
-             are lost (numbers {ranges}); {salvaged} behind them are whole"
+             are lost (numbers {ranges}); {salvaged} behind them are intact"
         )
     }
 }

@@ -1,8 +1,7 @@
-//! Opening a ledger: one owner, recovery first, then the threads.
+//! Opening a ledger: lock it, recover, then start the threads.
 //!
-//! Promises: two processes never have one ledger or one live table; nobody gets an inlet before everything
-//! that an earlier run left is durable in the journal; what is promised from then on is said. Leaves to
-//! others: the parts.
+//! Guarantees: two processes never have the same ledger or live table. A flow writer exists only once
+//! everything that earlier runs left is durable in the journal.
 
 use std::fs::{self, File};
 use std::io;
@@ -36,28 +35,29 @@ use crate::status::{Shared, Stage, StartFindings};
 use crate::storage::file::Directory;
 use crate::{Durability, FlowWriter, Ledger, PanicAlarm, Threads};
 
-/// How a ledger is opened.
+/// How to open a ledger.
 #[derive(Clone, Debug)]
 pub struct OpenSettings {
-    /// Where it lies; made if it is missing.
+    /// The directory of the ledger; created if it is missing.
     pub directory: PathBuf,
-    /// Inlets: one for each thread that relays.
+    /// Flow writers: one for each relaying thread.
     pub inlets: usize,
-    /// Slots of the live table for each of them: open flows, and closed ones that are not journaled yet.
+    /// Slots of the live table for each flow writer: for open flows, and for closed ones that are not
+    /// journaled yet.
     pub slots: u32,
-    /// When an ended flow is safe.
+    /// When an ended flow survives a power failure.
     pub durability: Durability,
-    /// The directory for the live table; without it a place is looked for.
+    /// The directory for the live table; without it the first of some defaults that has space.
     pub live_table: Option<PathBuf>,
-    /// The directory that systemd made for this run.
+    /// The directory that systemd created for this run.
     pub runtime_directory: Option<PathBuf>,
-    /// Bytes of a segment of the journal.
+    /// Bytes of a journal segment.
     pub segment_bytes: u64,
-    /// Bytes of all segments.
+    /// Bytes of all segments together.
     pub journal_bytes_max: u64,
     /// Months of which each flow is kept.
     pub detail_months: u32,
-    /// The author of a consent to go on without what is lost; without it such a start is refused.
+    /// The author of a consent to continue without what is lost. Without an author such a start is refused.
     pub accept_loss: Option<String>,
 }
 
@@ -79,29 +79,29 @@ impl OpenSettings {
     }
 }
 
-/// What holds on this machine.
+/// What failures this ledger survives on this machine.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Guarantees {
-    /// Where the live table lies.
+    /// The path of the live table.
     pub table: PathBuf,
-    /// On what.
+    /// The medium that holds it.
     pub medium: Medium,
-    /// When an ended flow is safe.
+    /// When an ended flow survives a power failure.
     pub durability: Durability,
 }
 
 /// Why a ledger could not be opened.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// Another process, or this one, has it open.
+    /// Another process, or this one, has the ledger open.
     #[error("the ledger in {} is in use by {holder}", directory.display())]
     Locked {
         /// The ledger's directory.
         directory: PathBuf,
-        /// Who has it, as far as that is known.
+        /// The process that has it, as far as it is known.
         holder: String,
     },
-    /// Its files belong to another account.
+    /// The files of the ledger belong to another account.
     #[error(
         "{} belongs to user {owner}, and this process runs as user {user}: start it as that user, or give \
          this user the whole directory and its live table (`chown -R`)",
@@ -110,40 +110,40 @@ pub enum OpenError {
     Owner {
         /// A file of the ledger.
         path: PathBuf,
-        /// Whose it is.
+        /// The account that owns it.
         owner: u32,
-        /// Whose process this is.
+        /// The account of this process.
         user: u32,
     },
-    /// The directory or a file in it cannot be made or opened.
+    /// The directory or a file in it cannot be created or opened.
     #[error("{}: {cause}. Check its permissions: the gateway's account writes there", directory.display())]
     Directory {
         /// The ledger's directory.
         directory: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
-    /// The journal cannot be copied before it is repaired.
+    /// The journal cannot be copied before its repair.
     #[error(
-        "the copy of the journal {}: {cause}. Nothing was changed: make room on its disk; copies that \
+        "the copy of the journal {}: {cause}. Nothing was changed: free space on its disk; copies that \
          earlier repairs made, `journal-damaged-*`, can be moved away",
         path.display()
     )]
     Copy {
-        /// Its path.
+        /// The path of the copy.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
-    /// The live table cannot be made, read or removed.
-    #[error("the live table {}: {cause}. `tollgate doctor` says what room it needs", path.display())]
+    /// The live table cannot be created, read or removed.
+    #[error("the live table {}: {cause}. `tollgate doctor` says what space it needs", path.display())]
     Table {
         /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
-    /// The live table belongs to a gateway that runs.
+    /// The live table belongs to a running gateway.
     #[error(
         "the live table {} is in use: a gateway runs on a copy of this ledger. Remove `identity` and \
          `journal` from the copy for a ledger of its own; unless `tollgate ledger backup` made the copy, it \
@@ -154,7 +154,7 @@ pub enum OpenError {
         /// Its path.
         path: PathBuf,
     },
-    /// Something that the ledger had is not there.
+    /// Some of what the ledger had is missing.
     #[error("{0}")]
     Incomplete(Losses),
     /// The database cannot be used.
@@ -166,13 +166,13 @@ pub enum OpenError {
          restore a backup"
     )]
     Sink(String),
-    /// What an earlier run left cannot be brought into the journal.
+    /// What an earlier run left cannot be written to the journal.
     #[error(transparent)]
     Recover(#[from] RecoverError),
     /// A thread cannot be started.
     #[error("a thread of the ledger: {0}")]
     Thread(io::Error),
-    /// The kernel does not say which boot this is.
+    /// The kernel does not return the id of this boot.
     #[error("/proc/sys/kernel/random/boot_id: {0}")]
     Boot(io::Error),
 }
@@ -184,10 +184,10 @@ impl From<SinkError> for OpenError {
 }
 
 impl Ledger {
-    /// Opens the ledger: recovers what an earlier run left, and starts the threads.
+    /// Opens the ledger: recovers what earlier runs left, and starts the threads.
     ///
     /// # Errors
-    /// See [`OpenError`]; nothing is left running, and nothing that an earlier run left is lost.
+    /// See [`OpenError`]. No thread is left running, and nothing that earlier runs left is lost.
     pub fn open(settings: &OpenSettings) -> Result<(Ledger, Vec<FlowWriter>), OpenError> {
         let lock = Lock::acquire(&settings.directory)?;
         let (mut found, old) = Findings::collect(settings)?;
@@ -216,7 +216,7 @@ impl Ledger {
     }
 }
 
-/// What recovery leaves to start with.
+/// The result of recovery: all that the threads need.
 struct Prepared {
     journal: Writer<Directory>,
     report: Recovery,
@@ -227,7 +227,7 @@ struct Prepared {
     accepted: u64,
 }
 
-/// Brings into the journal what an earlier run left, and makes this run's live table.
+/// Writes what earlier runs left to the journal, and creates this run's live table.
 fn recover(
     settings: &OpenSettings,
     found: Findings,
@@ -258,10 +258,11 @@ fn recover(
         epoch,
         boot,
         process: std::process::id(),
-        regions: u32::try_from(settings.inlets).expect("threads are few"),
+        regions: u32::try_from(settings.inlets).expect("there are fewer than 2^32 flow writers"),
         slots: settings.slots,
     };
-    // Where the old table takes the room of the new one, the new one is made when the old one is gone.
+    // Where the old table occupies the space of the new one, the new one is created after the old one's
+    // removal.
     let table = locations.make(header, &old)?;
     let reference = |table: &NewTable| TableReference { path: table.path.display().to_string(), boot };
     let consents: Vec<Consent> = consents.iter().map(|consent| consent.for_run(epoch)).collect();
@@ -283,7 +284,9 @@ fn recover(
     let table = match table {
         Some(table) => table,
         None => {
-            let table = locations.make(header, &[])?.expect("no old table is in the way");
+            let table = locations
+                .make(header, &[])?
+                .expect("without old tables a new one is made or an error returned");
             journal.set_table(reference(&table)).map_err(RecoverError::from)?;
             table
         }
@@ -293,7 +296,7 @@ fn recover(
     Ok(Prepared { journal, report, table, sink, applied, accepted })
 }
 
-/// Opens the database, and has it and the directory know the gateway before its journal begins.
+/// Opens the database, and stores the gateway's number in it and in the directory before its journal begins.
 fn open_database(
     settings: &OpenSettings,
     gateway: u32,
@@ -357,7 +360,7 @@ fn start(
     let applier = spawn("ledger-apply", &shared, move || applier.run())?;
     let flusher = spawn("ledger-flush", &shared, move || flusher.run()).map_err(abort)?;
     let committer = spawn("ledger-commit", &shared, move || {
-        // Refused to most; then it competes as others do.
+        // Most accounts may not do this; then the thread has the usual priority.
         let _ = sys::limits::set_thread_niceness(COMMITTER_NICENESS);
         committer.run()
     })
@@ -380,7 +383,7 @@ fn spawn<R: Send + 'static>(
     thread::Builder::new().name(name.to_owned()).spawn(body).map_err(OpenError::Thread)
 }
 
-/// What an open ledger holds besides its threads: the locks of its directory and its live table.
+/// The locks of an open ledger: of its directory and of its live table.
 pub(crate) struct OpenLocks {
     table: PathBuf,
     _locked: File,
@@ -388,15 +391,15 @@ pub(crate) struct OpenLocks {
 }
 
 impl OpenLocks {
-    /// Where the live table lies.
+    /// The path of the live table.
     pub(crate) fn table(&self) -> &Path {
         &self.table
     }
 
-    /// Removes the live table if it has nothing left to say.
+    /// Removes the live table if it is empty.
     pub(crate) fn release(self, table: &LiveTable) {
         if table.is_empty() {
-            // What stays is read by the next start, which finds nothing in it.
+            // If the removal fails, the next start reads the table and finds nothing in it.
             let _ = fs::remove_file(&self.table);
         }
     }

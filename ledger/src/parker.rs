@@ -1,7 +1,7 @@
-//! A thread of the ledger that sleeps while there is nothing for it to do.
+//! Puts a thread of the ledger to sleep while it has no work.
 //!
-//! Promises: work that was put where the thread looks, before [`Parker::wake`], is seen by its look or ends
-//! its sleep; while it is awake a wake costs a fence and a load. Leaves to others: what the work is.
+//! Guarantees: work that is published before [`Parker::wake`] is found by the thread's check, or ends its
+//! sleep. While the thread is awake, a wake costs a fence and a load.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{Ordering, fence};
@@ -10,31 +10,32 @@ use std::time::Duration;
 
 use sys::parking::ParkFlag;
 
-/// See the file's header.
+/// The sleep flag and the handle of one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Parker {
     flag: ParkFlag,
     thread: OnceLock<Thread>,
 }
 
-/// What a thread does that has looked for work.
+/// What a thread does after its check for work.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ParkDecision {
-    /// There is some.
+    /// Go on: there is work.
     None,
-    /// There will be, after so long.
+    /// Sleep for this long at most: there will be work.
     For(Duration),
-    /// It waits to be told of some.
+    /// Sleep until a wake.
     UntilWoken,
 }
 
 impl Parker {
-    /// Makes the calling thread the one that sleeps here; to be called once, before anything else.
+    /// Makes the calling thread the one that sleeps here. Call it once, before anything else.
     pub(crate) fn bind_current_thread(&self) {
-        self.thread.set(thread::current()).expect("one thread sleeps here");
+        self.thread.set(thread::current()).expect("a parker is bound to one thread once");
     }
 
-    /// Rests as `look` says, which is called when a wake would end the rest; returns whether it did.
+    /// Sleeps as `decide` says; returns whether the thread slept. `decide` is called when a wake would
+    /// already end the sleep.
     pub(crate) fn sleep(&self, decide: impl FnOnce() -> ParkDecision) -> bool {
         self.flag.announce();
         let decision = decide();
@@ -47,7 +48,7 @@ impl Parker {
         decision != ParkDecision::None
     }
 
-    /// Pauses, whatever there is to do: only [`Parker::interrupt`] ends it early.
+    /// Sleeps for `pause` even if there is work: only [`Parker::interrupt`] ends it early.
     pub(crate) fn pause(&self, pause: Duration) {
         thread::park_timeout(pause);
     }
@@ -59,10 +60,10 @@ impl Parker {
         }
     }
 
-    /// Ends the thread's sleep or its pause: something has changed that it must know.
+    /// Ends the thread's sleep or its pause: a stage has changed.
     pub(crate) fn interrupt(&self) {
-        // Before the thread is there, it is enough that its first look sees what has changed: either it
-        // finds itself here, or, after the fence of its announcement, the change.
+        // Before the thread is bound, its first check has to see the change. Either the unpark finds the
+        // thread, or its check, after the fence of its announcement, sees the change.
         fence(Ordering::SeqCst);
         self.unpark();
     }
@@ -110,6 +111,6 @@ mod tests {
                 std::hint::spin_loop();
             }
         }
-        worker.join().expect("it has done all");
+        worker.join().expect("the worker does not panic");
     }
 }

@@ -1,17 +1,18 @@
-//! Questions to a ledger: how much was used, by whom, where and when.
+//! Queries a ledger: usage by user, destination, class and time.
 //!
-//! Promises: reads only, also while a gateway writes, and never blocks it; all answers of one [`Usage`]
-//! are of one moment, so that rows and totals agree. Leaves to others: how an answer looks, and closing
-//! a [`Usage`] soon, since the write-ahead log cannot be emptied past it.
+//! Guarantees: reads only, also while a gateway writes, and never blocks it. All results of one [`Usage`] are
+//! of one snapshot, so that rows and totals agree.
+//! Not handled here: dropping a [`Usage`] soon; the write-ahead log cannot be emptied while it exists.
 //!
-//! Bytes count at the moment at which they were counted, as exactly as that is known: what a flow had moved
-//! in hours before its last one at the last nanosecond of each, the rest when it closed, and that of a flow
-//! which goes on at its last count. So sums over whole hours are the same from details and from rollups.
+//! A byte belongs to the moment at which it was counted, as far as that is known. What a flow moved in an
+//! hour before its last one counts at that hour's last nanosecond. What it moved in its last hour counts when
+//! it closed, or for an open flow at its last count. So sums over whole hours are the same from details and
+//! from rollups.
 //!
 //! ```text
-//!   hosts, ports or protocols asked for?
-//!          |-- yes --> details of each month in the window, and flows that go on
-//!          '-- no --> whole hours: rollups;  what is left at the window's ends: details
+//!   by host, port or protocol?
+//!          |-- yes --> details of each month in the window, and open flows
+//!          '-- no --> whole hours: rollups;  the remaining ends of the window: details
 //! ```
 
 mod details;
@@ -45,21 +46,21 @@ pub use flows::FlowRow;
 use row_checks::RowChecks;
 use unapplied::UnappliedEntries;
 
-/// Looks at a journal that a gateway writes meanwhile.
+/// Attempts to read a journal that a gateway writes meanwhile.
 const ATTEMPTS_MAX: u32 = 3;
 
-/// A ledger's usage as of the moment of its opening.
+/// The usage of a ledger as of one snapshot, taken when it was opened.
 #[derive(Debug)]
 pub struct Usage {
     pub(crate) directory: PathBuf,
     pub(crate) connection: Connection,
-    /// How far each gateway's entries had come.
+    /// The last applied entry of each gateway.
     pub(crate) applied: Vec<(i64, i64)>,
-    /// What the journal has beyond that, if it was asked for.
+    /// What the journal has beyond that, if it was requested.
     unapplied: UnappliedEntries,
-    /// Why some of the journal could not be read.
+    /// Why a part of the journal could not be read.
     unread: Option<String>,
-    /// Whether the rows that were read hold.
+    /// The checksums of the rows that were read.
     row_checks: RowChecks,
 }
 
@@ -79,14 +80,14 @@ impl Usage {
         Ok(Self { directory: directory.to_owned(), connection, applied, unapplied, unread, row_checks })
     }
 
-    /// As [`Usage::open`], with what the journal has and the database has not got yet.
+    /// As [`Usage::open`], including entries that the journal has and the database lacks.
     pub fn open_with_journal(directory: &Path) -> Result<Self, QueryError> {
         let mut usage = Self::open(directory)?;
         for is_last in (0..ATTEMPTS_MAX).map(|attempt| attempt + 1 == ATTEMPTS_MAX) {
             match usage.read_journal() {
                 Ok(()) => break,
                 Err(error) if is_last => usage.unread = Some(error.to_string()),
-                // A segment that the database has by now was used again.
+                // A segment was reused: the database has its entries by now.
                 Err(_) => usage = Self::open(directory)?,
             }
         }
@@ -105,24 +106,23 @@ impl Usage {
         Ok(())
     }
 
-    /// Why some of what the journal has is not in the answers.
+    /// Why some entries of the journal are missing from the results.
     pub fn unread(&self) -> Option<&str> {
         self.unread.as_deref()
     }
 
-    /// Whether an answer lacks a row, since that is not as it was written.
+    /// Whether a result lacks a row that is damaged.
     pub fn is_broken(&self) -> bool {
         self.row_checks.is_broken()
     }
 
-    /// Whether answers have something that the database has not got yet.
+    /// Whether results include entries that the database lacks.
     pub fn is_ahead(&self) -> bool {
         !self.unapplied.is_empty()
     }
 
-    /// The usage that `filter` admits, one row for each group that has all `keys` in common. Groups follow
-    /// one another by their first key, those that share it by the second, and so on: a time in its order, of
-    /// anything else those with the most bytes first.
+    /// The usage that `filter` admits, one row for each group with the same `keys`. Groups are ordered by
+    /// their first key, then by the second, and so on: times ascending, others by bytes, descending.
     pub fn rows(&self, filter: &Filter, keys: &[GroupBy]) -> Result<Answer, QueryError> {
         let mut groups = Groups::default();
         let missing = self.collect_groups(filter, keys, &mut groups)?;
@@ -138,7 +138,7 @@ impl Usage {
         Ok(groups.finish()?.pop().unwrap_or_else(none))
     }
 
-    /// What is missing with consent: when it was given, by whom, and what for.
+    /// The accepted losses: time, author and text.
     pub fn consents(&self) -> Result<Vec<String>, QueryError> {
         let mut select =
             self.connection.prepare("SELECT given_ns, author, what FROM consent ORDER BY given_ns, lsn")?;
@@ -150,7 +150,7 @@ impl Usage {
         Ok(consents.collect::<rusqlite::Result<_>>()?)
     }
 
-    /// The users that have any usage, also those who were removed since.
+    /// The users with any usage, also removed ones.
     pub fn users(&self) -> Result<BTreeSet<String>, QueryError> {
         let mut select =
             self.connection.prepare("SELECT user FROM rollup_day UNION SELECT user FROM live")?;
@@ -158,7 +158,7 @@ impl Usage {
         Ok(users)
     }
 
-    /// Adds up what `filter` admits; the months whose details would be needed and are gone.
+    /// Sums up what `filter` admits; returns the months whose details are needed and missing.
     fn collect_groups(
         &self,
         filter: &Filter,
@@ -180,7 +180,7 @@ impl Usage {
         Ok(missing)
     }
 
-    /// The month's file at our moment; `None` if there is none. What it has beyond that moment is told by
+    /// The month's file in a snapshot; `None` if there is none. It may be ahead of `ledger.db`: see
     /// [`Usage::is_visible`].
     pub(crate) fn month(&self, month: Month) -> Result<Option<Connection>, QueryError> {
         let file = open_month(&self.directory, month)?;
@@ -188,15 +188,15 @@ impl Usage {
         Ok(file)
     }
 
-    /// The condition on a row of a month's file that `ledger.db` has come to it: a month commits first.
+    /// The condition on a month's row that `ledger.db` has its entry: a month commits first.
     pub(crate) fn is_visible(&self) -> String {
         let gateways: String =
             self.applied.iter().map(|(gateway, lsn)| format!("WHEN {gateway} THEN {lsn} ")).collect();
-        // Gateway 0 stands for rows that no entry brought.
+        // Gateway 0 stands for rows without an entry.
         format!("lsn <= CASE gateway WHEN 0 THEN lsn {gateways} ELSE -1 END")
     }
 
-    /// The months that have had a file, and whether it lacks what it had.
+    /// The months that have had a file, and whether it was dropped.
     pub(crate) fn months(&self) -> Result<BTreeMap<Month, bool>, QueryError> {
         let mut select = self.connection.prepare("SELECT month, max(dropped) FROM month GROUP BY month")?;
         let rows = select.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, bool>(1)?)))?;
@@ -205,18 +205,18 @@ impl Usage {
     }
 }
 
-/// The file of `month` in `directory` at this moment, for reading; `None` if there is none.
+/// Opens the file of `month` in `directory` for reading; `None` if there is none.
 pub(crate) fn open_month(directory: &Path, month: Month) -> Result<Option<Connection>, QueryError> {
     open(&month.path(directory), MONTH)
 }
 
-/// Whether there is a database that may be opened: SQLite removes the log of one that is empty.
+/// Whether the file is a database with contents: opening an empty one would make SQLite remove its log.
 pub(crate) fn has_content(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0)
 }
 
-/// Opens a database for reading, in a transaction, so that all that is read is of one moment; `None` if it is
-/// absent or has nothing in it yet.
+/// Opens a database for reading, in a transaction, so that all reads are of one snapshot; `None` if it is
+/// missing or blank.
 fn open(path: &Path, migrations: &[Migration]) -> Result<Option<Connection>, QueryError> {
     if !has_content(path) {
         return Ok(None);
@@ -224,7 +224,7 @@ fn open(path: &Path, migrations: &[Migration]) -> Result<Option<Connection>, Que
     let failed = |cause| schema::sqlite(path, cause);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = match Connection::open_with_flags(path, flags) {
-        // Removed since we looked.
+        // Removed since the check.
         Err(_) if !path.is_file() => return Ok(None),
         opened => opened.map_err(failed)?,
     };
@@ -237,7 +237,7 @@ fn open(path: &Path, migrations: &[Migration]) -> Result<Option<Connection>, Que
     match is_blank {
         Ok(false) => {}
         Ok(true) => return Ok(None),
-        // Its first transaction, which makes its tables, was cut short: the next writer undoes it.
+        // Its first transaction, which creates its tables, was interrupted: the next writer rolls it back.
         Err(error) if schema::is_half_made(&error) => return Ok(None),
         Err(error) => return Err(failed(error).into()),
     }
@@ -246,7 +246,7 @@ fn open(path: &Path, migrations: &[Migration]) -> Result<Option<Connection>, Que
     Ok(Some(connection))
 }
 
-/// Begins a transaction: its first read, whether anything is there, fixes what all others see.
+/// Begins a transaction and reads whether the database is blank: the first read fixes the snapshot.
 fn begin(connection: &Connection) -> rusqlite::Result<bool> {
     connection.busy_timeout(READER_BUSY_MAX)?;
     connection.execute_batch("BEGIN")?;
@@ -275,13 +275,13 @@ pub(crate) fn each(
 /// Which flows count. The default admits all.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Filter {
-    /// What was counted at this moment or later.
+    /// Bytes that were counted at this moment or later.
     pub since: Option<WallNanos>,
-    /// What was counted before this moment.
+    /// Bytes that were counted before this moment.
     pub until: Option<WallNanos>,
     /// Flows of this user.
     pub user: Option<String>,
-    /// Flows to this host, as it was requested.
+    /// Flows to this host, as requested.
     pub host: Option<String>,
     /// Flows of this class.
     pub class: Option<Class>,
@@ -290,7 +290,7 @@ pub struct Filter {
 impl Filter {
     fn window(&self) -> Window {
         let since_ns = self.since.map_or(0, |moment| integer(moment.0));
-        // The database has no later moment than this one, which is counted where there is no `until`.
+        // The database has no later moment; it is included if there is no `until`.
         let last_ns = match self.until.map(|moment| integer(moment.0)) {
             None | Some(i64::MAX) => i64::MAX,
             Some(end_ns) => end_ns - 1,
@@ -298,7 +298,7 @@ impl Filter {
         Window { since_ns, last_ns }
     }
 
-    /// Shows `each` the rows of a `select` with [`condition`] that this admits in `window`.
+    /// Calls `each` with the rows of a `select` with [`condition`] that the filter admits in `window`.
     fn select(
         &self,
         connection: &Connection,
@@ -331,17 +331,17 @@ struct Window {
     last_ns: i64,
 }
 
-/// What makes one row of several flows.
+/// The key by which flows are grouped.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum GroupBy {
     /// The user's name.
     User,
     /// The host as requested.
     Host,
-    /// The port as requested. Empty where it is not known: of flows beyond the number of rows that a month
-    /// may have, only sums by host are kept.
+    /// The port as requested. Empty where it is not known: flows beyond a month's row limit are kept as sums
+    /// by host.
     Port,
-    /// How the client asked: `http_connect`, `http`, `socks5` or `forward`. Empty as for the port.
+    /// The protocol of the request: `http_connect`, `http`, `socks5` or `forward`. Empty as for the port.
     Protocol,
     /// `external` or `internal`.
     Class,
@@ -358,7 +358,7 @@ impl GroupBy {
         matches!(self, Self::Hour | Self::Day | Self::Month)
     }
 
-    /// Whether the rollups tell it apart.
+    /// Whether the rollups have this key.
     fn is_rolled_up(self) -> bool {
         !matches!(self, Self::Host | Self::Port | Self::Protocol)
     }
@@ -369,56 +369,56 @@ impl GroupBy {
 pub struct Answer {
     /// The groups.
     pub rows: Vec<Row>,
-    /// The months, as `2026-01`, of which the flows one by one are no longer kept and would be needed for a
-    /// complete answer. Empty if nothing is missing.
+    /// The months, as `2026-01`, whose details are needed for a complete result and no longer kept. Empty if
+    /// the result is complete.
     pub missing: Vec<String>,
 }
 
 /// The usage of one group.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Row {
-    /// What the flows have in common, in the order in which it was asked for.
+    /// The values of the keys, in the order of the request.
     pub keys: Vec<String>,
-    /// How many closed.
+    /// Closed flows.
     pub flows: u64,
-    /// How many more go on.
+    /// Open flows.
     pub live: u64,
     /// Bytes toward the upstream.
     pub up: u64,
     /// Bytes toward the client.
     pub down: u64,
-    /// Bytes toward the upstream of which is not known whether they were sent; not in `up`.
+    /// Bytes toward the upstream of which it is not known whether they were sent; not in `up`.
     pub uncertain_up: u64,
-    /// Bytes toward the client of which is not known whether they were sent; not in `down`.
+    /// Bytes toward the client of which it is not known whether they were sent; not in `down`.
     pub uncertain_down: u64,
 }
 
-/// Why a question has no answer.
+/// Why a query has no result.
 #[derive(Debug, Error)]
 pub enum QueryError {
-    /// No gateway has kept a ledger there.
+    /// There is no ledger.
     #[error("there is no ledger in {}: `tollgate serve` makes one", directory.display())]
     Absent {
-        /// Where it was looked for.
+        /// The directory.
         directory: PathBuf,
     },
-    /// There are months, and not what goes with them.
+    /// There are months, and no `ledger.db`.
     #[error(
         "ledger.db is missing in {}, and months (usage-*.db) are there: put it back or restore a backup; \
          `tollgate ledger repair` tells what going on without it means",
         directory.display()
     )]
     Incomplete {
-        /// Where it was looked for.
+        /// The directory.
         directory: PathBuf,
     },
     /// A database cannot be used.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// SQLite could not do it.
+    /// SQLite's error.
     #[error("the ledger could not be read: {0}")]
     Sqlite(#[from] rusqlite::Error),
-    /// A sum of 2^63 - 1 or more is never told as a wrong number.
+    /// A sum reached 2^63 - 1: it is refused, since the number would be wrong.
     #[error("the ledger could not be read: integer overflow")]
     Overflow,
 }
@@ -456,7 +456,7 @@ impl Groups {
 }
 
 fn row(keys: Vec<String>, sums: Sums) -> Result<Row, QueryError> {
-    // What the largest number stands for may be more.
+    // The largest number stands for any larger sum too.
     if sums.contains(&i64::MAX) {
         return Err(QueryError::Overflow);
     }
@@ -464,7 +464,7 @@ fn row(keys: Vec<String>, sums: Sums) -> Result<Row, QueryError> {
     Ok(Row { keys, flows, live, up, down, uncertain_up, uncertain_down })
 }
 
-/// The rows, which are in the order of their keys, as [`Usage::rows`] promises them.
+/// Sorts rows, which are in the order of their keys, as [`Usage::rows`] documents.
 fn in_order(mut rows: Vec<Row>, keys: &[GroupBy]) -> Vec<Row> {
     let mut bytes = HashMap::<Vec<String>, u128>::new();
     for row in &rows {
@@ -476,7 +476,7 @@ fn in_order(mut rows: Vec<Row>, keys: &[GroupBy]) -> Vec<Row> {
     let sort_key = |row: &Row| {
         let level = |(index, key): (usize, &GroupBy)| {
             let most_first = if key.is_time() { 0 } else { bytes[&row.keys[..=index]] };
-            // Equal sums in the order of their keys, so that the answer is the same each time.
+            // Equal sums in the order of their keys, so that the result is the same each time.
             (std::cmp::Reverse(most_first), row.keys[index].clone())
         };
         keys.iter().enumerate().map(level).collect::<Vec<_>>()
@@ -485,8 +485,8 @@ fn in_order(mut rows: Vec<Row>, keys: &[GroupBy]) -> Vec<Row> {
     rows
 }
 
-/// The expressions of a row's keys, of columns `user`, `host`, `port`, `protocol` and `class` and of a moment
-/// in nanoseconds, and how many they are; of no key it is the word `total`.
+/// The SQL expressions of a row's keys, and their number. They are on columns `user`, `host`, `port`,
+/// `protocol` and `class` and on a moment in nanoseconds; without keys it is the word `total`.
 fn expressions(keys: &[GroupBy], moment_ns: &str) -> (String, usize) {
     if keys.is_empty() {
         return (format!("'{TOTAL}'"), 1);
@@ -509,7 +509,7 @@ fn expression(key: GroupBy, moment_ns: &str) -> String {
     }
 }
 
-/// `1, 2, 3`, for so many keys.
+/// The text `1, 2, 3`, for so many keys.
 fn positions(keys: usize) -> String {
     (1..=keys).map(|position| position.to_string()).collect::<Vec<_>>().join(", ")
 }

@@ -1,23 +1,22 @@
-//! The record of one flow: what is known of it when it begins, and what it came to.
+//! The record of one flow: its identity, its counts, and its end.
 //!
-//! Promises: fixed size, no pointer, text that is always valid UTF-8; what came out of memory or a file is
-//! checked before it is a record. Leaves to others: what the counts mean (the gateway's meter), where the
-//! record lies while the flow lives (`live_table`), where it goes (`journal`, `sink`).
+//! Guarantees: fixed size, no pointer, and text that is always valid UTF-8. Bytes from memory or a file are
+//! checked before they become a record.
 //!
-//! An [`Identity`] is packed once, when the flow begins; the live table and the journal hold its bytes as
-//! they are. Numbers are little-endian:
+//! An [`Identity`] is packed once, when the flow begins; the live table and the journal hold its bytes
+//! unchanged. Numbers are little-endian:
 //!
 //! | offset | bytes | field                                                                       |
 //! |-------:|------:|-----------------------------------------------------------------------------|
 //! |      0 |    16 | flow id                                                                     |
 //! |     16 |     8 | opened, nanoseconds since the Unix epoch                                    |
-//! |     24 |     2 | port asked for and dialled                                                  |
+//! |     24 |     2 | port requested and dialled                                                  |
 //! |     26 |     2 | port of the client                                                          |
 //! |     28 |     1 | class                                                                       |
 //! |     29 |     1 | protocol                                                                    |
 //! |     30 |     1 | flags: 1 dialled, 2 user cut, 4 rule cut, 8 host cut                        |
 //! |     31 |     1 | bytes of the client's address: 4 or 16                                      |
-//! |     32 |     1 | bytes of the address dialled: 0 if it never came to that, 4 or 16           |
+//! |     32 |     1 | bytes of the dialled address: 0 if none was dialled, 4 or 16                |
 //! |     33 |     1 | bytes of user                                                               |
 //! |     34 |     1 | bytes of rule                                                               |
 //! |     35 |     1 | bytes of host                                                               |
@@ -43,7 +42,7 @@ const USER_CUT: u8 = 2;
 const RULE_CUT: u8 = 4;
 const HOST_CUT: u8 = 8;
 
-/// What is known of a flow from its beginning on, packed. See the file's header.
+/// All that is known of a flow when it begins, packed as the file's header describes.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub struct Identity {
     /// 0 < length <= IDENTITY_BYTES_MAX
@@ -52,14 +51,13 @@ pub struct Identity {
     bytes: [u8; IDENTITY_BYTES_MAX],
 }
 
-/// Bytes that are not an identity.
+/// Bytes that are not a valid identity, entry or slot, and why.
 #[derive(Clone, Copy, Debug, Eq, Error, PartialEq)]
 #[error("{0}")]
 pub struct MalformedRecord(pub(crate) &'static str);
 
 impl Identity {
-    /// Packs what `flow` says of its beginning. Text beyond its bound is cut on a character's border, and
-    /// flagged.
+    /// Packs the identity of `flow`. Text beyond its bound is cut at a character's border, and flagged.
     pub fn new(flow: &Flow<'_>) -> Identity {
         let user = cut(flow.user, USER_BYTES_MAX);
         let rule = cut(flow.rule, RULE_BYTES_MAX);
@@ -87,7 +85,7 @@ impl Identity {
         identity
     }
 
-    /// The identity in `bytes`, all of which it must fill.
+    /// Parses `bytes` as one identity without further bytes.
     pub fn parse(bytes: &[u8]) -> Result<Identity, MalformedRecord> {
         if bytes.len() < FIXED_BYTES || bytes.len() > IDENTITY_BYTES_MAX {
             return Err(MalformedRecord("an identity of an impossible length"));
@@ -102,7 +100,7 @@ impl Identity {
         &self.bytes[..usize::from(self.length)]
     }
 
-    /// The packed form with the zeros behind it.
+    /// The packed form, with the zeros behind it.
     pub(crate) fn padded(&self) -> &[u8; IDENTITY_BYTES_MAX] {
         &self.bytes
     }
@@ -117,7 +115,7 @@ impl Identity {
         self.bytes[30] & (USER_CUT | RULE_CUT | HOST_CUT) != 0
     }
 
-    /// Becomes `other`, and touches no more of the room for texts than the longer one of the two takes.
+    /// Copies `other`, and touches only the bytes that one of the two uses.
     fn assign(&mut self, other: &Identity) {
         let (before, length) = (usize::from(self.length), usize::from(other.length));
         self.bytes[..length].copy_from_slice(other.bytes());
@@ -137,7 +135,7 @@ impl Identity {
         *self.bytes[at..].first_chunk().expect("fixed fields lie within the identity")
     }
 
-    /// The flow that begins so, without an end.
+    /// The flow of this identity, without counts or an end.
     fn unpack(&self) -> Result<Flow<'_>, MalformedRecord> {
         let [class, protocol, _flags, client_bytes, address_bytes, user_bytes, rule_bytes, host_bytes] =
             self.array(28);
@@ -174,7 +172,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// What is left of an identity while it is read.
+/// The unread bytes of an identity.
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
@@ -204,7 +202,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// A flow and what it has come to: at its end, or while it goes on.
+/// A flow with its counts: at its end, or while it is open.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub struct Record {
     identity: Identity,
@@ -216,10 +214,10 @@ pub struct Record {
     uncertain: Uncertain,
 }
 
-const _: () = assert!(size_of::<Record>() <= 512, "what is handed from thread to thread stays small");
+const _: () = assert!(size_of::<Record>() <= 512, "a record is moved between threads by value");
 
 impl Record {
-    /// Packs `flow`.
+    /// The record of `flow`.
     pub fn new(flow: &Flow<'_>) -> Record {
         Record {
             identity: Identity::new(flow),
@@ -230,30 +228,30 @@ impl Record {
         }
     }
 
-    /// The record of the flow `identity`, as of `at`.
+    /// The record of a flow: its identity, and its counts as of `at`.
     pub fn from_parts(identity: Identity, at: WallNanos, reason: CloseReason, legs: Legs) -> Record {
         Record { identity, at, reason, legs, uncertain: Uncertain { up: 0, down: 0 } }
     }
 
-    /// The same, with bytes of which is not known whether they were sent.
+    /// The same record, with bytes of which it is not known whether they were sent.
     pub fn with_uncertain(self, uncertain: Uncertain) -> Record {
         Record { uncertain, ..self }
     }
 
-    /// Becomes `other`, as an assignment would do it, but does not touch room that neither of them uses.
+    /// Assigns `other`, and touches only the bytes that one of the two uses.
     pub fn assign(&mut self, other: &Record) {
         let Record { identity, at, reason, legs, uncertain } = other;
         self.identity.assign(identity);
         (self.at, self.reason, self.legs, self.uncertain) = (*at, *reason, *legs, *uncertain);
     }
 
-    /// What the record says. Addresses come back in canonical form: IPv4-mapped ones as IPv4.
+    /// The unpacked record. Addresses are canonical: IPv4-mapped ones become IPv4.
     pub fn flow(&self) -> Flow<'_> {
         let start = self.identity.unpack().expect("an identity is checked when it is made");
         Flow { closed: self.at, reason: self.reason, legs: self.legs, uncertain: self.uncertain, ..start }
     }
 
-    /// How the flow began.
+    /// The identity of the flow.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
@@ -265,10 +263,10 @@ impl fmt::Debug for Record {
     }
 }
 
-/// One flow, in the open: what is packed into a [`Record`].
+/// One flow, unpacked: the contents of a [`Record`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Flow<'a> {
-    /// Unique for ever; ids that grow with time keep the database compact.
+    /// Unique forever; ids that grow with time keep the database compact.
     pub id: u128,
     /// When its connection was accepted.
     pub opened: WallNanos,
@@ -280,25 +278,25 @@ pub struct Flow<'a> {
     pub host: &'a str,
     /// The port as requested.
     pub port: u16,
-    /// The address that was dialled; `None` if it never came to that.
+    /// The dialled address; `None` if none was dialled.
     pub address: Option<IpAddr>,
     /// The client's end of its connection.
     pub client: SocketAddr,
     /// How the destination is billed.
     pub class: Class,
-    /// How the client asked.
+    /// The protocol of the client's request.
     pub protocol: Protocol,
-    /// The rule that decided, at most [`RULE_BYTES_MAX`] bytes.
+    /// The rule that decided on the request, at most [`RULE_BYTES_MAX`] bytes.
     pub rule: &'a str,
     /// Why the flow ended.
     pub reason: CloseReason,
-    /// What was counted.
+    /// The counted bytes.
     pub legs: Legs,
-    /// What may have been sent besides, and is not billed.
+    /// Bytes that may have been sent besides; they are not billed.
     pub uncertain: Uncertain,
 }
 
-/// Payload bytes of one flow, by leg: what was received from, and taken by the kernel toward, each end.
+/// Payload bytes of one flow, by leg: received from each end, and taken by the kernel toward each end.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Legs {
     /// Received from the client.
@@ -311,8 +309,8 @@ pub struct Legs {
     pub client_tx: u64,
 }
 
-/// Bytes that a call was given when the process was killed: whether the kernel took them is not known. At
-/// most one call of each thread can be so.
+/// Bytes of a call in progress when the process was killed: whether the kernel took them is not known. Each
+/// thread has at most one such call.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Uncertain {
     /// Toward the upstream.
@@ -325,9 +323,9 @@ pub struct Uncertain {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum Class {
-    /// The outside: what a company pays for.
+    /// The destination is external: traffic that a company pays for.
     External = 1,
-    /// A company's own services: metered, not billed by default.
+    /// The destination is a company's own service: metered, not billed by default.
     Internal = 2,
 }
 
@@ -345,7 +343,7 @@ impl Class {
     }
 }
 
-/// How the client asked for the flow.
+/// The protocol of the client's request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum Protocol {
@@ -388,25 +386,25 @@ pub enum CloseReason {
     ClientReset = 3,
     /// The upstream's connection broke.
     UpstreamReset = 4,
-    /// Nothing moved for too long.
+    /// No byte moved for too long.
     IdleTimeout = 5,
-    /// One direction had ended, and the other took too long to.
+    /// One direction had ended, and the other did not end in time.
     HalfClosedTimeout = 6,
-    /// The flow reached the longest life that is permitted.
+    /// The flow reached the longest permitted lifetime.
     LifetimeTimeout = 7,
     /// A new configuration no longer permits the flow.
     PolicyChanged = 8,
-    /// The gateway stopped, and the flow had not ended by itself in time.
+    /// The gateway stopped, and the flow had not ended in time.
     Drained = 9,
-    /// The gateway ran out of something of its own.
+    /// The gateway lacked a resource of its own.
     Overload = 10,
     /// A fault in the gateway.
     Fault = 11,
     /// The gateway was killed. The flow is billed to the last byte that the live table counted.
     Killed = 12,
-    /// The machine stopped, or took the live table with it. The flow is billed as it was last journaled.
+    /// The machine stopped, or the live table was lost. The flow is billed as it was last journaled.
     Lost = 13,
-    /// The request was answered, whole. Its connections may have lived on.
+    /// The response was complete. Its connections may have continued.
     Completed = 14,
 }
 
@@ -455,12 +453,12 @@ impl CloseReason {
     }
 }
 
-/// The longest part of `text` that fits into `bytes_max` and ends on a character's border.
+/// The longest prefix of `text` of at most `bytes_max` bytes that ends at a character's border.
 fn cut(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }
 
-/// An address in its canonical form, and how many of the bytes it takes.
+/// An address in its canonical form, and how many of the bytes it uses.
 fn octets(address: Option<IpAddr>) -> ([u8; 16], usize) {
     let mut octets = [0; 16];
     match address.map(|address| address.to_canonical()) {

@@ -1,19 +1,18 @@
-//! Recovery: what a start does before the first accept.
+//! Recovery: the work of a start before the first accept.
 //!
-//! Promises: a flow that was open or closing when the process was killed gets its final, once, however often
-//! recovery itself is cut short; a journal whose durable part is damaged is refused, with what is missing,
-//! and goes on only with consent; nothing is guessed. Leaves to others: finding the live table
-//! (`live_table/place.rs`), bringing entries into the database (`apply`).
+//! Guarantees: a flow that was open or closing when the process was killed gets exactly one final, however
+//! often recovery itself is interrupted. A journal whose durable part is damaged is refused with a list of
+//! what is missing, and used only with consent. Nothing is guessed.
 //!
 //! ```text
-//!   scan the journal beyond what the database has  -->  finals of flows that stand in the table
-//!   begin a segment; append:  gap, salvaged entries  |  finals of the table's other flows  |  "a run began"
-//!   sync;  confirm that what is appended counts;  sync;  only then the table is removed
+//!   scan the journal beyond what the database has  -->  finals of flows that are in the table
+//!   begin a segment; append:  gap, salvaged entries  |  finals of the table's other flows  |  "run began"
+//!   sync;  confirm the appended entries;  sync;  only then the table is removed
 //! ```
 //!
-//! Cut short before the confirmation is on the disk, the next start finds the same table, passes the segment
-//! over and begins anew. Cut short behind it, it finds that a run began since, and the table tells nothing
-//! new.
+//! If recovery is interrupted before the confirmation is on the disk, the next start finds the same table,
+//! ignores the segment and begins again. If it is interrupted after that, the next start finds that a run
+//! began since, and the table has nothing new.
 
 use std::collections::HashSet;
 
@@ -38,13 +37,13 @@ use crate::storage::Storage;
 /// How far the database has come.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Applied {
-    /// The last run of which it has an entry.
+    /// The last run with an applied entry.
     pub(crate) epoch: u32,
     /// The number of its last entry.
     pub(crate) lsn: u64,
-    /// Whether that is the end of a run that ended in order.
+    /// Whether that entry is the end of a run.
     pub(crate) is_ended: bool,
-    /// Whether a run began to write since.
+    /// Whether a run has begun since.
     pub(crate) has_begun: bool,
 }
 
@@ -56,7 +55,7 @@ pub(crate) struct TableImage<'a> {
 }
 
 impl TableImage<'_> {
-    /// Shows every slot that is not free.
+    /// Calls `show` with the contents of every slot that is not free.
     pub(crate) fn each(&self, mut show: impl FnMut(SlotContents)) {
         for region in 0..self.header.regions {
             let used = used(region, &self.word);
@@ -74,53 +73,53 @@ impl TableImage<'_> {
         }
     }
 
-    /// How far journal and database had come when the process last said so.
+    /// How far journal and database had come when the process last stored it.
     pub(crate) fn reached(&self) -> ProgressMarks {
         ProgressMarks::from_words(&self.word)
     }
 
-    /// When the run was last known to live.
+    /// When the run was last known to be alive.
     fn alive_at(&self) -> Option<WallNanos> {
         alive_at((self.word)(ALIVE_AT))
     }
 }
 
-/// What recovery found and did.
+/// The report of a recovery.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Recovery {
-    /// This run.
+    /// The new run.
     pub epoch: u32,
-    /// Entries of the journal that the database did not have.
+    /// Entries of the journal that the database lacked.
     pub entries: u64,
     /// Flows that were open when the process was killed.
     pub killed: u64,
     /// Flows that had ended and were not journaled.
     pub closed: u64,
-    /// Bytes of which is not known whether they were sent: in both directions, of all those flows.
+    /// Bytes of all those flows, in both directions, of which it is not known whether they were sent.
     pub uncertain: u64,
-    /// Slots of the table that were damaged: their flows are billed as they were last journaled. Also counts
-    /// the table's word of when it was last alive: then flows that were open end with this start.
+    /// Damaged slots of the table: their flows are billed as they were last journaled. A damaged last-alive
+    /// time counts too: then open flows end with this start.
     pub damaged: u64,
-    /// Whether the last run's table was there, and of this boot; without it flows that were open are billed
-    /// as they were last journaled.
+    /// Whether the last run's table was found, and is of this boot. Without it open flows are billed as they
+    /// were last journaled.
     pub table: bool,
-    /// Flows that were journaled, and of whose end nothing told: they are billed as they were last journaled.
+    /// Journaled flows whose end is unknown: they are billed as they were last journaled.
     pub lost: u64,
-    /// Files of live tables that hold none, or an older one, now named `.damaged`.
+    /// Files that hold no live table, or an older one; they are renamed to `.damaged`.
     pub damaged_tables: u64,
-    /// Whether the last run was killed in this boot of the machine, and its table is not there: what its
-    /// flows moved since they were last journaled is not billed.
+    /// Whether the last run was killed in this boot of the machine, and its table is missing: what its flows
+    /// moved since they were last journaled is not billed.
     pub table_missing: bool,
-    /// What was wrong with the journal.
+    /// The corruption of the journal, if there was any.
     pub trouble: Option<String>,
-    /// What else was found and done, each in a sentence.
+    /// Other findings and actions, each in a sentence.
     pub notes: Vec<String>,
 }
 
 /// Why a ledger cannot be recovered.
 #[derive(Debug, Error)]
 pub enum RecoverError {
-    /// Something is gone: what a simulated start says, in place of [`crate::OpenError::Incomplete`].
+    /// Something is lost: the error of a simulated start, in place of [`crate::OpenError::Incomplete`].
     #[cfg(any(test, feature = "simulation"))]
     #[error("{0}")]
     Incomplete(Losses),
@@ -128,17 +127,17 @@ pub enum RecoverError {
     #[error("{0}. Put the file back, or restore a backup")]
     Read(String),
     /// The journal cannot be written.
-    #[error("{0}. Check the permissions of the segments in `journal`, and the room on its disk")]
+    #[error("{0}. Check the permissions of the segments in `journal`, and the free space on its disk")]
     Write(String),
-    /// The files are another gateway's.
+    /// The files belong to another gateway.
     #[error(
         "the journal is that of gateway {found:08x}, and `identity` says {expected:08x}: put back the one \
          that does not belong to the databases; without `identity`, the next start takes the journal's"
     )]
     Foreign {
-        /// Whose journal it is.
+        /// The gateway of the journal.
         found: u32,
-        /// Whose ledger.
+        /// The gateway of the ledger.
         expected: u32,
     },
 }
@@ -155,34 +154,34 @@ impl From<JournalError> for RecoverError {
     }
 }
 
-/// What a start goes on with.
+/// The result of a recovery.
 pub(crate) struct Recovered<S: Storage> {
     pub(crate) journal: Writer<S>,
     pub(crate) report: Recovery,
 }
 
-/// What a start has, besides the journal.
+/// The input of a recovery, besides the journal.
 pub(crate) struct Start<'a> {
     pub(crate) settings: Settings,
-    /// Where this run's live table lies.
+    /// The location of this run's live table.
     pub(crate) table: TableReference,
     pub(crate) boot: u128,
-    /// What earlier runs left.
+    /// The tables of earlier runs.
     pub(crate) tables: &'a [TableImage<'a>],
-    /// What an operator accepts as lost.
+    /// The losses that an operator accepts.
     pub(crate) consents: &'a [Consent],
 }
 
-/// The part of recovery that only looks.
+/// The part of recovery that only reads.
 pub(crate) struct RecoveryScan {
     journal: Scan,
-    /// Flows of the tables.
+    /// Flows in the tables.
     table_flows: HashSet<u128>,
-    /// Those of them that have their final in the journal.
+    /// Flows in the tables whose final is in the journal.
     finals: HashSet<u128>,
-    /// Flows that go on, as far as the database and the journal behind it know.
+    /// Open flows, as far as the database and the journal behind it say.
     open: HashSet<u128>,
-    /// The last run that began: what earlier ones left is in the journal.
+    /// The last run that began: the tables of earlier ones have nothing new.
     began: u32,
     /// Whether the last run ended in order.
     is_ended: bool,
@@ -190,11 +189,11 @@ pub(crate) struct RecoveryScan {
     applied: Applied,
 }
 
-/// Looks at the journal, without changing anything. `open` are the flows that go on as far as the database
-/// knows, and `tables` what earlier runs left.
+/// Reads the journal without changing it. `open` are the open flows in the database, and `tables` those of
+/// earlier runs.
 ///
 /// # Errors
-/// It cannot be read, or is another gateway's.
+/// It cannot be read, or belongs to another gateway.
 pub(crate) fn scan(
     storage: &impl Storage,
     gateway: u32,
@@ -223,7 +222,7 @@ pub(crate) fn scan(
 }
 
 impl RecoveryScan {
-    /// Notes an entry that the database has not got.
+    /// Notes an entry that the database lacks.
     fn note(&mut self, key: EntryKey) {
         self.is_ended = matches!(key, EntryKey::RunEnded(_));
         match key {
@@ -237,7 +236,7 @@ impl RecoveryScan {
                 self.open.insert(id);
             }
             EntryKey::RunBegan(epoch) => {
-                // What earlier runs had left open ends with it.
+                // It ends all flows that earlier runs had left open.
                 self.open.clear();
                 self.began = self.began.max(epoch);
             }
@@ -245,8 +244,8 @@ impl RecoveryScan {
         }
     }
 
-    /// What is gone of the journal, as far as the journal itself, the tables of boot `boot`, and the
-    /// databases tell, which have come to entry `reached`.
+    /// The losses of the journal, according to itself, the tables of boot `boot`, and the databases, which
+    /// have come to entry `reached`.
     pub(crate) fn losses(&self, reached: u64, boot: u128, tables: &[TableImage<'_>]) -> Vec<Loss> {
         let (scan, applied) = (&self.journal, self.applied);
         if scan.begins_behind(applied.lsn) {
@@ -270,7 +269,7 @@ impl RecoveryScan {
             .into_iter()
             .collect();
         let end = scan.last_lsn.max(reached);
-        // What the last run's table says is exact; without it, what the databases have must be in front.
+        // The last run's table is exact. Without it, the journal must at least reach what the databases have.
         match self.appended(boot, tables) {
             Some(appended) if appended > end => {
                 losses.push(Loss::JournalEnd { first_lsn: end + 1, last_lsn: Some(appended) });
@@ -292,7 +291,7 @@ impl RecoveryScan {
         losses
     }
 
-    /// The last entry that the last run had written, if its table is there and says so.
+    /// The last entry that the last run had written, if its table was found and says so.
     fn appended(&self, boot: u128, tables: &[TableImage<'_>]) -> Option<u64> {
         let trusted = self.trusted(boot, tables).into_iter();
         trusted.map(|table| table.reached().appended).max().filter(|appended| *appended > 0)
@@ -305,7 +304,7 @@ impl RecoveryScan {
         trusted.map(|table| table.reached().applied).max().filter(|applied| *applied > self.applied.lsn)
     }
 
-    /// The tables that may have what nothing else has: of each run one, the last to be written of its copies.
+    /// The tables that may have unjournaled flows: of each run one, the last written of its copies.
     fn trusted<'t, 'w>(&self, boot: u128, tables: &'t [TableImage<'w>]) -> Vec<&'t TableImage<'w>> {
         let mut trusted: Vec<&TableImage<'_>> =
             tables.iter().filter(|table| self.is_trusted(table, boot)).collect();
@@ -318,16 +317,16 @@ impl RecoveryScan {
         trusted
     }
 
-    /// Whether a table may have what nothing else has: its run is the last one, in this boot, and it is no
-    /// older copy.
+    /// Whether a table may have unjournaled flows: its run is the last one, in this boot, and it is no older
+    /// copy.
     fn is_trusted(&self, table: &TableImage<'_>, boot: u128) -> bool {
         let header = &table.header;
         let is_last = header.boot == boot && header.epoch >= self.applied.epoch.max(self.began);
         is_last && !self.is_stale(table)
     }
 
-    /// Whether a table is an older copy: its run has written frames, or the database has entries, of which it
-    /// does not know. It notes each frame before the next one is written, and before the database has it.
+    /// Whether a table is an older copy: its run wrote frames, or the database has entries, that it does not
+    /// record. A table records each frame before the next one is written, and before the database has it.
     pub(crate) fn is_stale(&self, table: &TableImage<'_>) -> bool {
         let ProgressMarks { appended, .. } = table.reached();
         let epoch = table.header.epoch;
@@ -336,32 +335,32 @@ impl RecoveryScan {
         appended > 0 && (misses_frames || misses_entries)
     }
 
-    /// Whether a table of boot `boot` should be there and is not: the last run began in it and did not end.
+    /// Whether a table of boot `boot` is missing: the last run began in that boot and did not end in order.
     fn lacks_table(&self, boot: u128, tables: &[TableImage<'_>]) -> bool {
         let is_there =
             tables.iter().any(|table| table.header.epoch >= self.journal.epoch && table.header.boot == boot);
-        // Whether the last run ended is in a part of the journal that was not read then.
+        // Otherwise the end of the last run is in a part of the journal that was not read.
         let is_known = !self.journal.begins_behind(self.applied.lsn);
         is_known && self.journal.boot == boot && boot != 0 && !self.is_ended && !is_there
     }
 
-    /// Places at which a segment does not continue the one before it.
+    /// Segments that do not continue the one before them.
     pub(crate) fn breaks(&self) -> u64 {
         self.journal.breaks
     }
 
-    /// Entries of the journal that the database has not got.
+    /// Entries of the journal that the database lacks.
     pub(crate) fn entries(&self) -> u64 {
         self.journal.entries
     }
 
-    /// What is no loss, and worth telling.
+    /// Findings that are no loss.
     pub(crate) fn notes(&self) -> Vec<String> {
         let torn = self.journal.corruption.as_ref().filter(|corruption| corruption.lost.is_empty());
-        torn.iter().map(|corruption| format!("{corruption}; nothing in it had been promised")).collect()
+        torn.iter().map(|corruption| format!("{corruption}; nothing in it was durable")).collect()
     }
 
-    /// What is to be said of a table of boot `boot` that should be there and is not.
+    /// The note that a table of boot `boot` is missing.
     pub(crate) fn table_note(&self, boot: u128, tables: &[TableImage<'_>]) -> Option<String> {
         self.lacks_table(boot, tables).then(|| {
             let open = self.open.len();
@@ -381,23 +380,23 @@ impl RecoveryScan {
         }
     }
 
-    /// The last entry up to which nothing of the journal is damaged; 0 if there is none.
+    /// The last entry before any corruption of the journal; 0 if there is none.
     pub(crate) fn whole_to(&self) -> u64 {
         let end = self.extent().1;
         self.journal.corruption.as_ref().map_or(end, |corruption| end.min(corruption.first_lsn - 1))
     }
 
-    /// The run that begins now.
+    /// The number of the new run.
     pub(crate) fn epoch(&self, tables: &[TableImage<'_>]) -> u32 {
         let table_epoch = tables.iter().map(|table| table.header.epoch).max();
         self.journal.epoch.max(self.applied.epoch).max(table_epoch.unwrap_or(0)).saturating_add(1)
     }
 
-    /// Begins the journal of this run, and brings into it what the last one left. When it returns, all of
-    /// that is durable, and the tables may be removed.
+    /// Begins the journal of this run, and writes what earlier runs left to it. When it returns, all of that
+    /// is durable, and the tables may be removed.
     ///
     /// # Errors
-    /// The disk's; the files are as good as before, and a start may try again from the beginning.
+    /// The disk's; the files are as usable as before, and a start may begin again.
     pub(crate) fn recover<S: Storage>(
         self,
         storage: S,
@@ -439,19 +438,19 @@ impl RecoveryScan {
     }
 }
 
-/// What an earlier run left, and what becomes of it.
+/// The entries that earlier runs left to be journaled.
 struct PreviousRun<'a> {
     scan: &'a RecoveryScan,
     tables: &'a [TableImage<'a>],
     boot: u128,
-    /// This run.
+    /// The new run.
     epoch: u32,
     at: WallNanos,
     consents: &'a [Consent],
 }
 
 impl PreviousRun<'_> {
-    /// Shows every entry that is to be in the journal, in its order, and notes in `report` what they are.
+    /// Calls `show` with every entry to be journaled, in order, and counts them in `report`.
     fn each(
         &self,
         report: &mut Recovery,
@@ -472,14 +471,14 @@ impl PreviousRun<'_> {
         show(Entry::RunBegan { epoch, at })
     }
 
-    /// Shows the finals of the flows in a table that have none.
+    /// Calls `show` with the finals of the table's flows that have none.
     fn finish_flows(
         &self,
         table: &TableImage<'_>,
         report: &mut Recovery,
         mut show: impl FnMut(Entry) -> Result<(), RecoverError>,
     ) -> Result<(), RecoverError> {
-        // If it cannot be told, they end now, which is told.
+        // If the time is damaged, the flows end now, which the report says.
         let alive_at = table.alive_at().unwrap_or_else(|| {
             report.damaged += 1;
             self.at

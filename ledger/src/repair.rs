@@ -1,8 +1,7 @@
-//! What a ledger lacks, told without changing anything; and going on without it, with consent.
+//! Inspects a ledger for losses without changing it, and repairs it with consent.
 //!
-//! Guarantees: [`inspect`] writes nothing; [`repair`] first copies the journal as it was found, gives up
-//! nothing but what it names, and records who consented. Leaves out: asking for consent (`tollgate ledger
-//! repair`).
+//! Guarantees: [`inspect`] writes nothing. [`repair`] first copies the journal as it was found, gives up only
+//! what it names, and records its author.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -16,14 +15,14 @@ use crate::findings::Findings;
 pub use crate::findings::Inspection;
 use crate::{Ledger, OpenError, OpenSettings, Recovery};
 
-/// Looks at the ledger that `settings` describe. A gateway may write it meanwhile.
+/// Inspects the ledger that `settings` describe. A gateway may write it meanwhile.
 ///
 /// # Errors
 /// It cannot be read.
 pub fn inspect(settings: &OpenSettings) -> Result<Inspection, OpenError> {
     let check = || Findings::collect_unlocked(settings).map(|(found, old)| found.inspection(settings, &old));
     let mut found = check();
-    // A ledger that is written meanwhile changes under the reader: a second look tells.
+    // A ledger that is written meanwhile changes under the reader: only a repeated finding is a loss.
     for _ in 1..CHECKS_MAX {
         if found.as_ref().is_ok_and(|found| found.losses.0.is_empty() && found.breaks == 0) {
             break;
@@ -33,24 +32,23 @@ pub fn inspect(settings: &OpenSettings) -> Result<Inspection, OpenError> {
     found
 }
 
-/// Looks at a ledger before it is believed that something is wrong with it.
+/// Inspections of a ledger before a loss is reported.
 const CHECKS_MAX: usize = 3;
 
-/// As [`inspect`], while nobody may write it.
+/// As [`inspect`], with the directory locked against writers.
 ///
 /// # Errors
-/// A gateway has the ledger open, or something cannot be read.
+/// A gateway has the ledger open, or a file cannot be read.
 pub fn examine(settings: &OpenSettings) -> Result<Inspection, OpenError> {
     let _lock = Lock::acquire(&settings.directory)?;
     inspect(settings)
 }
 
-/// Copies the journal to `journal-damaged-MOMENT`, and brings the ledger to where it can be opened: without
-/// what is lost, to which `author` consents, and with everything else. Returns the copy's directory and what
-/// recovery did.
+/// Copies the journal to `journal-damaged-MOMENT`, and makes the ledger usable without what is lost, to which
+/// `author` consents. Returns the copy's directory and the report of recovery.
 ///
 /// # Errors
-/// A gateway has the ledger open, or something cannot be read or written; then it is as it was.
+/// A gateway has the ledger open, or a file cannot be read or written; then the ledger is as it was.
 pub fn repair(
     settings: &OpenSettings,
     author: &str,
@@ -74,8 +72,8 @@ pub fn repair(
     Ok((copy, recovery))
 }
 
-/// Copies the files of a directory, if there is one, to another, and to stable storage. What is not a file is
-/// none of ours.
+/// Copies the files of a directory, if it exists, to another, and syncs them. Anything that is not a file is
+/// not the ledger's.
 fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(from) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,

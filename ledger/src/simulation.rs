@@ -1,18 +1,19 @@
-//! A seeded world for the ledger: one thread plays the reactor, the committer, the flusher, the applier,
-//! the disk that fails, the kill and the power cut; afterwards each flow's bill is held against what really
-//! happened.
+//! A seeded simulation of the ledger. One thread runs the reactor, the committer, the flusher, the applier, a
+//! failing disk, kills and power failures; then each flow's bill is compared with what really happened.
 //!
-//! Promises: a seed gives the same world on every machine. What is checked, after every end of the process:
+//! Guarantees: a seed gives the same simulation on every machine. After every end of the process these are
+//! checked:
 //!
 //! 1. No flow has two finals, whatever happened.
-//! 2. After a kill each flow has one, with exactly the bytes that its calls took, but for one call of each
-//!    thread, whose length stands as uncertain.
-//! 3. After a power failure each flow whose end had been announced as durable has its final, exact; any
-//!    other, unless a start has recovered it, is billed for no more than it moved, and no less than its
-//!    last interim that had been announced as durable.
-//! 4. A disk that fails is an error, and changes none of the above.
-//! 5. What a start says it lost is what the bill has as lost.
-//! 6. A start on files that were damaged since the kill is refused, or tells, or bills as one on whole files.
+//! 2. After a kill each flow has one final, with exactly the bytes that its calls took. The exception is one
+//!    call of each thread, whose length is uncertain.
+//! 3. After a power failure each flow whose end had been announced as durable has its exact final. Any other
+//!    flow, unless a start has recovered it, is billed for no more than it moved, and no less than its last
+//!    durable interim.
+//! 4. A failing disk returns errors, and changes none of the above.
+//! 5. The losses that a start reports are the losses of the bill.
+//! 6. A start on files that were damaged since the kill is refused, or reports it, or bills as one on intact
+//!    files.
 //! 7. No start finds a journal whose chain is broken: only damage breaks it.
 
 mod damage;
@@ -28,29 +29,29 @@ mod world;
 
 pub use world::World;
 
-/// What a run of a seed went through.
+/// The events of a simulation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
     /// Flows that were opened.
     pub flows: u64,
-    /// Times that the process was killed.
+    /// Kills of the process.
     pub kills: u64,
-    /// Times that the power failed.
+    /// Power failures.
     pub power_failures: u64,
     /// Flows that found no slot.
     pub refused: u64,
-    /// Calls of the disk that failed.
+    /// Failed calls of the disk.
     pub faults: u64,
-    /// Ends inside recovery.
+    /// Crashes inside recovery.
     pub in_recovery: u64,
-    /// Damages that were tried on copies, and those of them that a start told of.
+    /// Damages to copies, and those of them that a start reported.
     pub damages: (u64, u64),
 }
 
-/// Runs the world of `seed`.
+/// Runs the simulation of `seed`.
 ///
 /// # Errors
-/// What does not hold, in words.
+/// The violated check.
 pub fn run(seed: u64) -> Result<Outcome, String> {
     World::from_seed(seed).run()
 }

@@ -1,7 +1,7 @@
-//! How the ledger is doing: written by its threads, read by any.
+//! The state of the ledger: written by its threads, read by any.
 //!
-//! Promises: reading never waits for a disk; only texts and marks are behind locks, which are held for a
-//! copy. Leaves to others: what to make of it (readiness, metrics).
+//! Guarantees: reading never waits for a disk. Only texts and lag marks are behind locks, which are held for
+//! a copy.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -15,57 +15,57 @@ use crate::directory::PathIdentity;
 use crate::limits::LAG_MARKS_MAX;
 use crate::parker::Parker;
 
-/// What [`StatusHandle::status`] found.
+/// The state of a ledger at one moment: see [`StatusHandle::status`].
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Status {
-    /// Ended flows made visible since the ledger was opened.
+    /// Ended flows that were applied to the database since the ledger was opened.
     pub records: u64,
     /// Transactions that did so.
     pub batches: u64,
-    /// Ended flows that are not journaled yet, when it was last looked.
+    /// Ended flows that are not journaled yet, as of the committer's last pass.
     pub waiting: u64,
-    /// No flow that ended has waited longer than this to become visible. Zero while the ledger rests.
+    /// No ended flow has waited longer than this to be applied. Zero while the ledger is idle.
     pub lag: Duration,
     /// The number of the last entry in the journal.
     pub appended: u64,
-    /// The number up to which all survives a power failure.
+    /// All entries up to this number survive a power failure.
     pub durable: u64,
-    /// The number up to which all is visible.
+    /// All entries up to this number are in the database.
     pub applied: u64,
-    /// Slots of the live table that were found damaged.
+    /// Damaged slots of the live table.
     pub damaged: u64,
-    /// Losses that operators have accepted since the ledger was made.
+    /// Losses that operators have accepted since the ledger was created.
     pub accepted: u64,
     /// Whether the last run was killed, and its live table was missing at the start.
     pub table_was_missing: bool,
-    /// Whether this run's live table was removed while it is in use: a kill would lose what it holds.
+    /// Whether this run's live table was removed while in use: a kill would lose what it holds.
     pub table_is_missing: bool,
-    /// What fails at present, for the log; `None` if all is well. Nothing is lost: what ended waits, and new
-    /// flows are refused when there is no more room.
+    /// The present failure, for the log; `None` without one. Nothing is lost: ended flows wait, and new ones
+    /// are refused when the live table is full.
     pub failing: Option<String>,
-    /// What will fail before long if nobody does anything about it.
+    /// What will fail before long without a remedy.
     pub warning: Option<String>,
     /// Whether nothing can be journaled at present, so that new flows should be refused.
     pub is_stuck: bool,
 }
 
-/// Numbers of entries, from when they are known to the ledger's threads.
+/// Numbers of entries, as the ledger's threads know them.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Progress {
     /// The last entry in the journal.
     pub appended: u64,
-    /// All up to this one survive a power failure.
+    /// All entries up to this one survive a power failure.
     pub durable: u64,
-    /// All up to this one are visible.
+    /// All entries up to this one are in the database.
     pub applied: u64,
 }
 
-/// A view of the ledger's [`Status`] for other threads. Cheap to clone; it outlives the ledger.
+/// Reads the ledger's [`Status`] from any thread. Cheap to clone; it may outlive the ledger.
 #[derive(Clone)]
 pub struct StatusHandle(pub(crate) Arc<Shared>);
 
 impl StatusHandle {
-    /// How the ledger is doing now.
+    /// The present state of the ledger.
     pub fn status(&self) -> Status {
         let shared = &self.0;
         let (failing, spare) = {
@@ -75,7 +75,7 @@ impl StatusHandle {
         let table_warning = shared.missing_table_warning();
         let table_is_missing = table_warning.is_some();
         let spare =
-            spare.map(|cause| format!("the next segment cannot be made, and will be needed: {cause}"));
+            spare.map(|cause| format!("the next segment cannot be created, and will be needed: {cause}"));
         let warning = table_warning.or(spare);
         let caught_up = Nanos(shared.caught_up_at.load(Ordering::Relaxed));
         Status {
@@ -96,7 +96,7 @@ impl StatusHandle {
         }
     }
 
-    /// How far entries have come. Never waits.
+    /// How far entries have come. Takes no lock.
     pub fn progress(&self) -> Progress {
         let shared = &self.0;
         Progress {
@@ -106,27 +106,27 @@ impl StatusHandle {
         }
     }
 
-    /// Whether nothing can be journaled at present. Never waits, so that any thread may ask.
+    /// Whether nothing can be journaled at present. Takes no lock, so that any thread may call it.
     pub fn is_stuck(&self) -> bool {
         self.0.stuck.load(Ordering::Relaxed)
     }
 }
 
-/// How far the ledger's end has come.
+/// The stages of closing a ledger.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, PartialOrd)]
 #[repr(u8)]
 pub(crate) enum Stage {
-    /// It is open.
+    /// The ledger is open.
     Open = 0,
-    /// The committer is to finish.
+    /// The committer has to finish.
     Committing = 1,
-    /// It has; the others are to finish.
+    /// The committer has finished; the other threads have to finish.
     Applying = 2,
-    /// The others are to end at once: what is in the journal is safe.
+    /// The other threads have to end at once: what is in the journal is safe.
     Aborting = 3,
 }
 
-/// Why something does not work, by who says so.
+/// The present failures, by their source.
 #[derive(Debug, Default)]
 struct Failures {
     panic: Option<String>,
@@ -142,7 +142,7 @@ impl Failures {
     }
 }
 
-/// What a start found, for those who watch.
+/// What a start found, for the status.
 #[derive(Debug)]
 pub(crate) struct StartFindings {
     pub(crate) accepted: u64,
@@ -150,7 +150,7 @@ pub(crate) struct StartFindings {
     pub(crate) table: PathIdentity,
 }
 
-/// What the ledger's threads share. All gauges are Relaxed: each stands alone and orders nothing.
+/// The state that the ledger's threads share. All gauges are Relaxed: each is independent and orders nothing.
 pub(crate) struct Shared {
     pub(crate) committer: Parker,
     pub(crate) flusher: Parker,
@@ -164,11 +164,11 @@ pub(crate) struct Shared {
     durable: AtomicU64,
     applied: AtomicU64,
     damaged: AtomicU64,
-    /// A moment before which everything that ended is visible; [`Nanos::NEVER`] while at rest.
+    /// Everything that ended before this moment is applied; [`Nanos::NEVER`] while idle.
     caught_up_at: AtomicU64,
-    /// What the start found, and the live table that it made.
+    /// What the start found, and the live table that it created.
     found: OnceLock<StartFindings>,
-    /// Entry `lsn` and all that ended before the moment are journaled; oldest first.
+    /// Pairs (LSN, moment): what ended before the moment is journaled by that LSN. Oldest first.
     marks: Mutex<VecDeque<(u64, Nanos)>>,
     failures: Mutex<Failures>,
 }
@@ -197,53 +197,53 @@ impl Shared {
 
     /// Notes what the start found.
     pub(crate) fn note_found(&self, found: StartFindings) {
-        self.found.set(found).expect("a start notes it once");
+        self.found.set(found).expect("the findings of a start are set once");
     }
 
-    /// What is to be said of a live table that was removed while it is in use.
+    /// The warning that this run's live table was removed while in use.
     fn missing_table_warning(&self) -> Option<String> {
         let table = &self.found.get()?.table;
-        // A ledger that ends removes its table itself.
+        // A closing ledger removes its table itself.
         let is_gone = !self.has_reached(Stage::Applying) && table.is_detached();
         is_gone.then(|| {
             format!(
                 "the live table {} was removed while it is in use: a kill would lose what flows moved since \
-                 they were last journaled; stop the gateway in order, and start it again",
+                 they were last journaled; stop the gateway normally, and start it again",
                 table.path().display()
             )
         })
     }
 
-    /// Entries that are durable and not visible.
+    /// Entries that are durable and not applied.
     pub(crate) fn unapplied(&self) -> u64 {
         self.durable.load(Ordering::Relaxed).saturating_sub(self.applied_lsn())
     }
 
-    /// The number of the last entry that is visible.
+    /// The number of the last applied entry.
     pub(crate) fn applied_lsn(&self) -> u64 {
         self.applied.load(Ordering::Relaxed)
     }
 
-    /// Goes on to `stage`.
+    /// Enters `stage`.
     pub(crate) fn enter(&self, stage: Stage) {
-        // Relaxed: what rouses the threads orders this store for them.
+        // Relaxed: the interrupts below order this store for the threads.
         self.stage.store(stage as u8, Ordering::Relaxed);
         [&self.committer, &self.flusher, &self.applier].into_iter().for_each(Parker::interrupt);
     }
 
-    /// Whether `stage` is reached or over.
+    /// Whether `stage` is reached or passed.
     pub(crate) fn has_reached(&self, stage: Stage) -> bool {
         self.stage.load(Ordering::Relaxed) >= stage as u8
     }
 
-    /// How far the journal has come.
+    /// Stores how far the journal has come.
     pub(crate) fn journaled(&self, appended: u64, durable: u64, waiting: usize) {
         self.appended.store(appended, Ordering::Relaxed);
         self.durable.store(durable, Ordering::Relaxed);
         self.waiting.store(waiting as u64, Ordering::Relaxed);
     }
 
-    /// All that ended before `moment` is in the journal by entry `lsn`.
+    /// Notes that everything that ended before `moment` is in the journal by entry `lsn`.
     pub(crate) fn mark(&self, lsn: u64, moment: Nanos) {
         let mut marks = lock(&self.marks);
         if marks.len() < LAG_MARKS_MAX {
@@ -251,7 +251,7 @@ impl Shared {
         }
     }
 
-    /// Entries up to `lsn` are visible, `flows` more of them finals.
+    /// Notes that entries up to `lsn` are applied, `flows` of the new ones finals.
     pub(crate) fn applied(&self, lsn: u64, flows: u64) {
         self.records.fetch_add(flows, Ordering::Relaxed);
         self.batches.fetch_add(1, Ordering::Relaxed);
@@ -262,20 +262,20 @@ impl Shared {
         }
     }
 
-    /// Everything is visible, and nobody knows of more.
+    /// Everything is applied, and no entry is known to follow.
     pub(crate) fn note_idle(&self) {
         lock(&self.marks).clear();
         self.caught_up_at.store(Nanos::NEVER.0, Ordering::Relaxed);
     }
 
-    /// Something has ended after a rest.
+    /// A flow has ended after the ledger was idle.
     pub(crate) fn note_active(&self) {
         let now = clock::monotonic();
         let _ =
             self.caught_up_at.compare_exchange(Nanos::NEVER.0, now.0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// A slot of the live table was found damaged.
+    /// Counts a damaged slot of the live table.
     pub(crate) fn damaged(&self) {
         self.damaged.fetch_add(1, Ordering::Relaxed);
     }
@@ -290,7 +290,7 @@ impl Shared {
         self.stuck.load(Ordering::Relaxed)
     }
 
-    /// A thread has ended by a fault of its own; nothing takes that back.
+    /// A thread panicked: the failure lasts until a restart.
     pub(crate) fn panicked(&self, text: &str) {
         lock(&self.failures).panic = Some(text.to_owned());
         self.stuck.store(true, Ordering::Relaxed);

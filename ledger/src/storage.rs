@@ -1,15 +1,17 @@
-//! What the journal asks of a disk, and three that give it: files, memory, and one that fails on command.
+//! The interface of the journal to a disk, with three implementations: files, memory, and one that fails on
+//! command.
 //!
-//! Promises: every byte that the journal reads or writes passes here, so that a simulation may lose, tear,
-//! reorder or refuse any of it. Leaves to others: what the bytes mean (`journal`).
+//! Guarantees: every byte that the journal reads or writes passes here, so that a simulation can lose, tear,
+//! reorder or refuse any of it.
 //!
-//! The contract, which is that of a POSIX file system and no more:
+//! The contract is that of a POSIX file system and no more:
 //!
-//! 1. What was written is read back by this process; after a power failure it is there only if a `sync` of
-//!    the file that began after the write has succeeded, and else each of its sectors is there or not.
-//! 2. A name that was made, renamed or removed is so after a power failure only once `sync_names` succeeded.
-//! 3. After a failed `sync` nobody knows what of the file is on the disk, and a second one tells nothing:
-//!    Linux marks the pages clean that it could not write (Rebello et al., USENIX ATC 2020).
+//! 1. This process reads back what it wrote. After a power failure written bytes exist only if a `sync` of
+//!    the file that began after the write has succeeded; otherwise each sector exists or not.
+//! 2. After a power failure a file's creation, rename or removal has happened only if `sync_names` succeeded
+//!    after it.
+//! 3. After a failed `sync` the contents of the file on the disk are unknown, and another sync proves
+//!    nothing: Linux marks the pages clean that it could not write (Rebello et al., USENIX ATC 2020).
 
 use std::io;
 
@@ -27,7 +29,7 @@ pub(crate) trait Storage: Send + Sync + 'static {
     /// The names of all files, in any order.
     fn names(&self) -> io::Result<Vec<String>>;
 
-    /// Makes an empty file, in place of any other of that name.
+    /// Creates an empty file, in place of any other of that name.
     fn create(&self, name: &str) -> io::Result<Self::File>;
 
     /// Opens a file for reading and writing.
@@ -39,10 +41,10 @@ pub(crate) trait Storage: Send + Sync + 'static {
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Brings all names to stable storage.
+    /// Makes all names durable.
     fn sync_names(&self) -> io::Result<()>;
 
-    /// Whether the next start finds it: not where another directory has taken its path.
+    /// Whether the directory's path still leads to it, so that the next start finds it.
     fn is_in_place(&self) -> bool {
         true
     }
@@ -53,8 +55,8 @@ pub(crate) trait StorageFile: Send + Sync + 'static {
     /// Its length in bytes.
     fn length(&self) -> io::Result<u64>;
 
-    /// Grows to a length of `bytes` and takes the room for it where the file system can, or fails at once
-    /// if there is none. What was not written reads as zeros.
+    /// Grows the file to `bytes` and allocates the space where the file system can, or fails at once if there
+    /// is none. Unwritten bytes read as zeros.
     fn reserve(&self, bytes: u64) -> io::Result<()>;
 
     /// Reads until `bytes` is full or the file ends; returns how many bytes were read.
@@ -63,9 +65,9 @@ pub(crate) trait StorageFile: Send + Sync + 'static {
     /// Writes all of `bytes`. After an error any part of them may have been written.
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()>;
 
-    /// Whether it has a name: one that was removed, or that another file replaced, goes with the process.
+    /// Whether the file has a name: one that was removed or replaced disappears with the process.
     fn is_linked(&self) -> io::Result<bool>;
 
-    /// Brings what was written to stable storage, and the length with it.
+    /// Makes written bytes and the length durable.
     fn sync(&self) -> io::Result<()>;
 }

@@ -1,11 +1,11 @@
-//! Checks a ledger: that nothing in it is damaged, and that its sums are those of its details.
+//! Checks that nothing in a ledger is damaged, and that its sums match its details.
 //!
-//! Promises: reads only, also while a gateway writes; a flipped bit in a file is found, or changes no bill.
-//! Leaves to others: the journal's chain, and what to do about a problem.
+//! Guarantees: reads only, also while a gateway writes. A flipped bit in a file is found, or changes no bill.
+//! Not handled here: the journal's chain (`repair::inspect`).
 //!
-//! SQLite's `integrity_check` sees the structure of pages, each row's checksum its values, and a schema that
-//! is compared the meaning of both. Rows that are missing as a whole show in the sums: each rollup is made
-//! again from the flows, parts and aggregates of its month and the flows that go on, each day from its hours.
+//! SQLite's `integrity_check` covers the structure of pages, the row checksums cover values, and the
+//! comparison of the schema covers the meaning of both. Missing rows show in the sums: each rollup is
+//! recomputed from the flows, parts and aggregates of its month and the open flows, each day from its hours.
 
 mod files;
 mod flows;
@@ -19,32 +19,32 @@ use crate::sink::month::Month;
 use crate::sink::schema::ledger_db::LEDGER;
 use crate::sink::schema::month_db::MONTH;
 
-/// Problems that are listed; more are only counted.
+/// The number of problems that are listed; more are only counted.
 const PROBLEMS_MAX: usize = 1_000;
 
-/// What [`verify`] found.
+/// The result of [`verify`].
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct VerifyReport {
     /// Files that were read.
     pub files: u64,
     /// Rows whose checksum was compared.
     pub rows: u64,
-    /// Flows that are over and kept one by one.
+    /// Closed flows that are kept one by one.
     pub flows: u64,
-    /// Sums that were made again and compared.
+    /// Sums that were recomputed and compared.
     pub sums: u64,
-    /// What is wrong, at most a thousand.
+    /// The problems, at most a thousand.
     pub problems: Vec<Problem>,
     /// Problems beyond those.
     pub more_problems: u64,
-    /// What is missing with consent: when it was given, by whom, and what for.
+    /// The accepted losses: time, author and text.
     pub accepted: Vec<String>,
     /// What could not be checked, and why that is no problem by itself.
     pub notes: Vec<String>,
 }
 
 impl VerifyReport {
-    /// Whether nothing is wrong.
+    /// Whether there is no problem.
     pub fn is_clean(&self) -> bool {
         self.problems.is_empty()
     }
@@ -58,46 +58,46 @@ impl VerifyReport {
     }
 }
 
-/// Something that is wrong.
+/// A problem of a ledger.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Problem {
     /// A file could not be read to its end, or its structure is damaged.
     Damaged {
         /// The file's name.
         file: String,
-        /// What SQLite said.
+        /// SQLite's error.
         text: String,
     },
-    /// A row is not as it was written.
+    /// A row does not match its checksum.
     Row {
         /// The file's name.
         file: String,
         /// The table.
         table: String,
-        /// Which row of it, from 1, in the order of the file.
+        /// The row's number in the order of the file, from 1.
         row: u64,
     },
-    /// A month's file is not there, and we did not remove it.
+    /// A month's file is missing, and retention did not remove it.
     Missing {
         /// The file's name.
         file: String,
     },
-    /// A file has come less far, or farther, than it can have.
+    /// A file is less far, or farther, than it can be.
     Watermark {
         /// The file's name.
         file: String,
-        /// What is impossible.
+        /// The contradiction.
         text: String,
     },
-    /// A sum is not that of what it is made of.
+    /// A sum does not match what it is made of.
     Sum {
         /// The table.
         table: &'static str,
         /// The hour or day, the user and the class.
         key: String,
-        /// What its parts come to.
+        /// The recomputed sums.
         expected: String,
-        /// What it says.
+        /// The stored sums.
         found: String,
     },
     /// What a flow had moved before its last hour is not the sum of its parts.
@@ -106,10 +106,10 @@ pub enum Problem {
         flow: u128,
         /// Bytes up and down of the parts.
         expected: (i64, i64),
-        /// Bytes up and down that the flow says it had before.
+        /// Bytes up and down before its last hour, according to the flow's row.
         found: (i64, i64),
     },
-    /// A flow is there more than once.
+    /// A flow has more than one row.
     Duplicate {
         /// The flow's id.
         flow: u128,
@@ -125,23 +125,23 @@ impl fmt::Display for Problem {
             Self::Row { file, table, row } => {
                 write!(formatter, "{file}: row {row} of {table} is not as it was written")
             }
-            Self::Missing { file } => write!(formatter, "{file} is missing, and was not removed by us"),
+            Self::Missing { file } => write!(formatter, "{file} is missing, and retention did not remove it"),
             Self::Sum { table, key, expected, found } => {
                 write!(formatter, "{table} {key}: expected {expected}, found {found}")
             }
             Self::Parts { flow, expected, found } => write!(
                 formatter,
-                "flow {flow:032x}: its parts come to {} up and {} down, and it says {} and {}",
+                "flow {flow:032x}: its parts sum to {} up and {} down, and its row says {} and {}",
                 expected.0, expected.1, found.0, found.1
             ),
-            Self::Duplicate { flow } => write!(formatter, "flow {flow:032x} is there more than once"),
+            Self::Duplicate { flow } => write!(formatter, "flow {flow:032x} has more than one row"),
         }
     }
 }
 
-/// Checks the ledger in `directory` as of one moment.
+/// Checks the ledger in `directory` as of one snapshot.
 ///
-/// An error means that `ledger.db` cannot be opened; what is wrong behind that is in the report.
+/// An error means that `ledger.db` cannot be opened; all other problems are in the report.
 pub fn verify(directory: &Path) -> Result<VerifyReport, QueryError> {
     let usage = Usage::open(directory)?;
     let mut report = VerifyReport::default();
@@ -167,7 +167,7 @@ pub fn verify(directory: &Path) -> Result<VerifyReport, QueryError> {
     Ok(report)
 }
 
-/// Tells what is missing and is no problem any more.
+/// Adds gaps and accepted losses to the report.
 fn report_gaps(report: &mut VerifyReport, usage: &Usage) -> Result<(), QueryError> {
     report.accepted = usage.consents()?;
     let gaps = "SELECT count(*) FROM gap";
@@ -180,7 +180,7 @@ fn report_gaps(report: &mut VerifyReport, usage: &Usage) -> Result<(), QueryErro
     Ok(())
 }
 
-/// What spans files.
+/// Runs the checks that span files.
 fn check_whole(report: &mut VerifyReport, usage: &Usage, months: &[MonthState]) -> Result<(), QueryError> {
     files::check_watermarks(report, usage, months)?;
     sums::check_hours(report, usage, months)?;
@@ -193,7 +193,7 @@ fn check_whole(report: &mut VerifyReport, usage: &Usage, months: &[MonthState]) 
 struct MonthState {
     month: Month,
     name: String,
-    /// `None` if there is none, or none that can be read.
+    /// `None` if it is missing or cannot be read.
     file: Option<rusqlite::Connection>,
     /// Whether it has every row that it should have, as far as is known.
     whole: bool,
@@ -219,7 +219,7 @@ fn open_month(report: &mut VerifyReport, usage: &Usage, month: Month, dropped: b
     state
 }
 
-/// What is wrong with `file` as that of `month`: its structure, a row, or that its sums are not those of
+/// The first problem of `file` as that of `month`: its structure, a row, or sums that differ from those of
 /// `ledger.db`.
 pub(crate) fn month_problem(
     usage: &Usage,

@@ -1,4 +1,4 @@
-//! Copies that are made between any two commits, and written on.
+//! Backups between any two commits, and writes to them.
 
 use super::*;
 use crate::query::{Filter, GroupBy};
@@ -46,7 +46,7 @@ fn backup_is_one_snapshot_and_accepts_entries() {
     assert_eq!(copy.applied_lsn(), Ok(Some(30)));
     for month in Month::files(&target).unwrap() {
         let file = crate::query::open_month(&target, month).unwrap().unwrap();
-        assert!(month_file::applied(&file, 1).unwrap() <= 30, "nothing is of a later moment");
+        assert!(month_file::applied(&file, 1).unwrap() <= 30, "no entry is later than the snapshot");
     }
     copy.apply(1, 27, &entries[26..33]).unwrap();
     copy.apply(1, 1, &entries).unwrap();

@@ -1,24 +1,24 @@
-//! What is wrong where the journal should go on: a frame that is not whole.
+//! The corruption at which the readable journal ends: a frame that is torn or damaged.
 
 use std::fmt;
 
 use crate::entry::Entry;
 
-/// A frame that should have come next and is not whole.
+/// A torn or damaged frame that should have come next.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Corruption {
     /// The segment in which it should be.
     pub(crate) segment: u64,
-    /// Where in it, in bytes.
+    /// Its position in the segment, in bytes.
     pub(crate) at: u64,
-    /// The number of the first entry that is missing.
+    /// The number of the first missing entry.
     pub(crate) first_lsn: u64,
     /// The run that wrote it.
     pub(crate) epoch: u32,
-    /// Numbers that had been durable, are in no whole frame, and had not been applied: first and last of each
-    /// stretch. Without any, the frame was torn before anybody relied on it.
+    /// Ranges (first, last) of numbers that had been durable, are in no intact frame, and had not been
+    /// applied. Without any, the frame was torn before it was durable.
     pub(crate) lost: Vec<(u64, u64)>,
-    /// What whole frames behind it hold, by number, as far as it was not applied.
+    /// The entries of intact frames behind it, by number, except applied ones.
     pub(crate) salvaged: Vec<(u64, Entry)>,
 }
 
@@ -29,7 +29,8 @@ impl fmt::Display for Corruption {
         let salvaged = salvaged.len();
         write!(
             formatter,
-            "segment {segment} is {kind} at byte {at}, entry {first_lsn}; {salvaged} behind it are kept"
+            "segment {segment} is {kind} at byte {at}, entry {first_lsn}; {salvaged} entries behind it are \
+             kept"
         )
     }
 }

@@ -1,13 +1,13 @@
-//! A frame: one group of entries, sealed.
+//! A frame: one group of entries, sealed by checksums.
 //!
-//! Its header, little-endian; the entries follow, then zeros up to the next border of 4 KiB:
+//! Its header, little-endian; the entries follow, then zeros up to the next multiple of 4 KiB:
 //!
 //! | offset | bytes | field                                                                     |
 //! |-------:|------:|---------------------------------------------------------------------------|
 //! |      0 |     4 | "FRAM"                                                                    |
-//! |      4 |     4 | CRC32C of the rest of the header                                          |
+//! |      4 |     4 | CRC32C of the other bytes of the header                                   |
 //! |      8 |     4 | epoch                                                                     |
-//! |     12 |     4 | number of entries; 0 in a frame that only tells how far all is durable    |
+//! |     12 |     4 | number of entries; 0 in a frame that only states how far all is durable   |
 //! |     16 |     8 | the segment's number                                                      |
 //! |     24 |     8 | number of its first entry                                                 |
 //! |     32 |     8 | number up to which all was durable when it was written                    |
@@ -30,7 +30,7 @@ pub(crate) const FRAME_HEADER_BYTES: usize = 64;
 
 const MAGIC: &[u8; 4] = b"FRAM";
 
-/// What a frame says of itself.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct FrameHeader {
     pub(crate) epoch: u32,
@@ -63,7 +63,7 @@ impl FrameHeader {
         bytes
     }
 
-    /// The header at the beginning of `bytes`, if it is whole and of `segment`.
+    /// The header at the beginning of `bytes`, if its checksum matches and it names `segment`.
     pub(crate) fn parse(bytes: &[u8], segment: u64) -> Option<FrameHeader> {
         let bytes: &[u8; FRAME_HEADER_BYTES] = bytes.first_chunk()?;
         let u32_at = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().expect("within the header"));
@@ -85,8 +85,8 @@ impl FrameHeader {
         })
     }
 
-    /// Whether a frame of `segment` was begun in `bytes`, though a bit of its header may be another: two of
-    /// three marks are there, which nothing that an older use of the file left has together.
+    /// Whether a frame of `segment` was begun in `bytes`, even if a bit of its header has flipped: two of
+    /// three marks match, which bytes of an earlier use of the file never do together.
     pub(crate) fn is_begun(bytes: &[u8], segment: u64, epoch: u32, first_lsn: u64) -> bool {
         let Some(bytes) = bytes.first_chunk::<FRAME_HEADER_BYTES>() else { return false };
         let position = [&epoch.to_le_bytes()[..], &first_lsn.to_le_bytes()];
@@ -98,7 +98,7 @@ impl FrameHeader {
         marks.into_iter().filter(|is_present| *is_present).count() >= 2
     }
 
-    /// The number of the last entry; that of the one before the first if there is none.
+    /// The number of the last entry; without entries that of the entry before.
     pub(crate) fn last_lsn(&self) -> u64 {
         self.first_lsn + u64::from(self.count) - 1
     }
@@ -108,18 +108,17 @@ impl FrameHeader {
         (FRAME_HEADER_BYTES + self.payload_bytes as usize).next_multiple_of(BLOCK_BYTES)
     }
 
-    /// By what the next frame names this one.
+    /// The hash by which the next frame refers to this one.
     pub(crate) fn hash(&self) -> u64 {
         u64::from_le_bytes(Blake2b::<U8>::digest(self.write()).into())
     }
 
-    /// Whether `payload` is what was written behind this header.
+    /// Whether `payload` has the checksum in this header.
     pub(crate) fn matches_checksum(&self, payload: &[u8]) -> bool {
         crc32c::crc32c(payload) == self.payload_crc
     }
 
-    /// The gists of the entries in `payload`, for which the header vouches, shown to `each` with their
-    /// numbers.
+    /// Calls `each` with the number and the key of each entry in `payload`, whose checksum was compared.
     pub(crate) fn keys(
         &self,
         payload: &[u8],
@@ -134,10 +133,10 @@ impl FrameHeader {
         Ok(())
     }
 
-    /// The entries in `payload`, which is all that stands between the header and the padding.
+    /// The entries in `payload`, which has nothing else.
     pub(crate) fn entries(&self, payload: &[u8], out: &mut Vec<Entry>) -> Result<(), MalformedRecord> {
         if !self.matches_checksum(payload) {
-            return Err(MalformedRecord("a frame's entries do not fit their checksum"));
+            return Err(MalformedRecord("a frame whose entries do not match their checksum"));
         }
         let mut remaining = payload;
         for _ in 0..self.count {
@@ -156,13 +155,13 @@ impl FrameHeader {
 /// A frame that is being filled, and the buffer that it is written from.
 #[derive(Debug, Default)]
 pub(crate) struct FrameBuffer {
-    /// Room for the header, then entries.
+    /// Space for the header, then the entries.
     bytes: Vec<u8>,
     count: u32,
 }
 
 impl FrameBuffer {
-    /// The frame without entries.
+    /// Makes the frame empty.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.bytes.resize(FRAME_HEADER_BYTES, 0);
@@ -174,13 +173,12 @@ impl FrameBuffer {
         self.count
     }
 
-    /// Bytes of header and entries.
+    /// Bytes of the header and the entries.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Appends one entry, which `write` writes; if it answers false, it has written nothing and there is
-    /// none.
+    /// Appends the entry that `write` writes; if it returns false, it has written nothing and there is none.
     pub(crate) fn push_if(&mut self, write: impl FnOnce(&mut Vec<u8>) -> bool) {
         if write(&mut self.bytes) {
             self.count += 1;
@@ -193,23 +191,23 @@ impl FrameBuffer {
         self.count += 1;
     }
 
-    /// Pads the frame to whole blocks and writes its header. `payload_crc` is that of an earlier sealing, if
-    /// there was one.
+    /// Pads the frame to whole blocks and writes its header, which `header` makes from count, payload bytes
+    /// and payload checksum.
     pub(crate) fn seal(&mut self, header: impl FnOnce(u32, u32, u32) -> FrameHeader) -> FrameHeader {
         let payload = &self.bytes[FRAME_HEADER_BYTES..];
-        let payload_bytes = u32::try_from(payload.len()).expect("a frame is far below 4 GiB");
+        let payload_bytes = u32::try_from(payload.len()).expect("a frame has at most FRAME_BYTES_MAX bytes");
         let header = header(self.count, payload_bytes, crc32c::crc32c(payload));
         self.bytes.resize(header.frame_bytes(), 0);
         self.reseal(&header);
         header
     }
 
-    /// Puts another header before the same entries.
+    /// Replaces the header; the entries stay.
     pub(crate) fn reseal(&mut self, header: &FrameHeader) {
         self.bytes[..FRAME_HEADER_BYTES].copy_from_slice(&header.write());
     }
 
-    /// The whole frame.
+    /// The bytes of the whole frame.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }

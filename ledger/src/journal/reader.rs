@@ -1,7 +1,7 @@
-//! Reading the journal: on and on behind its writer, or all of it at a start.
+//! Reads the journal: behind its writer, or all of it at a start.
 //!
-//! Promises: an entry is given out only when its frame's checksum fits, each number once and in order;
-//! bytes of a segment's earlier use are never taken for frames. Leaves to others: what to do about damage.
+//! Guarantees: an entry is returned only when its frame's checksum matches, each number once and in order.
+//! Bytes of a segment's earlier use are never taken for frames.
 
 use std::io;
 use std::sync::Arc;
@@ -15,30 +15,30 @@ use crate::entry::Entry;
 use crate::record::MalformedRecord;
 use crate::storage::{Storage, StorageFile};
 
-/// Why the journal cannot be read on.
+/// Why the journal cannot be read further.
 #[derive(Debug, Error)]
 pub(crate) enum ReadError {
-    /// The disk refused.
+    /// The disk's error.
     #[error("the journal cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// What should be there is not.
-    #[error("the journal is damaged in segment {segment} at byte {at}: entry {lsn} is not there")]
+    /// An expected frame is missing or damaged.
+    #[error("the journal is damaged in segment {segment} at byte {at}: entry {lsn} is missing")]
     Damaged {
         /// The segment's number.
         segment: u64,
-        /// Where in it.
+        /// The position in it, in bytes.
         at: u64,
-        /// The number of the entry that is missing.
+        /// The number of the first missing entry.
         lsn: u64,
     },
-    /// A whole frame holds what no entry is.
+    /// An intact frame holds an unknown entry.
     #[error(
         "segment {segment} of the journal holds {what}: it was written by another version of the program"
     )]
     Malformed {
         /// The segment's number.
         segment: u64,
-        /// What it holds.
+        /// The unknown contents.
         what: MalformedRecord,
     },
 }
@@ -46,19 +46,19 @@ pub(crate) enum ReadError {
 /// A segment's file.
 pub(crate) struct Segment<F> {
     pub(crate) number: u64,
-    /// `None` if it has not begun, or is damaged.
+    /// `None` if the segment was not begun, or its header is damaged.
     pub(crate) header: Option<SegmentHeader>,
     file: F,
     bytes: u64,
 }
 
-/// A frame whose checksums fit.
+/// A frame whose checksums match.
 pub(crate) struct Frame {
     pub(crate) header: FrameHeader,
     pub(crate) entries: Vec<Entry>,
 }
 
-/// The numbers of the segments in `storage`, begun or not, in their order.
+/// The numbers of the segments in `storage`, begun or not, in ascending order.
 pub(crate) fn numbers(storage: &impl Storage) -> io::Result<Vec<u64>> {
     let mut numbers: Vec<u64> = storage.names()?.iter().filter_map(|name| segment::number(name)).collect();
     numbers.sort_unstable();
@@ -83,7 +83,8 @@ impl<F: StorageFile> Segment<F> {
         self.bytes
     }
 
-    /// If it is shorter than it was made: what its length should be, 0 if that is not known.
+    /// If the segment is shorter than it was when it was created: the length that it should have, 0 if that
+    /// is not known.
     pub(crate) fn truncated_from(&self) -> Option<u64> {
         let expected = self.header.as_ref().map_or(0, |header| header.bytes);
         (self.bytes < expected.max(HEADER_BYTES as u64)).then_some(expected)
@@ -97,22 +98,22 @@ impl<F: StorageFile> Segment<F> {
         Ok(header.filter(|header| at + header.frame_bytes() as u64 <= self.bytes))
     }
 
-    /// Reads the entries of the frame at `at` into `buffer`; `false` if they are not whole.
+    /// Reads the entries of the frame at `at` into `buffer`; `false` if they are incomplete or damaged.
     pub(crate) fn payload_at(&self, at: u64, header: &FrameHeader, buffer: &mut Vec<u8>) -> io::Result<bool> {
         buffer.resize(header.payload_bytes as usize, 0);
         let read = self.file.read_at(buffer, at + FRAME_HEADER_BYTES as u64)?;
         Ok(read == buffer.len() && header.matches_checksum(buffer))
     }
 
-    /// Whether a frame whose first entry is `first_lsn` was begun at `at`, be it damaged.
+    /// Whether a frame whose first entry is `first_lsn` was begun at `at`, even if it is damaged.
     pub(crate) fn is_begun(&self, at: u64, epoch: u32, first_lsn: u64) -> io::Result<bool> {
         let mut bytes = [0; FRAME_HEADER_BYTES];
         let read = self.file.read_at(&mut bytes, at)?;
         Ok(FrameHeader::is_begun(&bytes[..read], self.number, epoch, first_lsn))
     }
 
-    /// The entries of the frame at `at`, read through `buffer` and added to `out`, which stays as it was if
-    /// they are not whole.
+    /// Reads the entries of the frame at `at` through `buffer` and appends them to `out`, which is unchanged
+    /// if they are damaged.
     pub(crate) fn entries_at(
         &self,
         at: u64,
@@ -121,7 +122,7 @@ impl<F: StorageFile> Segment<F> {
         out: &mut Vec<Entry>,
     ) -> io::Result<Result<(), MalformedRecord>> {
         if !self.payload_at(at, header, buffer)? {
-            return Ok(Err(MalformedRecord("a frame's entries do not fit their checksum")));
+            return Ok(Err(MalformedRecord("a frame whose entries do not match their checksum")));
         }
         let before = out.len();
         let outcome = header.entries(buffer, out);
@@ -131,7 +132,7 @@ impl<F: StorageFile> Segment<F> {
         Ok(outcome)
     }
 
-    /// The highest number of which a frame says that all was durable so far.
+    /// The highest number up to which a frame says that all is durable.
     pub(crate) fn synced_lsn(&self) -> io::Result<u64> {
         let (mut at, mut synced_lsn) = (HEADER_BYTES as u64, 0);
         while at < self.bytes {
@@ -142,7 +143,7 @@ impl<F: StorageFile> Segment<F> {
         Ok(synced_lsn)
     }
 
-    /// Every whole frame that begins at `at` or later, wherever it lies.
+    /// Every intact frame that begins at `at` or later.
     pub(crate) fn frames_from(&self, mut at: u64) -> io::Result<Vec<Frame>> {
         let (mut frames, mut buffer) = (Vec::new(), Vec::new());
         while at < self.bytes {
@@ -164,28 +165,28 @@ pub(crate) struct Reader<S: Storage> {
     shared: Arc<Shared<S>>,
     segment: Option<Segment<S::File>>,
     at: u64,
-    /// The number of the next entry to give out.
+    /// The number of the next entry to return.
     next_lsn: u64,
     buffer: Vec<u8>,
 }
 
 impl<S: Storage> Reader<S> {
-    /// A reader whose next entry is `from`, or the first that there is if that is a later one.
+    /// A reader whose next entry is `from`, or the first one of the journal if that is later.
     pub(crate) fn new(shared: Arc<Shared<S>>, from: u64) -> Reader<S> {
         let next_lsn = from.max(shared.first_lsn());
         Reader { shared, segment: None, at: 0, next_lsn, buffer: Vec::new() }
     }
 
-    /// The number of the next entry to give out.
+    /// The number of the next entry to return.
     pub(crate) fn next_lsn(&self) -> u64 {
         self.next_lsn
     }
 
-    /// Adds the entries of the next durable frame to `out`, and returns the frame's epoch; `None` if no
+    /// Appends the entries of the next durable frame to `out`, and returns the frame's epoch; `None` if no
     /// further frame is durable.
     ///
     /// # Errors
-    /// The disk's, or that what was durable is not there.
+    /// The disk's, or a durable frame is missing.
     pub(crate) fn read(&mut self, out: &mut Vec<Entry>) -> Result<Option<u32>, ReadError> {
         if self.next_lsn > self.shared.durable() {
             return Ok(None);
@@ -213,13 +214,13 @@ impl<S: Storage> Reader<S> {
                 if !is_next || segment.entries_at(self.at, &header, &mut self.buffer, out)?.is_err() {
                     return Err(damaged);
                 }
-                // The first of them may be known: what is written again may be grouped in another way.
+                // The first ones may have been read before: rewritten entries may be grouped differently.
                 out.drain(before..before + (self.next_lsn - header.first_lsn) as usize);
                 self.at += header.frame_bytes() as u64;
                 self.next_lsn = header.last_lsn() + 1;
                 return Ok(header.epoch);
             }
-            // A segment is read from its beginning.
+            // A segment is read from its beginning: skip frames that were read before.
             self.at += header.frame_bytes() as u64;
         }
     }

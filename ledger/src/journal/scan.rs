@@ -1,14 +1,13 @@
-//! Reading all of a journal at a start, and judging its end.
+//! Reads a whole journal at a start, and decides where it ends.
 //!
-//! Promises: a frame that was torn before it was durable is told from one that was durable and is damaged,
-//! for a later frame, a later segment or the database knows how far all was durable; what lies behind
-//! either is salvaged, since every entry stands for itself. Leaves to others: what to do about it
-//! (`recover`).
+//! Guarantees: a frame that was torn before it was durable is distinguished from a durable one that is
+//! damaged: a later frame, a later segment or the database says up to where all was durable. Entries behind
+//! either are salvaged, since each stands for itself.
 //!
-//! That a frame can be read does not make it durable, nor does another sync: if the sync of the run that
-//! wrote it failed, the kernel has it in memory, and never again writes it to the disk. So the journal is
-//! taken to end where somebody says that all was durable, and what is read behind that is to be written
-//! again.
+//! A readable frame is not therefore durable, nor does another sync make it so. If the sync of the run that
+//! wrote it failed, the kernel has the page in memory, clean, and never writes it again. So the journal ends
+//! where a later frame, a segment or the database proves that all was durable. Entries read behind that are
+//! rewritten.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -23,14 +22,14 @@ use super::writer::JournalPosition;
 use crate::entry::{Entry, EntryKey};
 use crate::storage::{Storage, StorageFile};
 
-/// What a scan found.
+/// The result of a scan.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
-    /// Where the part ends that is known to be durable.
+    /// The end of the part that is known to be durable.
     pub(crate) end: JournalPosition,
-    /// Entries behind that, which were read and are not known to be durable; with their numbers.
+    /// Entries behind that, with their numbers: they can be read and are not known to be durable.
     pub(crate) tail: Vec<(u64, Entry)>,
-    /// The gateway that wrote it, if any did.
+    /// The gateway that wrote the journal; `None` for an empty journal.
     pub(crate) gateway: Option<u32>,
     /// The last run that wrote, 0 if none did.
     pub(crate) epoch: u32,
@@ -40,22 +39,23 @@ pub(crate) struct Scan {
     pub(crate) first_lsn: u64,
     /// The last entry that can be read, 0 if there is none.
     pub(crate) last_lsn: u64,
-    /// The first entry of the last frame that has entries: what a run writes with one call.
+    /// The first entry of the last frame with entries: what a run writes with one call.
     pub(crate) last_frame: u64,
-    /// Segments that are shorter than they were made: number, length, and what that should be, or 0.
+    /// Segments that are shorter than when they were created: number, length, and the length that they should
+    /// have, or 0.
     pub(crate) short: Vec<(u64, u64, u64)>,
-    /// Another gateway of which there is a segment.
+    /// A segment of another gateway: its number and that gateway.
     pub(crate) foreign: Option<(u64, u32)>,
-    /// Entries seen.
+    /// Entries that were read.
     pub(crate) entries: u64,
     /// Segments that do not continue the one before them by the hash of a frame's header.
     pub(crate) breaks: u64,
-    /// What is wrong behind the whole part, if anything is.
+    /// The corruption behind the intact part, if there is any.
     pub(crate) corruption: Option<Corruption>,
 }
 
-/// Reads the journal and shows to `each` the gists of the entries beyond `applied`, the number of the last
-/// one that the database has, which run `epoch` wrote.
+/// Reads the journal, and calls `each` with the keys of the entries beyond `applied`, the last one that the
+/// database has, which run `epoch` wrote.
 ///
 /// # Errors
 /// The disk's.
@@ -70,20 +70,21 @@ pub(crate) fn scan<S: Storage>(
     scan.note_headers(&journal);
     let mut walk = Walk::new(applied);
     if scan.begins_behind(applied) {
-        // The database is an older one than the journal goes with: what lies between them is gone.
+        // The database is older than the journal requires: the entries between them are lost.
         scan.end.next_lsn = applied + 1;
         scan.end.closed = journal.closed_segments(u64::MAX);
         return Ok(scan);
     }
     let start = journal.begun.iter().rposition(|(_, header)| header.first_lsn <= applied + 1).unwrap_or(0);
     for (index, (segment, header)) in journal.begun.iter().enumerate().skip(start) {
-        // What it names may lie in a segment between the two that holds nothing else and was left out.
+        // The frame that it names may be in a segment between the two, which holds nothing else and was left
+        // out.
         let is_next = index > start && journal.begun[index - 1].0.number + 1 == segment.number;
         if is_next && !walk.is_continued_by(header) {
             scan.breaks += 1;
         }
         walk.ends.clear();
-        // A jump forward is a new run behind a journal that was lost or repaired.
+        // A jump forward is a new run after a journal that was lost or repaired.
         (walk.next_lsn, walk.previous) = (header.first_lsn, header.previous);
         walk.note_proved(header.synced_lsn);
         let limit = journal.begun.get(index + 1).map(|(_, next)| next.first_lsn);
@@ -120,13 +121,13 @@ impl Scan {
         self.foreign = foreign.map(|(segment, header)| (segment.number, header.gateway));
     }
 
-    /// Whether entries behind `applied` are missing in front of the journal's first one.
+    /// Whether entries behind `applied` are missing before the journal's first one.
     pub(crate) fn begins_behind(&self, applied: u64) -> bool {
         self.first_lsn > applied + 1
     }
 }
 
-/// Where the live tables of runs lay, the last one's first.
+/// The paths of the live tables of runs, the last run's first.
 ///
 /// # Errors
 /// The disk's.
@@ -137,10 +138,10 @@ pub(crate) fn tables(storage: &impl Storage) -> Result<Vec<String>, ReadError> {
     Ok(tables)
 }
 
-/// Shows to `each` the entries behind `applied` that a later frame or header proves to be durable.
+/// Calls `each` with the entries behind `applied` that a later frame or header proves to be durable.
 ///
 /// # Errors
-/// The disk's, or that one of them is not there.
+/// The disk's, or one of them is missing.
 pub(crate) fn each_proved<S: Storage>(
     storage: &S,
     applied: u64,
@@ -150,7 +151,7 @@ pub(crate) fn each_proved<S: Storage>(
     let mut proved = 0;
     for (segment, header) in &journal.begun[journal.index_of(applied + 1)..] {
         let of_frames = segment.synced_lsn()?;
-        // What confirms a segment that was written again is no proof of having been synced itself.
+        // The confirmation of a rewritten segment is no proof that it was synced itself.
         let is_proof = header.rewrites_to == 0 || of_frames > header.rewrites_to;
         proved = proved.max(header.synced_lsn).max(if is_proof { of_frames } else { 0 });
     }
@@ -162,10 +163,10 @@ pub(crate) fn each_proved<S: Storage>(
     })
 }
 
-/// Shows to `each`, frame by frame, the entries `first` to `last`: their run, and the number of the first.
+/// Calls `each`, frame by frame, with the entries `first` to `last`, their run and the number of the first.
 ///
 /// # Errors
-/// The disk's, or that what it has is not all of a piece up to there.
+/// The disk's, or the journal is not intact up to there.
 pub(crate) fn each_frame<S: Storage>(
     storage: &S,
     first: u64,
@@ -175,7 +176,7 @@ pub(crate) fn each_frame<S: Storage>(
     Journal::open(storage)?.each_frame(first, last, each)
 }
 
-/// The gateway that wrote the journal, if any did.
+/// The gateway that wrote the journal; `None` for an empty journal.
 ///
 /// # Errors
 /// The disk's.
@@ -193,7 +194,7 @@ fn headers(storage: &impl Storage) -> Result<Vec<SegmentHeader>, ReadError> {
 }
 
 impl SegmentHeader {
-    /// Whether what is written again in this segment goes on in `later`.
+    /// Whether the entries that are rewritten in this segment continue in `later`.
     fn goes_on_in(&self, later: &SegmentHeader) -> bool {
         let same = (self.epoch, self.rewrites_to) == (later.epoch, later.rewrites_to);
         same && self.first_lsn < later.first_lsn
@@ -202,18 +203,18 @@ impl SegmentHeader {
 
 /// The segments of a journal.
 struct Journal<F> {
-    /// Those that have begun, in their order.
+    /// Segments with a valid header, in their order.
     begun: Vec<(Segment<F>, SegmentHeader)>,
-    /// Those that hold frames and have no header.
+    /// Segments with frames and without a valid header.
     headless: Vec<(u64, Vec<Frame>)>,
-    /// Those that have no header and hold frames of which nobody says that they were durable, with their last
-    /// entry.
+    /// Segments without a valid header whose frames nothing proves to be durable, with their last entry.
     torn: Vec<(u64, u64)>,
-    /// Those that hold nothing which counts, with their first entry.
+    /// Segments whose entries were all rewritten later, with their first entry.
     replaced: Vec<(u64, u64)>,
-    /// Those that hold nothing that counts, and whether they were begun.
+    /// Segments without anything that counts, and whether they were begun.
     unused: Vec<(u64, bool)>,
-    /// Those that are shorter than they were made: number, length, and what that should be, or 0.
+    /// Segments that are shorter than when they were created: number, length, and the length that they should
+    /// have, or 0.
     short: Vec<(u64, u64, u64)>,
     next_segment: u64,
 }
@@ -233,7 +234,7 @@ impl<F: StorageFile> Journal<F> {
         };
         // The highest number that a later segment says was durable.
         let mut synced_lsn = 0;
-        // The first segment so far of what was written again and counts.
+        // The earliest segment so far of a confirmed rewrite.
         let mut rewriting: Option<SegmentHeader> = None;
         for number in numbers.into_iter().rev() {
             let segment = Segment::open(storage, number)?;
@@ -254,7 +255,7 @@ impl<F: StorageFile> Journal<F> {
                         rewriting = Some(header.clone());
                         journal.begun.push((segment, header));
                     } else {
-                        // What it should have replaced counts.
+                        // The rewrite is not confirmed: the earlier copies count.
                         journal.unused.push((number, true));
                     }
                 }
@@ -265,11 +266,11 @@ impl<F: StorageFile> Journal<F> {
                         frames.iter().map(|frame| frame.header.synced_lsn).fold(synced_lsn, u64::max);
                     match synced_lsn >= first_lsn {
                         true => journal.headless.push((number, frames)),
-                        // Torn before anything in it was durable, as far as anybody says, or never used.
+                        // Torn before anything in it was durable, as far as is known, or never used.
                         false => {
                             let last_lsn = frames.iter().map(|frame| frame.header.last_lsn()).max();
                             journal.torn.extend(last_lsn.map(|last_lsn| (number, last_lsn)));
-                            // A file without the room of a segment is no spare.
+                            // A truncated file cannot be the spare.
                             let is_short = segment.truncated_from().is_some();
                             journal.unused.push((number, is_short || !frames.is_empty()));
                         }
@@ -285,8 +286,8 @@ impl<F: StorageFile> Journal<F> {
         Ok(journal)
     }
 
-    /// Leaves out the segments, the last of which is first here, that hold nothing which counts: a later one
-    /// begins with their first entry or before.
+    /// Drops segments, of which the last is first here, whose entries a later segment has from their
+    /// first one on.
     fn drop_replaced(&mut self) {
         let mut limit = u64::MAX;
         for (segment, header) in mem::take(&mut self.begun) {
@@ -294,14 +295,14 @@ impl<F: StorageFile> Journal<F> {
                 limit = header.first_lsn;
                 self.begun.push((segment, header));
             } else {
-                // Not to be used again before what replaces it is known to be durable.
+                // Not to be reused before the rewritten entries are known to be durable.
                 self.replaced.push((segment.number, header.first_lsn));
             }
         }
     }
 
-    /// What lies behind the frame `next_lsn`, which is missing at `at` in segment `index`; `None` if it was
-    /// never written, as far as anybody can tell.
+    /// The corruption at frame `next_lsn`, which is missing at `at` in segment `index`; `None` if that frame
+    /// was never written, as far as is known.
     fn find_corruption(
         &self,
         index: usize,
@@ -327,7 +328,8 @@ impl<F: StorageFile> Journal<F> {
         let mut frames: Vec<&Frame> =
             frames.iter().chain(headless).filter(|frame| frame.header.last_lsn() >= next_lsn).collect();
         synced_lsn = frames.iter().map(|frame| frame.header.synced_lsn).fold(synced_lsn, u64::max);
-        // What the run of the last applied entry salvaged of earlier runs, it wrote again by other numbers.
+        // Entries of earlier runs that the run of the last applied entry salvaged were rewritten with other
+        // numbers.
         frames.retain(|frame| frame.header.epoch >= applied_epoch);
         let (salvaged, lost) = salvage(frames, next_lsn.max(applied + 1), synced_lsn);
         let corruption = Corruption { segment: number, at, first_lsn: next_lsn, epoch, lost, salvaged };
@@ -336,7 +338,7 @@ impl<F: StorageFile> Journal<F> {
     }
 
     /// A segment behind all others that lost its header, and with it entries from `next_lsn` on. They are
-    /// told of and not salvaged: without the header nobody knows whether they were to count.
+    /// reported and not salvaged: without the header it is not known whether they counted.
     fn torn_behind(&self, next_lsn: u64) -> Option<Corruption> {
         let (last, epoch) = self.begun.last().map_or((0, 0), |(last, header)| (last.number, header.epoch));
         let is_behind = |(number, last_lsn): &&(u64, u64)| *number > last && *last_lsn >= next_lsn;
@@ -351,12 +353,12 @@ impl<F: StorageFile> Journal<F> {
         })
     }
 
-    /// The place among those that have begun of the segment with entry `lsn`.
+    /// The index in `begun` of the segment with entry `lsn`.
     fn index_of(&self, lsn: u64) -> usize {
         self.begun.iter().rposition(|(_, header)| header.first_lsn <= lsn).unwrap_or(0)
     }
 
-    /// Shows to `each` the frames with entries `first` to `last`, the last of them cut there: run, number,
+    /// Calls `each` with the frames with entries `first` to `last`, the last one cut there: run, number,
     /// entries.
     fn each_frame(
         &self,
@@ -384,7 +386,8 @@ impl<F: StorageFile> Journal<F> {
                 }
                 at += frame.frame_bytes() as u64;
                 next_lsn = frame.last_lsn() + 1;
-                // What a later segment has again counts there, and what is beyond `last` not here.
+                // Entries that a later segment has again count there, and entries beyond `last` were not
+                // requested.
                 entries.truncate((limit - frame.first_lsn) as usize);
                 if !entries.is_empty() {
                     each(frame.epoch, frame.first_lsn, entries);
@@ -396,15 +399,15 @@ impl<F: StorageFile> Journal<F> {
         if next_lsn > last { Ok(()) } else { Err(missing) }
     }
 
-    /// All segments as ended ones, the last of which ends before `next_lsn`.
+    /// All segments as closed ones, the last of which ends before `next_lsn`.
     fn closed_segments(&self, next_lsn: u64) -> Vec<ClosedSegment> {
         let next_firsts = self.begun.iter().skip(1).map(|(_, header)| header.first_lsn).chain([next_lsn]);
         let begun = self.begun.iter().zip(next_firsts).map(|((segment, header), next)| ClosedSegment {
             number: segment.number,
             first_lsn: header.first_lsn,
-            // At least its first: not even an empty one may go yet.
+            // At least its first entry: even an empty segment must not be released yet.
             last_lsn: (next - 1).max(header.first_lsn),
-            // The run that wrote it may have had a sync fail, and nobody knows any more.
+            // The run that wrote it may have had a failed sync, which is not recorded.
             failed: true,
         });
         let headless = self.headless.iter().map(|(number, _)| (*number, next_lsn, true));
@@ -419,14 +422,13 @@ impl<F: StorageFile> Journal<F> {
     }
 }
 
-/// The entries of `frames` from `first` on by number, and the stretches up to `synced` of which there is
-/// none.
+/// The entries of `frames` from `first` on, by number, and the ranges up to `synced` that no frame has.
 fn salvage(mut frames: Vec<&Frame>, first: u64, synced: u64) -> (Vec<Numbered>, Vec<(u64, u64)>) {
     frames.sort_by_key(|frame| (frame.header.first_lsn, frame.header.segment));
     let (mut salvaged, mut lost, mut next) = (Vec::new(), Vec::new(), first);
     for frame in frames {
         for (lsn, entry) in (frame.header.first_lsn..).zip(&frame.entries) {
-            // Behind a sync that failed, the same entries stand in two segments.
+            // After a failed sync the same entries are in two segments.
             if lsn < next {
                 continue;
             }
@@ -446,7 +448,7 @@ fn salvage(mut frames: Vec<&Frame>, first: u64, synced: u64) -> (Vec<Numbered>, 
 /// An entry and its number.
 type Numbered = (u64, Entry);
 
-/// How far a scan has come.
+/// The state of a scan.
 struct Walk {
     next_lsn: u64,
     previous: u64,
@@ -456,11 +458,11 @@ struct Walk {
     durable: (u64, u64),
     /// The last entry of each frame of the segment, and the hash of the frame's header.
     ends: Vec<(u64, u64)>,
-    /// The first entry of the last frame that has any.
+    /// The first entry of the last frame with entries.
     last_frame: u64,
-    /// Frames beyond that, as far as they were not applied.
+    /// Frames beyond the durable part, except applied ones.
     tail: VecDeque<Tail>,
-    /// For the next payload.
+    /// The buffer for the next payload.
     buffer: Vec<u8>,
 }
 
@@ -471,7 +473,7 @@ struct Tail {
 }
 
 impl Tail {
-    /// Adds its entries beyond `applied` to `out`.
+    /// Appends its entries beyond `applied` to `out`.
     fn read(&self, applied: u64, out: &mut Vec<Numbered>) -> Result<(), ReadError> {
         let mut entries = Vec::new();
         let segment = self.header.segment;
@@ -497,13 +499,13 @@ impl Walk {
         }
     }
 
-    /// Notes that all up to `lsn` was durable once.
+    /// Notes that all entries up to `lsn` were durable once.
     fn note_proved(&mut self, lsn: u64) {
         while let Some(frame) =
             self.tail.pop_front_if(|frame| frame.header.last_lsn() <= lsn.max(self.applied))
         {
-            // Nothing proves a frame without entries: a power failure may take it and leave the segment that
-            // continues it.
+            // Nothing proves a frame without entries: a power failure may take it and keep the segment behind
+            // it.
             if frame.header.count > 0 {
                 self.durable = (frame.header.last_lsn().max(self.durable.0), frame.header.hash());
             }
@@ -511,8 +513,8 @@ impl Walk {
         }
     }
 
-    /// Walks through the frames of a segment up to `limit`, where the next one begins. Returns where the
-    /// frame that should come next is not whole; behind the last segment's last frame, that is its end.
+    /// Walks through the frames of a segment up to `limit`, where the next one begins. Returns the position
+    /// at which the next frame is not intact; behind the last frame of the last segment, that is its end.
     fn walk_segment<F: StorageFile>(
         &mut self,
         segment: &Segment<F>,
@@ -539,7 +541,7 @@ impl Walk {
                 return Ok(Some(at));
             }
             self.tail.push_back(Tail { header, payload: mem::take(&mut self.buffer) });
-            // What confirms a segment that was written again is no proof of having been synced itself.
+            // The confirmation of a rewritten segment is no proof that it was synced itself.
             if header.count > 0 || header.synced_lsn > rewrites_to {
                 self.note_proved(header.synced_lsn);
             }
@@ -550,7 +552,7 @@ impl Walk {
             (self.next_lsn, self.previous) = (header.last_lsn() + 1, header.hash());
             at += header.frame_bytes() as u64;
         }
-        // Frames without entries may follow, and the next segment name the last of them.
+        // Frames without entries may follow, and the next segment may name the last of them.
         while let Some(header) =
             segment.header_at(at)?.filter(|header| self.is_next(header) && header.count == 0)
         {
@@ -561,7 +563,8 @@ impl Walk {
         Ok(None)
     }
 
-    /// Whether a segment names a frame that ends where it begins. (One that comes later names another.)
+    /// Whether a segment names a frame that ends where it begins. (A segment that begins later names
+    /// another.)
     fn is_continued_by(&self, header: &SegmentHeader) -> bool {
         let continues =
             |(last_lsn, hash): &(u64, u64)| *last_lsn + 1 == header.first_lsn && *hash == header.previous;

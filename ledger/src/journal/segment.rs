@@ -1,4 +1,4 @@
-//! A segment's name and header.
+//! The name and the header of a segment.
 //!
 //! The header, little-endian, in the segment's first 4 KiB:
 //!
@@ -14,7 +14,7 @@
 //! |     40 |     8 | number up to which all was durable when it was begun              |
 //! |     48 |     8 | hash of the last header before it of a frame with entries, or zero|
 //! |     56 |     8 | begun at, nanoseconds since the Unix epoch                        |
-//! |     64 |     8 | if it writes again what stood elsewhere: the last such number     |
+//! |     64 |     8 | if it rewrites entries of earlier segments: the last such number  |
 //! |     72 |     2 | bytes of the live table's path                                    |
 //! |     74 |  1024 | that path, then zeros                                             |
 //! |   1104 |    16 | boot id of the machine when it was begun; zero: not known         |
@@ -23,7 +23,7 @@
 
 use sys::clock::WallNanos;
 
-/// Where frames begin, and end: what a disk's sectors and a page divide.
+/// The alignment of frames: a multiple of a disk's sectors, and a page.
 pub(crate) const BLOCK_BYTES: usize = 4096;
 
 /// The header takes one block.
@@ -32,7 +32,7 @@ pub(crate) const HEADER_BYTES: usize = BLOCK_BYTES;
 const MAGIC: &[u8; 8] = b"TOLLJRNL";
 const VERSION: u32 = 1;
 const PATH: usize = 74;
-/// Bytes of a path that are kept.
+/// Bytes of a path that are stored.
 const PATH_BYTES_MAX: usize = 1024;
 const BOOT: usize = 1104;
 const BYTES: usize = 1120;
@@ -45,7 +45,7 @@ pub(crate) fn name(number: u64) -> String {
     format!("{PREFIX}{number:012}")
 }
 
-/// Digits of a number that no journal comes to, so that there is always a next one.
+/// Digits of a segment's number: fewer than a u64 has, so that there is always a next number.
 const DIGITS_MAX: usize = 18;
 
 /// The number in a segment's name; `None` for any other file.
@@ -55,7 +55,7 @@ pub(crate) fn number(name: &str) -> Option<u64> {
         .then(|| digits.parse().ok())?
 }
 
-/// What a segment says of itself.
+/// The header of a segment.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct SegmentHeader {
     pub(crate) gateway: u32,
@@ -65,11 +65,11 @@ pub(crate) struct SegmentHeader {
     pub(crate) synced_lsn: u64,
     pub(crate) previous: u64,
     pub(crate) begun: WallNanos,
-    /// Entries up to this number stood elsewhere, in segments that count until these are known to be
-    /// durable; 0 if there are none.
+    /// Entries up to this number are rewritten from segments that count until the copies are known to be
+    /// durable; 0 if none are.
     pub(crate) rewrites_to: u64,
     pub(crate) table: String,
-    /// The boot of the machine in which the live table lay there; 0 if there was none yet, or in segments of
+    /// The boot of the machine in which the live table exists; 0 if it was not created yet, or in segments of
     /// an earlier version.
     pub(crate) boot: u128,
     /// Bytes of the segment; 0 in segments of an earlier version.
@@ -101,7 +101,7 @@ impl SegmentHeader {
         block
     }
 
-    /// The header in a segment's first block. `None` if it is not whole: the segment has not begun, or is
+    /// The header in a segment's first block. `None` if it is invalid: the segment was not begun, or is
     /// damaged.
     pub(crate) fn parse(block: &[u8]) -> Option<SegmentHeader> {
         let block: &[u8; HEADER_BYTES] = block.try_into().ok()?;
@@ -168,7 +168,7 @@ mod tests {
     fn only_segment_names_have_numbers() {
         assert_eq!(number(&name(7)), Some(7));
         assert_eq!(number(&name(999_999_999_999_999_999)), Some(999_999_999_999_999_999));
-        assert_eq!(number(&name(u64::MAX)), None, "it would have no next one");
+        assert_eq!(number(&name(u64::MAX)), None, "it has no next number");
         for other in ["segment-7", "segment-00000000000x", "segment-+00000000007", "new-000000000007", ""] {
             assert_eq!(number(other), None, "{other}");
         }

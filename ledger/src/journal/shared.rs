@@ -1,7 +1,7 @@
-//! What the journal's threads share: how far it is, its files, and the segment that comes next.
+//! The state that the journal's threads share: its progress, its files, and the next segment.
 //!
-//! Promises: what is said to be durable is; a segment is prepared in parts, between which whoever prepares
-//! it can sync, and its making keeps no room after it failed. Leaves to others: what is written (`writer`).
+//! Guarantees: an announced durable entry is durable. A segment is prepared in steps, between which the
+//! preparing thread can sync. A failed preparation keeps no disk space.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +16,7 @@ use super::{JournalError, Settings};
 use crate::limits::{RELEASED_KEPT, ZEROES_BYTES};
 use crate::storage::{Storage, StorageFile};
 
-/// What the journal's threads share.
+/// The state that the journal's threads share.
 pub(crate) struct Shared<S: Storage> {
     pub(super) storage: S,
     pub(super) settings: Settings,
@@ -24,65 +24,65 @@ pub(crate) struct Shared<S: Storage> {
     pub(super) appended: AtomicU64,
     /// The number up to which everything survives a power failure. durable <= appended
     pub(super) durable: AtomicU64,
-    /// The number up to which nobody needs the journal any more.
+    /// The number up to which no entry of the journal is needed any more.
     pub(super) released: AtomicU64,
-    /// Files with frames that are not known to be durable, the one that is written now last.
+    /// Files with frames that are not known to be durable, the current one last.
     pub(super) unsynced: Mutex<Vec<Arc<S::File>>>,
-    /// Held during a sync, so that nobody gives up a file whose sync is about to be believed, nor syncs one
-    /// again whose sync has failed.
+    /// Held during a sync: meanwhile no thread gives up a file whose sync may succeed, or syncs again a file
+    /// whose sync has failed.
     pub(super) syncing: Mutex<()>,
-    /// Whether what was announced is all in files: not after a failure, until it was written again. Changes
-    /// while `syncing` is held.
+    /// Whether everything announced is in files: false after a failure until it was rewritten. Changes while
+    /// `syncing` is held.
     pub(super) is_whole: AtomicBool,
-    /// The next segment while it is made, and how far it is written. Held by the thread that makes it.
+    /// The next segment while it is created, and how far it is written. Held by the thread that creates it.
     pub(super) unfinished: Mutex<Option<(S::File, u64)>>,
     pub(super) segments: Mutex<Segments<S::File>>,
 }
 
-/// The segments besides the one that is written.
+/// The segments besides the current one.
 pub(super) struct Segments<F> {
-    /// The number of the one to be begun next.
+    /// The number of the next segment.
     pub(super) next: u64,
-    /// That one, prepared.
+    /// The next segment, prepared.
     pub(super) spare: Option<Arc<F>>,
-    /// Those that are ended, oldest first.
+    /// Closed segments, oldest first.
     pub(super) closed: VecDeque<ClosedSegment>,
-    /// The one that is written: its number and its first entry.
+    /// The current segment: its number and its first entry.
     pub(super) current: Option<(u64, u64)>,
-    /// The last one that was synced while it was written. It stays until another one is: a power failure in
-    /// which all were gone would look like a journal that was lost.
+    /// The last segment that was synced while it was current. It stays until another one is: without any, the
+    /// journal would look lost after a power failure.
     pub(super) synced: u64,
 }
 
 impl<F> Segments<F> {
-    /// The one that is written was synced.
+    /// Notes that the current segment was synced.
     pub(super) fn note_synced(&mut self) {
         self.synced = self.current.map_or(self.synced, |(number, _)| number);
     }
 
-    /// The oldest ended segment, if its entries are released.
+    /// The oldest closed segment, if its entries are released.
     fn first_reusable(&self, released: u64) -> Option<ClosedSegment> {
         let is_done = |closed: &ClosedSegment| closed.last_lsn <= released && closed.number != self.synced;
         self.closed.front().copied().filter(is_done)
     }
 }
 
-/// A segment that is written no more.
+/// A segment to which nothing is written any more.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ClosedSegment {
     pub(crate) number: u64,
-    /// Its first entry; beyond every number if it holds none that counts.
+    /// Its first entry; `u64::MAX` if none of its entries counts.
     pub(crate) first_lsn: u64,
     /// Its last entry that counts.
     pub(crate) last_lsn: u64,
-    /// Whether it failed, so that it must not be used again.
+    /// Whether a write or sync of it failed, so that it must not be reused.
     pub(crate) failed: bool,
 }
 
 impl<S: Storage> Shared<S> {
-    /// The number of the last entry that is written.
+    /// The number of the last written entry.
     pub(crate) fn appended(&self) -> u64 {
-        // Acquire pairs with the Release in `announce`: who sees the number finds the frame.
+        // Acquire pairs with the Release in `announce`: a thread that sees the number finds the frame.
         self.appended.load(Ordering::Acquire)
     }
 
@@ -92,12 +92,12 @@ impl<S: Storage> Shared<S> {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// Says that entries up to `lsn` are not needed here any more.
+    /// Releases the entries up to `lsn`: they are not needed here any more.
     pub(crate) fn release(&self, lsn: u64) {
         self.released.fetch_max(lsn, Ordering::Relaxed);
     }
 
-    /// Where the files are.
+    /// The storage of the segments.
     pub(crate) fn storage(&self) -> &S {
         &self.storage
     }
@@ -113,35 +113,35 @@ impl<S: Storage> Shared<S> {
             .max()
     }
 
-    /// The first entry that there is.
+    /// The first entry of the journal.
     pub(crate) fn first_lsn(&self) -> u64 {
         let segments = lock(&self.segments);
         let closed = segments.closed.iter().map(|closed| closed.first_lsn);
         closed.chain(segments.current.map(|(_, first_lsn)| first_lsn)).min().unwrap_or(1)
     }
 
-    /// Tells others that entries up to `lsn` are written.
+    /// Announces that entries up to `lsn` are written.
     pub(crate) fn announce(&self, lsn: u64) {
         self.appended.store(lsn, Ordering::Release);
     }
 
-    /// Tells others that entries up to `lsn` survive a power failure.
+    /// Announces that entries up to `lsn` survive a power failure.
     pub(crate) fn announce_durable(&self, lsn: u64) {
         self.durable.fetch_max(lsn, Ordering::Release);
     }
 
-    /// Brings to stable storage all that was announced; returns the number up to which that is. Nobody is
-    /// told of it yet.
+    /// Syncs everything that was announced; returns the number up to which all is durable then, without
+    /// announcing it.
     ///
     /// # Errors
-    /// The disk's. No file that is concerned may be written again: see [`super::Writer::fail_over`].
+    /// The disk's. The files concerned must not be written again: see [`super::Writer::fail_over`].
     pub(crate) fn sync(&self) -> io::Result<u64> {
         let _syncing = lock(&self.syncing);
         self.sync_files()
     }
 
-    /// As [`Shared::sync`], and tells others. Told of before anybody may give up these files: who does so
-    /// begins anew behind what is durable.
+    /// As [`Shared::sync`], and announces it before these files can be given up: a thread that does that
+    /// rewrites from behind what is durable.
     ///
     /// # Errors
     /// As [`Shared::sync`].
@@ -152,14 +152,14 @@ impl<S: Storage> Shared<S> {
         Ok(())
     }
 
-    /// Whether what was announced is all in files, so that a sync can succeed.
+    /// Whether everything announced is in files, so that a sync can succeed.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_whole.load(Ordering::Acquire)
     }
 
     fn sync_files(&self) -> io::Result<u64> {
         if !self.is_whole() {
-            return Err(io::Error::other("it failed before, and was not written again yet"));
+            return Err(io::Error::other("it failed before, and is not rewritten yet"));
         }
         let target = self.appended();
         let files = lock(&self.unsynced).clone();
@@ -169,12 +169,12 @@ impl<S: Storage> Shared<S> {
             false => Err(io::Error::other(MOVED)),
         };
         if let Err(error) = synced {
-            // The kernel has forgotten what it could not write: another sync would succeed and prove nothing.
+            // The kernel has dropped what it could not write: another sync would succeed and prove nothing.
             self.is_whole.store(false, Ordering::Release);
             return Err(error);
         }
         point("journal.synced");
-        // All but the last are ended, and need no further sync.
+        // All but the last are closed, and need no further sync.
         let closed = files.len().saturating_sub(1);
         let mut unsynced = lock(&self.unsynced);
         let last = unsynced.last().zip(files.last());
@@ -185,21 +185,21 @@ impl<S: Storage> Shared<S> {
         Ok(target)
     }
 
-    /// Whether the segment for when the current one is full is to be made.
+    /// Whether the next segment is not prepared.
     pub(crate) fn lacks_spare(&self) -> bool {
         lock(&self.segments).spare.is_none()
     }
 
-    /// Does a part of what has a segment ready for when the current one is full, and removes those that
-    /// nobody needs; returns whether that is done. Whoever calls it can sync between two parts.
+    /// Does one step of preparing the next segment, and removes segments that are not needed; returns whether
+    /// both are done. The caller can sync between two steps.
     ///
     /// # Errors
-    /// The disk's, or that there may be no further segment.
+    /// The disk's, or the bound on segments is reached.
     pub(crate) fn prepare(&self) -> Result<bool, JournalError> {
         let outcome = self.prepare_step();
         let goes_on = matches!(outcome, Ok(false));
         if !goes_on && (lock(&self.unfinished).take().is_some() || outcome.is_err()) {
-            // Half made, and not needed or not to be had: it must not keep the room that others need.
+            // Unfinished, and not needed or failed: it must not keep disk space.
             let _ = self.storage.remove(UNFINISHED_NAME);
         }
         outcome
@@ -221,7 +221,7 @@ impl<S: Storage> Shared<S> {
         self.extend_unfinished()
     }
 
-    /// Writes a part of a new segment; when that was the last, makes it the spare.
+    /// Writes a part of a new segment; the last part makes it the spare.
     fn extend_unfinished(&self) -> Result<bool, JournalError> {
         let mut unfinished = lock(&self.unfinished);
         let (file, at) = match unfinished.take() {
@@ -241,7 +241,7 @@ impl<S: Storage> Shared<S> {
         Ok(true)
     }
 
-    /// Removes ended segments that nobody needs, but for some that will be used again.
+    /// Removes released segments, except some that will be reused.
     pub(super) fn drop_released(&self, segments: &mut Segments<S::File>) -> Result<(), JournalError> {
         let released = self.released.load(Ordering::Relaxed);
         let is_done = |closed: &ClosedSegment| closed.last_lsn <= released;
@@ -255,7 +255,7 @@ impl<S: Storage> Shared<S> {
         Ok(())
     }
 
-    /// The next segment, from one that nobody needs, if there is any.
+    /// The next segment, made from a released one if there is any.
     fn reuse(&self, segments: &mut Segments<S::File>) -> Result<Option<S::File>, JournalError> {
         let released = self.released.load(Ordering::Relaxed);
         let reusable = segments.first_reusable(released).filter(|closed| !closed.failed);
@@ -267,9 +267,9 @@ impl<S: Storage> Shared<S> {
         Ok(Some(self.storage.open(&name)?))
     }
 
-    /// Whether there may be another segment.
+    /// Whether another segment is permitted.
     pub(super) fn check_bound(&self, segments: &Segments<S::File>) -> Result<(), JournalError> {
-        // The ended ones, the one that is written, and the new one.
+        // The closed ones, the current one, and the new one.
         let bytes = (segments.closed.len() as u64 + 2) * self.settings.segment_bytes;
         match bytes > self.settings.bytes_max {
             true => Err(JournalError::Full { bytes_max: self.settings.bytes_max }),
@@ -277,29 +277,29 @@ impl<S: Storage> Shared<S> {
         }
     }
 
-    /// A new file that has the room of a segment.
+    /// Creates a file with the disk space of a segment.
     fn create_reserved(&self, name: &str) -> io::Result<S::File> {
         let file = self.storage.create(name)?;
         file.reserve(self.settings.segment_bytes)?;
         Ok(file)
     }
 
-    /// Writes zeros to a file from `at` on, so that writing to it later changes neither its length nor its
-    /// blocks; returns how far that came.
+    /// Writes zeros to a file from `at` on, so that later writes change neither its length nor its blocks;
+    /// returns the position that it has come to.
     fn write_zeroes(&self, file: &S::File, at: u64) -> io::Result<u64> {
         let remaining = self.settings.segment_bytes - at;
         let bytes = ZEROES_BYTES.min(usize::try_from(remaining).unwrap_or(usize::MAX));
         file.write_at(&vec![0; bytes], at)?;
-        // Each part by itself, so that no sync is a long one.
+        // Each part by itself, so that no sync takes long.
         file.sync()?;
         Ok(at + bytes as u64)
     }
 
-    /// A new segment for who cannot wait until one is prepared: it has its room and no zeros, so that syncs
-    /// of it have more to do.
+    /// Creates a segment for a writer that cannot wait for its preparation: it has its disk space and no
+    /// zeros, so that syncs of it cost more.
     fn create_unzeroed(&self, name: &str) -> io::Result<S::File> {
         let made = self.create_reserved(URGENT_NAME).and_then(|file| {
-            // Its length, which is a segment's as long as it has the name of one.
+            // Syncs the length: a file with the name of a segment has a segment's length.
             file.sync()?;
             self.storage.rename(URGENT_NAME, name)?;
             self.storage.sync_names()?;
@@ -311,12 +311,12 @@ impl<S: Storage> Shared<S> {
         made
     }
 
-    /// The segment to be begun next, also `beyond_bound`.
+    /// The next segment; `beyond_bound` permits it beyond the bound.
     pub(super) fn take_spare(&self, beyond_bound: bool) -> Result<(u64, Arc<S::File>), JournalError> {
         let mut segments = lock(&self.segments);
         let spare = match segments.spare.take() {
             Some(spare) => Some(spare),
-            // The one who prepares is behind, or has failed.
+            // The preparation is late, or has failed.
             None => {
                 self.drop_released(&mut segments)?;
                 self.reuse(&mut segments)?.map(Arc::new)
@@ -337,7 +337,7 @@ impl<S: Storage> Shared<S> {
     }
 }
 
-/// Brings a file to stable storage where the next start will find it.
+/// Syncs a file, and fails if it was removed: the next start would not find it.
 fn sync_linked(file: &impl StorageFile) -> io::Result<()> {
     file.sync()?;
     match file.is_linked()? {
@@ -346,15 +346,15 @@ fn sync_linked(file: &impl StorageFile) -> io::Result<()> {
     }
 }
 
-/// What a sync fails with where another directory, or none, has the journal's path.
+/// The error of a sync when the journal's path leads to another directory, or to none.
 const MOVED: &str =
     "the directory `journal` was moved, removed or replaced while it was written: put it back";
 
-/// The names of segments that are being made.
+/// The names of unfinished segments.
 const UNFINISHED_NAME: &str = "segment-new";
 const URGENT_NAME: &str = "segment-new-now";
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What a panicking thread left is as good as before: each holder leaves it whole at every step.
+    // A panic leaves valid data behind: each holder keeps it valid at every step.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

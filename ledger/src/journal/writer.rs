@@ -1,8 +1,8 @@
-//! Writing the journal: frames into segments, segments one after another, and what happens when a disk fails.
+//! Writes the journal: frames into segments, one segment after another, and the reaction to disk failures.
 //!
-//! Promises: what was appended and is not durable stays in memory, and after a failure is written again to
-//! another segment; a file that failed is never relied on again. Leaves to others: when to append and when to
-//! sync (`commit`); [`Shared::sync`] may run on another thread beside [`Writer::append`].
+//! Guarantees: appended entries stay in memory until they are durable, and are rewritten to another segment
+//! after a failure. A file that failed is never relied on again. [`Shared::sync`] may run on another thread
+//! beside [`Writer::append`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::entry::Entry;
 use crate::record::Record;
 use crate::storage::{Storage, StorageFile};
 
-/// The end of the journal that appends.
+/// The appending end of the journal.
 pub(crate) struct Writer<S: Storage> {
     shared: Arc<Shared<S>>,
     /// `None` after a failure, until another segment is begun.
@@ -28,33 +28,33 @@ pub(crate) struct Writer<S: Storage> {
     next_lsn: u64,
     /// The hash of the header of the frame that the next one continues.
     previous: u64,
-    /// The same of the last frame with entries: what the next segment continues. One without entries may
-    /// never come to the disk although the segment behind it does.
+    /// The same of the last frame with entries, which the next segment continues. A frame without entries may
+    /// never reach the disk although the segment behind it does.
     entries_previous: u64,
     /// The same of the last durable frame with entries.
     durable_previous: u64,
     /// Frames that are not known to be durable, oldest first.
     undurable: VecDeque<(FrameHeader, FrameBuffer)>,
     undurable_bytes: usize,
-    /// Buffers for frames to come.
+    /// Buffers for reuse.
     buffers: Vec<FrameBuffer>,
-    /// While what stood elsewhere is written again: its last number; else 0.
+    /// During a rewrite of earlier entries: the last of them; otherwise 0.
     rewrites_to: u64,
-    /// False until what a start writes again is confirmed. Until then nothing is bounded: what is full
-    /// becomes less only when the database is served, and that is later.
+    /// False until the rewrite of a start is confirmed. Until then the bound does not apply: a full journal
+    /// shrinks only when the database is written, which is later.
     is_open: bool,
-    /// Where the live table lies.
+    /// The location of the live table.
     table: TableReference,
 }
 
 struct Current<F> {
     file: Arc<F>,
     number: u64,
-    /// Where the next frame goes.
+    /// The position of the next frame.
     at: u64,
 }
 
-/// Where a journal goes on.
+/// The position at which a journal continues.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct JournalPosition {
     /// The number of the next entry.
@@ -63,13 +63,13 @@ pub(crate) struct JournalPosition {
     pub(crate) previous: u64,
     /// The number of the next segment.
     pub(crate) next_segment: u64,
-    /// The segments that there are, oldest first.
+    /// All present segments, oldest first.
     pub(crate) closed: Vec<ClosedSegment>,
 }
 
 impl<S: Storage> Writer<S> {
-    /// Goes on at `end`, in a new segment, with `rewritten` entries that stand behind `end` already, or
-    /// should: they count when [`Writer::confirm`] has succeeded.
+    /// Continues at `end` in a new segment, with `rewritten` entries that are already behind `end`, or should
+    /// be. They count when [`Writer::confirm`] has succeeded.
     ///
     /// # Errors
     /// The disk's.
@@ -119,7 +119,7 @@ impl<S: Storage> Writer<S> {
         Ok(writer)
     }
 
-    /// The live table was made only now: begins a segment that says where it lies.
+    /// Begins a segment that names the live table, which was created only now.
     ///
     /// # Errors
     /// The disk's.
@@ -128,36 +128,36 @@ impl<S: Storage> Writer<S> {
         self.begin_segment(self.next_lsn)
     }
 
-    /// What other threads may see of the journal.
+    /// The state that other threads share.
     pub(crate) fn shared(&self) -> &Arc<Shared<S>> {
         &self.shared
     }
 
-    /// The number that the next entry gets.
+    /// The number of the next entry.
     pub(crate) fn next_lsn(&self) -> u64 {
         self.next_lsn
     }
 
-    /// A frame to fill.
+    /// An empty frame.
     pub(crate) fn buffer(&mut self) -> FrameBuffer {
         let mut buffer = self.buffers.pop().unwrap_or_default();
         buffer.clear();
         buffer
     }
 
-    /// Bytes that a frame may have.
+    /// The largest number of bytes of a frame.
     pub(crate) fn frame_bytes_max(&self) -> usize {
         let capacity = self.shared.settings.segment_bytes as usize - HEADER_BYTES;
         crate::limits::FRAME_BYTES_MAX.min(capacity / 4 / BLOCK_BYTES * BLOCK_BYTES)
     }
 
-    /// Bytes that wait in memory to become durable.
+    /// Bytes in memory that are not durable yet.
     pub(crate) fn undurable_bytes(&mut self) -> usize {
         self.drop_durable();
         self.undurable_bytes
     }
 
-    /// Appends a frame. It is not announced: see [`Shared::announce`]. After an error it is kept, and
+    /// Appends a frame without announcing it: see [`Shared::announce`]. After an error the frame is kept, and
     /// [`Writer::fail_over`] writes it.
     ///
     /// # Errors
@@ -173,7 +173,7 @@ impl<S: Storage> Writer<S> {
         self.write_last()
     }
 
-    /// Seals a frame and puts it behind those that are to be written.
+    /// Seals a frame and appends it to those that are to be written.
     fn push(&mut self, mut frame: FrameBuffer, synced_lsn: u64) {
         let header = frame.seal(|count, payload_bytes, payload_crc| FrameHeader {
             epoch: self.shared.settings.epoch,
@@ -202,20 +202,21 @@ impl<S: Storage> Writer<S> {
         }
     }
 
-    /// Gives up the files whose contents are in doubt, and writes all that is not durable to a new one.
+    /// Gives up the files whose contents are in doubt, and rewrites everything that is not durable to a new
+    /// one.
     ///
     /// # Errors
     /// The disk's: nothing more is appended until this succeeds.
     pub(crate) fn fail_over(&mut self) -> Result<(), JournalError> {
-        // Where the next segment could not be had, the files before it are not in doubt, and may have to do
-        // for long. If they are, the sync says so.
+        // If only the next segment could not be created, the present files are not in doubt, and may have to
+        // serve for long. If they are in doubt, the sync fails.
         if self.shared.is_whole() {
             let _ = self.shared.sync_and_announce();
         }
         let first_rewritten = lock(&self.shared.segments).next;
         let outcome = self.rewrite_undurable(first_rewritten);
         if outcome.is_err() {
-            // What stands there does not count, and nothing may be put behind it.
+            // The attempt does not count, and nothing may be written behind it.
             let durable = self.shared.durable();
             self.end_current(durable, true);
             self.remove_from(first_rewritten);
@@ -223,20 +224,20 @@ impl<S: Storage> Writer<S> {
         outcome
     }
 
-    /// Writes all that is not durable to segments from number `first_again` on.
+    /// Writes everything that is not durable to segments from number `first_rewritten` on.
     fn rewrite_undurable(&mut self, first_rewritten: u64) -> Result<(), JournalError> {
         let shared = Arc::clone(&self.shared);
         let _syncing = lock(&shared.syncing);
         shared.is_whole.store(false, Ordering::Release);
-        // Nobody announces anything as durable while this is held.
+        // No entry can be announced as durable while this is held.
         let durable = self.shared.durable();
         self.drop_durable();
-        // What an earlier attempt said of its own success is not to be repeated.
+        // Frames without entries confirmed an earlier attempt: they must not be repeated.
         self.undurable.retain(|(header, _)| header.count > 0);
         self.undurable_bytes = self.undurable.iter().map(|(_, frame)| frame.bytes().len()).sum();
         lock(&self.shared.unsynced).clear();
-        // Until all is written again, and confirmed, what was written first is the only copy that a start
-        // would find after a kill.
+        // Until the rewrite is complete and confirmed, the first copies are the only ones that a start would
+        // find after a kill.
         self.end_current(self.next_lsn - 1, true);
         self.entries_previous = self.durable_previous;
         self.rewrites_to = self.next_lsn - 1;
@@ -254,15 +255,14 @@ impl<S: Storage> Writer<S> {
         Ok(())
     }
 
-    /// Makes durable what stood elsewhere and was written again, and has it count from now on. Nobody is
-    /// told.
+    /// Makes the rewritten entries durable, and lets them count from now on. Does not announce them.
     ///
     /// # Errors
-    /// The disk's: then what stands elsewhere still counts.
+    /// The disk's: then the earlier copies still count.
     pub(crate) fn confirm(&mut self) -> Result<(), JournalError> {
         let files = lock(&self.shared.unsynced).clone();
         files.iter().try_for_each(|file| file.sync())?;
-        // Twice, so that one damaged block does not take away all that was written again.
+        // Twice, so that one damaged block does not invalidate the whole rewrite.
         for _ in 0..2 {
             let (frame, synced_lsn) = (self.buffer(), self.rewrites_to);
             self.push(frame, synced_lsn);
@@ -276,20 +276,20 @@ impl<S: Storage> Writer<S> {
         Ok(())
     }
 
-    /// Lets go of the copies of what is not durable: for a start, which begins anew if it fails.
+    /// Drops the copies of frames that are not durable: for a start, which begins again if it fails.
     pub(crate) fn drop_copies(&mut self) {
         self.undurable.clear();
         self.undurable_bytes = 0;
         self.durable_previous = self.entries_previous;
     }
 
-    /// The flows whose finals were given to it and are not durable.
+    /// The finals that were appended and are not durable.
     pub(crate) fn undurable_finals(&mut self) -> Vec<Record> {
         self.drop_durable();
         let mut entries = Vec::new();
         for (header, frame) in &self.undurable {
             let payload = &frame.bytes()[FRAME_HEADER_BYTES..][..header.payload_bytes as usize];
-            header.entries(payload, &mut entries).expect("what was sealed in memory is whole");
+            header.entries(payload, &mut entries).expect("a frame sealed in memory is intact");
         }
         let finals = entries.into_iter().filter_map(|entry| match entry {
             Entry::Final(record) => Some(record),
@@ -298,7 +298,7 @@ impl<S: Storage> Writer<S> {
         finals.collect()
     }
 
-    /// Whether the journal can be appended to: all of it is in files whose syncs have not failed.
+    /// Whether frames can be appended: all of the journal is in files whose syncs have not failed.
     pub(crate) fn is_whole(&self) -> bool {
         self.current.is_some() && self.shared.is_whole()
     }
@@ -311,7 +311,7 @@ impl<S: Storage> Writer<S> {
         self.write(self.undurable.len() - 1)
     }
 
-    /// Writes frame `index` of those that are not durable behind what the segment has.
+    /// Writes frame `index` of the undurable ones to the end of the segment.
     fn write(&mut self, index: usize) -> Result<(), JournalError> {
         let Some(current) = self.current.as_mut() else { return Ok(()) };
         let (header, frame) = &mut self.undurable[index];
@@ -326,7 +326,8 @@ impl<S: Storage> Writer<S> {
             point("journal.half-written");
         }
         if let Err(error) = current.file.write_at(frame.bytes(), current.at) {
-            // What of it is on the disk is unknown: the segment is given up, and what it has before counts.
+            // How much of it is on the disk is unknown: the segment is given up, and its earlier frames
+            // count.
             let last_lsn = header.first_lsn - 1;
             self.end_current(last_lsn, true);
             return Err(error.into());
@@ -370,7 +371,7 @@ impl<S: Storage> Writer<S> {
         Ok(())
     }
 
-    /// Ends the segment that is written: what counts of it ends with `last_lsn`.
+    /// Closes the current segment: its entries up to `last_lsn` count.
     fn end_current(&mut self, last_lsn: u64, failed: bool) {
         self.current = None;
         let mut segments = lock(&self.shared.segments);
@@ -379,8 +380,8 @@ impl<S: Storage> Writer<S> {
         }
     }
 
-    /// Marks the segments before `number` with entries beyond `durable`: those were written again, and such a
-    /// file must not be used again.
+    /// Marks segments before `number` with entries beyond `durable` as failed: those entries were rewritten,
+    /// and such a file must not be reused.
     fn mark_failed_before(&self, number: u64, durable: u64) {
         let mut segments = lock(&self.shared.segments);
         let earlier = segments.closed.iter_mut().filter(|closed| closed.number < number);
@@ -389,9 +390,9 @@ impl<S: Storage> Writer<S> {
         }
     }
 
-    /// Removes the segments from `number` on, of an attempt that failed: otherwise attempts would fill the
-    /// journal to its bound, and none could succeed any more. The last one first: without it those before it
-    /// are not confirmed.
+    /// Removes the segments of a failed attempt, from `number` on: otherwise attempts would fill the journal
+    /// to its bound, and none could succeed any more. The last one first: without it those before it are not
+    /// confirmed.
     fn remove_from(&self, number: u64) {
         let mut segments = lock(&self.shared.segments);
         while let Some(last) = segments.closed.back().filter(|closed| closed.number >= number) {
@@ -402,14 +403,14 @@ impl<S: Storage> Writer<S> {
         }
     }
 
-    /// Lets go of frames that have become durable.
+    /// Drops frames that have become durable.
     fn drop_durable(&mut self) {
         let durable = self.shared.durable();
         while let Some((header, _)) = self.undurable.front() {
             if header.last_lsn() > durable {
                 break;
             }
-            // A frame without entries goes with the last entry before it, and may not be on the disk itself.
+            // A frame without entries counts as durable with the entry before it, and may not be on the disk.
             if header.count > 0 {
                 self.durable_previous = header.hash();
             }

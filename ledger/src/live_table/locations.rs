@@ -1,19 +1,18 @@
-//! Where the live table lies: found again after a crash, made anew at each start.
+//! The location of the live table: found again after a crash, created anew at each start.
 //!
-//! Promises: a table is never shortened, and never used by two processes; one that is found is locked while
-//! it is read, and removed only when asked; what another user put there is not looked at. Leaves to others:
-//! what is in it.
+//! Guarantees: a table is never shortened, and never used by two processes. A found table is locked while it
+//! is read, and removed only on request. Files of other users are not read.
 //!
 //! A new table lies in the configured directory (`[ledger] live_table`), or without one in the first of these
-//! that has room:
+//! that has space:
 //!
 //! 1. `/dev/shm`,
-//! 2. `$RUNTIME_DIRECTORY`, as systemd gives it. It comes second, for unless it is told otherwise
-//!    (`RuntimeDirectoryPreserve`) systemd removes it when a service ends, after a crash too,
+//! 2. `$RUNTIME_DIRECTORY`, which systemd sets. It comes second, for without `RuntimeDirectoryPreserve`
+//!    systemd removes it when a service ends, also after a crash,
 //! 3. the ledger's own directory, on a disk.
 //!
-//! An old one is looked for in all of them, and where the journal remembers one. Its name ends with a
-//! number that nobody can guess, so that nobody can be there first.
+//! Old tables are searched in all of them, and at the paths in the journal. A table's name ends with an
+//! unpredictable number, so that no other user can create the file first.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -32,28 +31,28 @@ use crate::{OpenError, OpenSettings};
 
 const SHM: &str = "/dev/shm";
 
-/// How long a start waits for those who only look at an old table.
+/// How long a start waits for a lock that readers of an old table hold.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Where tables of a gateway may lie.
+/// The directories and paths where tables of a gateway may lie.
 #[derive(Clone, Debug)]
 pub(crate) struct TableLocations {
     gateway: u32,
-    /// The account of the ledger, if it has one yet: for a reader of another one.
+    /// The account that owns the ledger, if it exists: for a reader with another account.
     owner: Option<u32>,
-    /// Where a new one is tried, in this order.
+    /// The directories in which a new table is tried, in this order.
     directories: Vec<PathBuf>,
-    /// Paths that the journal remembers.
+    /// The paths in the journal's segment headers.
     recorded: Vec<PathBuf>,
 }
 
-/// The tables that there are.
+/// The tables that were found.
 #[derive(Default)]
 pub(crate) struct FoundTables {
     pub(crate) tables: Vec<OldTable>,
-    /// Files with the name of a table that hold none.
+    /// Files with the name of a table and without its contents.
     pub(crate) damaged: Vec<PathBuf>,
-    /// Whether a table belongs to a process that runs.
+    /// Whether a running process has one of the tables.
     pub(crate) is_running: bool,
 }
 
@@ -65,25 +64,25 @@ pub(crate) struct OldTable {
     _locked: File,
 }
 
-/// A table that was made, and its lock. Until it is kept, it goes with this.
+/// A new table and its lock. It is removed on drop unless it was kept.
 pub(crate) struct NewTable {
-    /// With its lock; none once it is kept.
+    /// The table and its lock; `None` once it is kept.
     table: Option<(LiveTable, File)>,
     pub(crate) medium: Medium,
     pub(crate) path: PathBuf,
 }
 
-/// On what a live table lies.
+/// The medium of a live table.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Medium {
-    /// Memory of the kernel: a store never waits for a disk.
+    /// The table is in the kernel's memory: a store never waits for a disk.
     pub is_tmpfs: bool,
     /// The pages cannot be swapped out.
     pub is_locked: bool,
 }
 
 impl TableLocations {
-    /// Those of `gateway`, whose ledger `settings` describe.
+    /// The locations for `gateway`, whose ledger `settings` describe.
     ///
     /// # Errors
     /// The journal's headers cannot be read.
@@ -102,13 +101,13 @@ impl TableLocations {
         Ok(TableLocations { gateway, owner: directory::owner_uid(directory), directories, recorded })
     }
 
-    /// Where a new one is tried, in this order.
+    /// The directories in which a new table is tried, in this order.
     pub(super) fn directories(&self) -> &[PathBuf] {
         &self.directories
     }
 
-    /// Every table of ours that earlier runs left, with its lock, and the files with its name that hold none.
-    /// Changes nothing.
+    /// Finds and locks every table of this gateway that earlier runs left, and finds the files with such a
+    /// name that hold none. Changes nothing.
     ///
     /// # Errors
     /// A table is in use by another process, or cannot be read.
@@ -116,14 +115,14 @@ impl TableLocations {
         self.each_file(|file, path| lock_with_timeout(file, path).map(|()| true))
     }
 
-    /// As [`TableLocations::find`], without waiting for a lock or keeping one: a table that is in use is told
+    /// As [`TableLocations::lock_all`], without waiting for a lock or keeping one: a table in use is reported
     /// and not read.
     ///
     /// # Errors
     /// A table cannot be read.
     pub(crate) fn read_unlocked(&self) -> Result<FoundTables, OpenError> {
         self.each_file(|file, path| {
-            // Shared, and let go at once: a start may want it.
+            // Shared, and released at once: a start may want it.
             if matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
                 return Ok(false);
             }
@@ -132,7 +131,7 @@ impl TableLocations {
         })
     }
 
-    /// Reads each table of which `may_read` says so.
+    /// Reads each table for which `may_read` returns true.
     fn each_file(
         &self,
         may_read: impl Fn(&File, &Path) -> Result<bool, OpenError>,
@@ -141,7 +140,7 @@ impl TableLocations {
         for path in self.candidates() {
             let failed = |cause| OpenError::Table { path: path.clone(), cause };
             let Some((file, identity)) = self.open(&path).map_err(failed)? else { continue };
-            // The same file may be known by two names.
+            // The same file may have two paths.
             if seen.contains(&identity) {
                 continue;
             }
@@ -154,9 +153,9 @@ impl TableLocations {
                 Ok((header, view)) if header.gateway == self.gateway => {
                     found.tables.push(OldTable { path, header, view, _locked: file });
                 }
-                // Another gateway's, as one whose journal was put here: not ours to touch.
+                // The table of another gateway, whose journal was put here: it is left alone.
                 Ok(_) => {}
-                // A start that was cut short left it, or a power failure took its pages.
+                // An interrupted start left it, or a power failure took its pages.
                 Err(error) if error.kind() == DAMAGED => found.damaged.push(path),
                 Err(error) => return Err(failed(error)),
             }
@@ -164,8 +163,8 @@ impl TableLocations {
         Ok(found)
     }
 
-    /// Opens the file at `path`, and tells its device and inode, if it belongs to this user or to the
-    /// ledger's account.
+    /// Opens the file at `path` if it belongs to this user or to the ledger's account; returns its device and
+    /// inode too.
     ///
     /// # Errors
     /// The system's.
@@ -180,7 +179,7 @@ impl TableLocations {
         let is_ours = |name: &str| name.starts_with(&prefix) && name.ends_with(".live");
         let mut candidates = self.recorded.clone();
         for directory in self.directories.iter().map(PathBuf::as_path).chain([Path::new(SHM)]) {
-            // A directory that cannot be listed holds nothing that could be opened.
+            // A directory that cannot be listed has no file that can be opened.
             let entries = fs::read_dir(directory).into_iter().flatten().flatten();
             let ours = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_ours));
             candidates.extend(ours.map(|entry| entry.path()));
@@ -188,11 +187,11 @@ impl TableLocations {
         candidates
     }
 
-    /// Makes the table that `header` describes in the first place that has room; `None` if a better one would
-    /// have room without those of the `old` tables that lie there.
+    /// Creates the table that `header` describes in the first directory with enough space. Returns `None` if
+    /// an earlier directory has enough without those of the `old` tables that lie there.
     ///
     /// # Errors
-    /// No place has room; the last one's failure.
+    /// No directory has enough space; the error of the last one.
     pub(crate) fn make(&self, header: TableHeader, old: &[OldTable]) -> Result<Option<NewTable>, OpenError> {
         let random = getrandom::u64().map_err(|error| OpenError::Thread(io::Error::other(error)))?;
         let name = format!("tollgate-{:08x}-{random:016x}.live", self.gateway);
@@ -213,12 +212,12 @@ impl TableLocations {
                 }
             }
         }
-        Err(failure.expect("there is at least one place"))
+        Err(failure.expect("there is at least one directory"))
     }
 }
 
-/// Renames a file that nothing is to be read from again; a sentence if it cannot be. One of zeros alone, as a
-/// start leaves that was cut short, is removed: it may have the room that the next table needs.
+/// Renames a file that must not be read again; returns a sentence if that fails. A file of zeros, which an
+/// interrupted start leaves, is removed: the next table may need its space.
 pub(crate) fn set_aside(path: &Path) -> Option<String> {
     let is_empty = File::open(path)
         .and_then(|file| SharedView::of_file(&file))
@@ -230,8 +229,8 @@ pub(crate) fn set_aside(path: &Path) -> Option<String> {
 }
 
 impl OldTable {
-    /// Removes the table, from which the journal has all; a sentence if it cannot be. A later start tries
-    /// again, and does not believe it.
+    /// Removes the table, whose flows are all in the journal; returns a sentence if that fails. A later start
+    /// tries again, and does not trust the table.
     pub(crate) fn remove(self) -> Option<String> {
         let error = fs::remove_file(&self.path).err()?;
         Some(format!("the old live table {} cannot be removed: {error}", self.path.display()))
@@ -239,9 +238,9 @@ impl OldTable {
 }
 
 impl NewTable {
-    /// The table and its lock, to be used from now on.
+    /// Keeps the table: returns it with its lock.
     pub(crate) fn keep(mut self) -> (LiveTable, File) {
-        self.table.take().expect("it is kept once")
+        self.table.take().expect("a new table is kept once")
     }
 }
 
@@ -253,14 +252,14 @@ impl Drop for NewTable {
     }
 }
 
-/// Opens the file at `path`, and tells its device and inode; `None` if there is none, if it belongs to an
-/// account that is not one of `users`, or if others may use it. A link or a pipe is not opened.
+/// Opens the file at `path` and returns its device and inode. `None` if it is missing, belongs to an account
+/// that is not one of `users`, or others may use it. A link or a pipe is not opened.
 fn open_if_owned(path: &Path, users: [u32; 2]) -> io::Result<Option<(File, (u64, u64))>> {
     const FLAGS: i32 = sys::mapping::OPEN_PLAIN;
     let file = match OpenOptions::new().read(true).custom_flags(FLAGS).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        // A symbolic link, or somebody else's.
+        // A symbolic link, or another user's.
         Err(error) if error.raw_os_error() == Some(IS_LINK) => return Ok(None),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(None),
         Err(error) => return Err(error),
@@ -270,10 +269,11 @@ fn open_if_owned(path: &Path, users: [u32; 2]) -> io::Result<Option<(File, (u64,
     Ok(is_owned.then(|| (file, (metadata.dev(), metadata.ino()))))
 }
 
-/// The header of the table in `file`, and the whole of it.
+/// The header of the table in `file`, and the whole table.
 ///
 /// # Errors
-/// Of the kind [`DAMAGED`] if the file holds no table; it cannot be read, or is of another version.
+/// Of the kind [`DAMAGED`] if the file holds no table. Otherwise the file cannot be read, or is of another
+/// version.
 pub(crate) fn read_header(file: &File) -> io::Result<(TableHeader, SharedView)> {
     let damaged = |what| Err(io::Error::new(DAMAGED, what));
     if file.metadata()?.len() < (TableHeader::WORDS * WORD_BYTES) as u64 {
@@ -289,7 +289,7 @@ pub(crate) fn read_header(file: &File) -> io::Result<(TableHeader, SharedView)> 
     }
 }
 
-/// What a file that holds no table fails with.
+/// The error kind of a file that holds no table.
 const DAMAGED: ErrorKind = ErrorKind::InvalidData;
 
 fn make_at(path: &Path, header: TableHeader) -> io::Result<(LiveTable, Medium, File)> {
@@ -304,7 +304,7 @@ fn make_at(path: &Path, header: TableHeader) -> io::Result<(LiveTable, Medium, F
     Ok((LiveTable::create(words, header), Medium { is_tmpfs: is_in_memory(&file), is_locked }, file))
 }
 
-/// Takes the lock of an old table, for which those who look at it may have to let go first.
+/// Locks an old table. Its readers may hold the lock for a moment.
 fn lock_with_timeout(file: &File, path: &Path) -> Result<(), OpenError> {
     let deadline = clock::monotonic() + LOCK_WAIT_MAX;
     loop {

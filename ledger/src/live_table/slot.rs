@@ -1,4 +1,4 @@
-//! One slot of the live table: how it is written while a flow lives, and read by others.
+//! One slot of the live table: written while a flow is open, and read by other threads and processes.
 //!
 //! The rules are in the parent's header.
 
@@ -30,14 +30,14 @@ const IDENTITY: usize = 8;
 
 const _: () = assert!((SLOT_WORDS - IDENTITY - 1) * 8 == IDENTITY_BYTES_MAX);
 
-/// Rule 1.
+/// The factor of rule 1.
 const CODE: u64 = 251;
 const VALUE_MAX: u64 = (1 << 56) - 1;
 const _: () = assert!(VALUE_MAX <= u64::MAX / CODE);
 
 /// Bits of an intent that hold the call's length; the others hold the low bits of the count.
 const LENGTH_BITS: u32 = 20;
-/// The longest call that is told apart; a longer one counts as this long.
+/// The longest call that an intent distinguishes; a longer one counts as this long.
 const LENGTH_MAX: u64 = (1 << LENGTH_BITS) - 1;
 const BASE_MASK: u64 = (1 << (56 - LENGTH_BITS)) - 1;
 
@@ -55,16 +55,16 @@ fn intent(count: u64, length: usize) -> u64 {
     (((count & BASE_MASK) << LENGTH_BITS) | (length as u64).min(LENGTH_MAX)) * CODE
 }
 
-/// Who may write a slot, and what it holds.
+/// The state of a slot: its contents and its writer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum State {
-    /// Nothing.
+    /// The slot has no flow.
     Free,
-    /// A flow that goes on.
+    /// The flow is open.
     Live,
-    /// A flow that has ended, and is not journaled yet.
+    /// The flow has ended, and is not journaled yet.
     Closing(CloseReason),
-    /// Something that the committer found damaged: never used again.
+    /// The committer found the slot damaged: it is never used again.
     GivenUp,
 }
 
@@ -104,7 +104,7 @@ impl<'a> Slot<'a> {
         State::parse(self.0[STATE].load(ACQUIRE))
     }
 
-    /// Puts a flow into a free slot. By the reactor thread.
+    /// Stores a flow in a free slot. Called by the reactor thread.
     pub(crate) fn open(self, identity: &Identity, generation: u64) {
         self.0[UP..HOT_WORDS].iter().for_each(|word| word.store(0, RELEASE));
         let length = identity.bytes().len();
@@ -117,23 +117,23 @@ impl<'a> Slot<'a> {
         self.0[STATE].store(State::Live.word(generation), RELEASE);
     }
 
-    /// Ends the flow: what is in the slot is the committer's from now on. By the reactor thread.
+    /// Ends the flow: from now on the committer owns the slot. Called by the reactor thread.
     pub(crate) fn close(self, generation: u64, at: WallNanos, reason: CloseReason) {
         self.0[CLOSED].store(coded(at.0 / 1000), RELEASE);
         self.0[STATE].store(State::Closing(reason).word(generation), RELEASE);
     }
 
-    /// Gives the slot back to its reactor thread. By the committer.
+    /// Frees the slot for its reactor thread. Called by the committer.
     pub(crate) fn free(self, generation: u64) {
         self.0[STATE].store(State::Free.word(generation.wrapping_add(1)), RELEASE);
     }
 
-    /// Takes a damaged slot out of use. By the committer, to whom it was handed over.
+    /// Takes a damaged slot out of use. Called by the committer, which owns the slot.
     pub(crate) fn give_up(self) {
         self.0[STATE].store(State::GivenUp.word(0), RELEASE);
     }
 
-    /// Puts a flow that has ended into a free slot, for the next start. When no reactor thread runs any more.
+    /// Stores an ended flow in a free slot, for the next start. Called when no reactor thread runs any more.
     pub(crate) fn store_closed(self, record: &Record) {
         let Some((State::Free, generation)) = self.state() else { return };
         let flow = record.flow();
@@ -147,20 +147,20 @@ impl<'a> Slot<'a> {
         self.close(generation, flow.closed, flow.reason);
     }
 
-    /// The counts of the flow, as `legs` has them, with their places in the slot.
+    /// The counters of the flow: those in `legs`, and their words in the slot.
     pub(crate) fn counters(self, legs: &'a mut Legs) -> FlowCounters<'a> {
         FlowCounters { hot: self.0.first_chunk().expect("a slot is longer than its first line"), legs }
     }
 
-    /// Bytes sent both ways, as counted now; `None` if a count is damaged.
+    /// Bytes sent both ways so far; `None` if a count is damaged.
     pub(crate) fn moved(self) -> Option<u64> {
         let count = |index: usize| decoded(self.0[index].load(ACQUIRE));
         Some(count(UP)?.saturating_add(count(DOWN)?))
     }
 
     /// Appends the slot's flow to `out` as the journal has it: its final, or an interim as of a moment.
-    /// Returns `None`, and appends nothing, if the flow is not where `kind` says; its state is looked at
-    /// once, for a reactor thread may close the flow of an interim at any instant.
+    /// Returns `None` and appends nothing if the flow is not in the state that `kind` requires. The state is
+    /// loaded once, for a reactor thread may close the flow of an interim at any instant.
     ///
     /// # Errors
     /// The slot is damaged; nothing was appended.
@@ -186,7 +186,7 @@ impl<'a> Slot<'a> {
         Ok(Some(SlotProgress { generation, moved: legs.upstream_tx + legs.client_tx }))
     }
 
-    /// How the flow in the slot began.
+    /// The identity of the flow in the slot.
     ///
     /// # Errors
     /// The slot is damaged or was never used.
@@ -204,7 +204,7 @@ impl<'a> Slot<'a> {
     }
 }
 
-/// The counts of an open flow, while its relay runs.
+/// The counters of an open flow, for its relay.
 pub struct FlowCounters<'a> {
     hot: &'a [AtomicU64; HOT_WORDS],
     legs: &'a mut Legs,
@@ -216,7 +216,7 @@ impl FlowCounters<'_> {
         *self.legs
     }
 
-    /// The counts of the way to the upstream: what the client sends, and what is sent on.
+    /// The counters toward the upstream: bytes received from the client, and bytes sent to the upstream.
     pub fn up(&mut self) -> (Received<'_>, Sent<'_>) {
         let Legs { client_rx, upstream_tx, .. } = &mut *self.legs;
         (
@@ -225,7 +225,7 @@ impl FlowCounters<'_> {
         )
     }
 
-    /// The counts of the way to the client.
+    /// The counters toward the client.
     pub fn down(&mut self) -> (Received<'_>, Sent<'_>) {
         let Legs { upstream_rx, client_tx, .. } = &mut *self.legs;
         (
@@ -235,7 +235,7 @@ impl FlowCounters<'_> {
     }
 }
 
-/// The count of what is received one way.
+/// The counter of bytes received in one direction.
 pub struct Received<'a> {
     total: &'a mut u64,
     count: &'a AtomicU64,
@@ -249,7 +249,7 @@ impl Received<'_> {
     }
 }
 
-/// The count of what is sent one way. It costs two stores to a line that is at hand, and no system call.
+/// The counter of bytes sent in one direction. It costs two stores to a cached line, and no system call.
 pub struct Sent<'a> {
     total: &'a mut u64,
     count: &'a AtomicU64,
@@ -257,8 +257,9 @@ pub struct Sent<'a> {
 }
 
 impl Sent<'_> {
-    /// Makes an outgoing call of `length` bytes and counts what it took, so that a process that is killed at
-    /// any instruction leaves either the exact count or the length of the one call that is in doubt (rule 2).
+    /// Makes an outgoing call of `length` bytes and counts the bytes that it took. A process that is killed
+    /// at any instruction leaves either the exact count, or the length of the one call whose end is unknown
+    /// (rule 2).
     ///
     /// # Errors
     /// Those of `call`, which then took nothing.
@@ -276,16 +277,16 @@ impl Sent<'_> {
     }
 }
 
-/// What the committer wants of a slot.
+/// The entry that the committer wants from a slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CommitIntent {
-    /// The final of a flow that has ended.
+    /// The final of an ended flow.
     Final,
-    /// What a flow that goes on has come to, at this moment.
+    /// The counts of an open flow at this moment.
     Interim(WallNanos),
 }
 
-/// What was written of a slot.
+/// The entry that was written from a slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotProgress {
     pub(crate) generation: u64,
@@ -293,21 +294,21 @@ pub(crate) struct SlotProgress {
     pub(crate) moved: u64,
 }
 
-/// What a reader found in a slot.
+/// The contents of a slot, as a reader found them.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum SlotContents {
     /// The slot is free.
     Nothing,
-    /// A flow that goes on, as if it had been killed now.
+    /// An open flow, as if it had been killed now.
     Live(Record),
-    /// A flow that has ended and may not be journaled.
+    /// An ended flow that may not be journaled.
     Closing(Record),
-    /// Something that no slot can hold: memory was damaged. The flow's id, if that can be told.
+    /// Contents that no slot can have: memory was damaged. The flow's id, if it can be read.
     Damaged { what: &'static str, id: Option<u128> },
 }
 
 impl SlotContents {
-    /// The flow's id, as far as it can be told.
+    /// The flow's id, if it can be read.
     pub(crate) fn id(&self) -> Option<u128> {
         match self {
             SlotContents::Nothing => None,
@@ -357,7 +358,7 @@ fn read_counts(word: &impl Fn(usize) -> u64) -> Option<(Legs, Uncertain)> {
     Some((legs, Uncertain { up, down }))
 }
 
-/// Bytes that the last call may have taken beyond `count` (rule 2).
+/// Bytes beyond `count` that the last call may have taken (rule 2).
 fn in_doubt(count: u64, intent: u64) -> u32 {
     let (base, length) = (intent >> LENGTH_BITS, intent & LENGTH_MAX);
     if base == count & BASE_MASK { length as u32 } else { 0 }
@@ -461,8 +462,8 @@ mod tests {
         assert_eq!(slot.read(), killed(Legs::default(), Uncertain::default()));
     }
 
-    /// The committer once asked whether a flow goes on, and wrote what it then found: where the flow was
-    /// closed between the two, that was its final, which the close wrote again.
+    /// Regression: the committer once checked whether a flow was open, and then wrote what it found. A flow
+    /// closed between the two was written as its final, which the close wrote again.
     #[test]
     fn interim_and_final_are_never_confused() {
         let region = region();

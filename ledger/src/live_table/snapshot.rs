@@ -1,8 +1,7 @@
-//! Looking at the live table of a gateway from another process.
+//! Reads the live table of a gateway from another process.
 //!
-//! Promises: reads only, and never disturbs who writes; a flow is shown as it was at one moment, or not at
-//! all if its slot changed hands meanwhile. Leaves to others: how often to look, and what to make of two
-//! looks.
+//! Guarantees: reads only, and never disturbs the writer. A flow is shown as of one moment, or left out if
+//! its slot changed meanwhile.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -19,24 +18,24 @@ use crate::OpenSettings;
 use crate::directory;
 use crate::record::Record;
 
-/// A gateway's open flows, when they were looked at.
+/// The open flows of a gateway at one moment.
 #[derive(Clone, Debug)]
 pub struct TableSnapshot {
-    /// The process.
+    /// The gateway's process.
     pub process: u32,
-    /// Whether it lives. If not, this is what the next start will bill.
+    /// Whether the process runs. If not, the next start will bill these flows.
     pub is_running: bool,
-    /// When it was last known to live; 0 if that cannot be told.
+    /// When the process was last known to be alive; 0 if that cannot be read.
     pub alive_at: WallNanos,
-    /// Open flows, in no order. Their close reason says nothing.
+    /// Open flows, in no order. Their close reason is meaningless.
     pub flows: Vec<Record>,
-    /// Flows that have ended and are not journaled yet.
+    /// Ended flows that are not journaled yet.
     pub closing: u64,
-    /// Slots that hold nothing that can be told.
+    /// Damaged slots.
     pub damaged: u64,
 }
 
-/// Why there is nothing to look at.
+/// Why no snapshot could be taken.
 #[derive(Debug, Error)]
 pub enum SnapshotError {
     /// No gateway runs there.
@@ -50,7 +49,7 @@ pub enum SnapshotError {
     Table {
         /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// The ledger's directory cannot be read.
@@ -58,7 +57,7 @@ pub enum SnapshotError {
     Directory(String),
 }
 
-/// Looks at the flows of the gateway whose ledger `settings` describe.
+/// Reads the open flows of the gateway whose ledger `settings` describe.
 ///
 /// # Errors
 /// See [`SnapshotError`].
@@ -80,8 +79,8 @@ pub fn snapshot(settings: &OpenSettings) -> Result<TableSnapshot, SnapshotError>
 
 fn snapshot_of(file: &File) -> io::Result<TableSnapshot> {
     let (header, view) = read_header(file)?;
-    // Who runs has it locked. Shared, so that two who look do not take each other for a gateway, and let go
-    // at once: a start may want it.
+    // A running gateway holds the lock. Shared, so that two readers do not take each other for a gateway, and
+    // released at once: a start may want it.
     let is_running = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
     file.unlock()?;
     let mut snapshot = TableSnapshot {
@@ -104,7 +103,7 @@ impl TableSnapshot {
     fn add(&mut self, view: &SharedView, start: usize) {
         let state = view.word(start + STATE);
         let found = SlotContents::from_words(|index| view.word(start + index));
-        // The state's word changes with every flow.
+        // The state word changes with every flow: the slot was reused while it was read.
         if view.word(start + STATE) != state {
             return;
         }

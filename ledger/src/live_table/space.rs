@@ -1,7 +1,6 @@
-//! Whether the live table has room where it will lie, for a look ahead of the start (`tollgate doctor`).
+//! Whether the live table fits into the directory that a start would choose (`tollgate doctor`).
 //!
-//! Guarantees: changes nothing; counts the room of tables that the next start removes. Leaves out: making
-//! the table (`place`).
+//! Guarantees: changes nothing, and counts the space of tables that the next start removes as free.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,27 +10,27 @@ use super::locations::TableLocations;
 use super::{PAGE_WORDS, SLOT_BYTES};
 use crate::{OpenSettings, directory};
 
-/// See the file's header.
+/// The space for a live table.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TableSpace {
-    /// The directory in which a start makes the table first.
+    /// The directory that a start tries first.
     pub directory: PathBuf,
-    /// Bytes that the table takes.
+    /// Bytes of the table.
     pub needed: u64,
-    /// Bytes that are free there, those of earlier runs' tables included.
+    /// Free bytes in it, including those of earlier runs' tables.
     pub free: u64,
-    /// Bytes of the file system in all.
+    /// Bytes of the file system.
     pub size: u64,
 }
 
 impl TableSpace {
-    /// The room for the live table of the ledger that `settings` describe.
+    /// The space for the live table of the ledger that `settings` describe.
     ///
     /// # Errors
-    /// The directory cannot be looked at.
+    /// The directory cannot be read.
     pub fn of(settings: &OpenSettings) -> io::Result<TableSpace> {
         let gateway = directory::gateway(&settings.directory).map_err(io::Error::other)?;
-        // A gateway that has no number yet has no table either.
+        // A gateway without a number has no table either.
         let locations =
             TableLocations::for_ledger(gateway.unwrap_or(0), settings).map_err(io::Error::other)?;
         let directory = locations.first_directory();
@@ -46,12 +45,12 @@ impl TableSpace {
         Ok(TableSpace { directory: directory.to_path_buf(), needed, free: free_bytes + table_bytes, size })
     }
 
-    /// Bytes that the file system has to have for the table, beside what else lies there.
+    /// Bytes that the file system needs for the table and its present contents.
     pub fn size_needed(&self) -> u64 {
         self.size + self.needed.saturating_sub(self.free)
     }
 
-    /// Whether a start finds room there.
+    /// Whether the table fits.
     pub fn is_enough(&self) -> bool {
         self.free >= self.needed
     }
@@ -60,7 +59,7 @@ impl TableSpace {
 const HEADER_BYTES: u64 = (PAGE_WORDS * size_of::<u64>()) as u64;
 
 impl TableLocations {
-    /// The directory in which a table is made first, of those that are there.
+    /// The first directory that exists.
     fn first_directory(&self) -> PathBuf {
         let existing = self.directories().iter().find(|directory| directory.is_dir());
         existing

@@ -1,7 +1,7 @@
-//! Sums over any span, from the details of its months and from the flows that go on.
+//! Sums over any span, from the details of its months and from open flows.
 //!
-//! Promises: a file that is ahead of `ledger.db`, whose commit comes later, is read as far as that has come.
-//! Leaves to others: which questions the rollups answer.
+//! Guarantees: of a file that is ahead of `ledger.db`, which commits later, only rows that `ledger.db` has
+//! are read.
 
 use rusqlite::Connection;
 
@@ -10,7 +10,7 @@ use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, condition, expre
 use crate::sink::month::{HOUR_NS, Month};
 
 impl Usage {
-    /// The months whose details would be needed and are gone, wholly or in part.
+    /// Adds the details in `window`; returns the months whose details are missing, wholly or in part.
     pub(super) fn add_details(
         &self,
         filter: &Filter,
@@ -43,7 +43,7 @@ impl Usage {
         Ok(missing)
     }
 
-    /// What is in a month's file, in the columns of [`LIVE`], with or without the parts of flows.
+    /// The rows of a month's file in the columns of [`LIVE`], with or without the parts of flows.
     fn details(&self, file: &Connection, with_parts: bool) -> Result<String, QueryError> {
         let visible = self.is_visible();
         let is_intact = |table| RowChecks::condition(file, table);

@@ -1,7 +1,7 @@
-//! Flows one by one.
+//! Lists flows one by one.
 //!
-//! Promises: flows that go on first, then those that are over, the last recorded first. Leaves to others:
-//! sums; a flow's bytes here are all that it moved, in whichever hours.
+//! Guarantees: open flows come first, then closed ones, the last recorded first. A flow's bytes are all that
+//! it moved, in whichever hours.
 
 use rusqlite::{Connection, Row as SqlRow, params};
 use sys::clock::WallNanos;
@@ -13,13 +13,13 @@ use crate::sink::checksum;
 /// One flow.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct FlowRow {
-    /// Unique for ever.
+    /// Unique forever.
     pub id: u128,
     /// When its connection was accepted.
     pub opened: WallNanos,
-    /// When it closed, or was last counted if it goes on.
+    /// When it closed; of an open flow, when it was last counted.
     pub closed: WallNanos,
-    /// Whether it goes on.
+    /// Whether it is open.
     pub live: bool,
     /// The user's name.
     pub user: String,
@@ -27,31 +27,31 @@ pub struct FlowRow {
     pub host: String,
     /// The port as requested.
     pub port: u16,
-    /// The address that was dialled, if it came to that.
+    /// The dialled address, if one was dialled.
     pub address: Option<String>,
     /// The client's end of its connection.
     pub client: String,
     /// `external` or `internal`.
     pub class: String,
-    /// How the client asked.
+    /// The protocol of the client's request.
     pub protocol: String,
-    /// The rule that decided.
+    /// The rule that decided on the request.
     pub rule: String,
-    /// Why it ended; empty while it goes on.
+    /// The reason for its end; empty while it is open.
     pub reason: String,
     /// Bytes toward the upstream.
     pub up: u64,
     /// Bytes toward the client.
     pub down: u64,
-    /// Bytes toward the upstream of which is not known whether they were sent; not in `up`.
+    /// Bytes toward the upstream of which it is not known whether they were sent; not in `up`.
     pub uncertain_up: u64,
-    /// Bytes toward the client of which is not known whether they were sent; not in `down`.
+    /// Bytes toward the client of which it is not known whether they were sent; not in `down`.
     pub uncertain_down: u64,
 }
 
 impl Usage {
-    /// At most `limit` flows that `filter` admits: those that closed, or were last counted, in its span. What
-    /// a month had beyond the number of rows that it may have, and what is too old, was only summed up.
+    /// At most `limit` flows that `filter` admits: those that closed, or were last counted, in its span.
+    /// Flows beyond a month's row limit, and those of dropped months, are kept as sums only and not listed.
     pub fn flows(&self, filter: &Filter, limit: usize) -> Result<Vec<FlowRow>, QueryError> {
         let window = filter.window();
         let mut flows = Vec::new();
@@ -69,7 +69,7 @@ impl Usage {
         Ok(flows)
     }
 
-    /// Adds at most as many flows as `limit` leaves, of those that `items` selects.
+    /// Appends flows that `items` selects, up to `limit` in all.
     fn list(
         &self,
         connection: &Connection,

@@ -1,8 +1,8 @@
-//! Sums by what a flow's parts do not say themselves: its port and its protocol.
+//! Sums by port and protocol, which the parts of a flow do not have.
 //!
-//! Promises: what a flow had moved in hours before its last one counts under the port and protocol that its
-//! row has, whichever month that row is in; memory is bounded by the number of flows that lasted over the end
-//! of an hour. Leaves to others: everything that has its own columns (`details.rs`).
+//! Guarantees: what a flow moved before its last hour counts under the port and protocol of its row,
+//! whichever month has that row. Memory is bounded by the number of flows that lasted over the end of an
+//! hour.
 
 use std::collections::HashMap;
 
@@ -12,18 +12,18 @@ use super::row_checks::RowChecks;
 use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, condition, expression};
 use crate::sink::month::{HOUR_NS, Month};
 
-/// A flow's id as the database has it.
+/// A flow's id as the database stores it.
 type Id = [u8; 16];
 
-/// Port and protocol as texts.
+/// A port and a protocol, as texts.
 type PortProtocol = (String, String);
 
-/// The ways of the flows that have parts.
+/// The port and protocol of each flow with parts.
 #[derive(Default)]
 pub(super) struct PortProtocols(HashMap<Id, PortProtocol>);
 
 impl Usage {
-    /// The ways of the flows that have parts in `window`, which begins in `first`.
+    /// Reads the port and protocol of the flows with parts in `window`, which begins in `first`.
     pub(super) fn port_protocols(
         &self,
         filter: &Filter,
@@ -50,7 +50,7 @@ impl Usage {
         Ok(port_protocols)
     }
 
-    /// Adds the parts in the file of a month.
+    /// Adds the parts in a month's file.
     pub(super) fn add_parts(
         &self,
         file: &Connection,
@@ -88,7 +88,7 @@ impl Usage {
 }
 
 impl PortProtocols {
-    /// Takes over what the rows of `select` say of flows that have parts.
+    /// Stores port and protocol from the rows of `select`, of flows that have parts.
     fn learn(&mut self, from: &Connection, select: &str) -> Result<(), QueryError> {
         if self.0.is_empty() {
             return Ok(());

@@ -1,10 +1,9 @@
-//! A database on a file system that cannot be written, as a mounted snapshot or a copy on a medium.
+//! Opens a database on a read-only file system, such as a mounted snapshot or a copy on a medium.
 //!
-//! Guarantees: nothing there is changed; what SQLite's log has is read too. Leaves out: a database that can
-//! be opened where it lies (`query`).
+//! Guarantees: nothing there is changed; the contents of SQLite's log are read too.
 //!
-//! SQLite keeps an index of its log beside a database, and makes it where it is missing. Without a log
-//! there is nothing to index; with one the files are copied to a place where it can be made.
+//! SQLite keeps an index of its log beside a database, and creates it where it is missing. Without a log
+//! there is nothing to index. With one the files are copied to a directory where the index can be created.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -15,14 +14,14 @@ use rusqlite::{Connection, OpenFlags, ffi};
 
 use crate::sink::schema::beside;
 
-/// Whether a reader of `path` failed because a file beside it cannot be made on a read-only file system.
+/// Whether a reader of `path` failed because SQLite could not create a file on a read-only file system.
 pub(super) fn is_cause(path: &Path, error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error().map(|error| error.extended_code & 0xff);
     let is_unmade = matches!(code, Some(ffi::SQLITE_CANTOPEN | ffi::SQLITE_READONLY));
     is_unmade && File::open(path).and_then(|file| sys::disk::is_read_only(&file)).unwrap_or(false)
 }
 
-/// Opens the database at `path`, which nobody writes meanwhile.
+/// Opens the database at `path`, which has no writer meanwhile.
 pub(super) fn open(path: &Path) -> Result<Connection, rusqlite::Error> {
     let log = beside(path, "-wal");
     if fs::metadata(&log).is_ok_and(|found| found.len() > 0) {
@@ -33,18 +32,17 @@ pub(super) fn open(path: &Path) -> Result<Connection, rusqlite::Error> {
     Connection::open_with_flags(uri(path), flags)
 }
 
-/// A name that SQLite takes for that of a file which never changes.
+/// The URI by which SQLite opens a file as immutable.
 fn uri(path: &Path) -> String {
     let plain = path.display().to_string();
     let escaped = plain.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
     format!("file:{escaped}?immutable=1")
 }
 
-/// Opens a copy, which goes with the connection.
+/// Opens a copy whose files are removed at once.
 fn open_copy(path: &Path, log: &Path) -> Result<Connection, rusqlite::Error> {
     let failed = |cause: io::Error| {
-        let text =
-            format!("it lies on a read-only file system, and cannot be copied to read its log: {cause}");
+        let text = format!("it is on a read-only file system, and cannot be copied to read its log: {cause}");
         rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CANTOPEN), Some(text))
     };
     let random = getrandom::u64().map_err(|error| failed(io::Error::other(error)))?;
@@ -59,7 +57,7 @@ fn open_copy(path: &Path, log: &Path) -> Result<Connection, rusqlite::Error> {
             connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
             Ok(connection)
         });
-    // What is open stays readable.
+    // The open files stay readable.
     let _ = fs::remove_dir_all(&directory);
     opened
 }
@@ -85,6 +83,6 @@ mod tests {
         drop(writer);
         assert_eq!(names(), 1, "no log is left");
         assert_eq!(count(&open(&path).unwrap()), 1);
-        assert_eq!(names(), 1, "nothing was made");
+        assert_eq!(names(), 1, "no file was created");
     }
 }

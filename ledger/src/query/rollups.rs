@@ -1,6 +1,6 @@
 //! Sums over whole hours, from the rollups.
 //!
-//! Promises: the same sums as from details. Leaves to others: what is at a window's ragged ends.
+//! Guarantees: the same sums as from details.
 
 use rusqlite::params;
 
@@ -12,10 +12,10 @@ use crate::sink::month::HOUR_NS;
 const DAY_NS: i64 = 24 * HOUR_NS;
 
 impl Window {
-    /// The largest part of it that consists of whole hours, if there is any.
+    /// The largest part of the window that consists of whole hours, if there is any.
     pub(super) fn whole_hours(self) -> Option<Window> {
         let first = self.since_ns.checked_add(HOUR_NS - 1)? / HOUR_NS;
-        // The last moment that the database knows ends an hour too.
+        // The database's last moment counts as the end of an hour too.
         let end = match self.last_ns {
             i64::MAX => return Some(Window { since_ns: first * HOUR_NS, ..self }),
             last => (last + 1) / HOUR_NS,
@@ -23,14 +23,14 @@ impl Window {
         (first < end).then_some(Window { since_ns: first * HOUR_NS, last_ns: end * HOUR_NS - 1 })
     }
 
-    /// What it has before and after `inner`.
+    /// The parts of the window before and after `inner`.
     pub(super) fn without(self, inner: Window) -> impl Iterator<Item = Window> {
         let before = (self.since_ns < inner.since_ns).then(|| Window { last_ns: inner.since_ns - 1, ..self });
         let after = (inner.last_ns < self.last_ns).then(|| Window { since_ns: inner.last_ns + 1, ..self });
         before.into_iter().chain(after)
     }
 
-    /// Whether it consists of whole days.
+    /// Whether the window consists of whole days.
     fn is_whole_days(self) -> bool {
         let ends = self.last_ns == i64::MAX || (self.last_ns + 1) % DAY_NS == 0;
         self.since_ns % DAY_NS == 0 && ends

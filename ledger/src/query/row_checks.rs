@@ -1,10 +1,10 @@
-//! The checksums of the rows that an answer is made of, held against the rows as SQLite reads them.
+//! Compares the checksum of each row that a query reads.
 //!
-//! Guarantees: a row that is not as it was written is in no answer, and an answer that lacks one is told.
-//! Leaves out: which row, which `tollgate ledger verify` names.
+//! Guarantees: a damaged row is in no result, and a result that lacks one says so. `tollgate ledger verify`
+//! names the row.
 //!
-//! Such a row is no evidence: a flipped bit of its count bills terabytes, and a flow whose number is lost
-//! can be in what the journal brings too.
+//! A damaged row must not count: a flipped bit of a count bills terabytes, and a flow with a damaged number
+//! may come from the journal too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,12 +14,12 @@ use rusqlite::functions::FunctionFlags;
 
 use crate::sink::checksum;
 
-/// Whether a row was read that is not as it was written. Clones are the same.
+/// Whether a damaged row was read. Clones share the state.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RowChecks(Arc<AtomicBool>);
 
 impl RowChecks {
-    /// Has statements of `connection` know the function that [`RowChecks::condition`] calls.
+    /// Registers the SQL function that [`RowChecks::condition`] calls.
     pub(super) fn install(&self, connection: &Connection) -> rusqlite::Result<()> {
         let broken = Arc::clone(&self.0);
         connection.create_scalar_function(ROW_IS_INTACT, -1, FunctionFlags::SQLITE_UTF8, move |row| {
@@ -32,7 +32,7 @@ impl RowChecks {
         })
     }
 
-    /// A condition that holds for each row of `table` that is as it was written.
+    /// The SQL condition that a row of `table` is intact.
     pub(super) fn condition(connection: &Connection, table: &str) -> rusqlite::Result<String> {
         let mut select = connection.prepare_cached("SELECT name FROM pragma_table_info(?1) ORDER BY cid")?;
         let names = select.query_map([table], |row| row.get(0))?;
@@ -41,7 +41,7 @@ impl RowChecks {
         Ok(format!("{ROW_IS_INTACT}(crc, {})", sealed.join(", ")))
     }
 
-    /// Whether a row that was checked elsewhere is for the answer.
+    /// Returns `is_intact`, the result of a check elsewhere, and notes a damaged row.
     pub(super) fn admits(&self, is_intact: bool) -> bool {
         if !is_intact {
             self.0.store(true, Ordering::Relaxed);
@@ -49,7 +49,7 @@ impl RowChecks {
         is_intact
     }
 
-    /// Whether any did not hold.
+    /// Whether any row was damaged.
     pub(super) fn is_broken(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -1,9 +1,9 @@
-//! What the journal has and the database has not got yet: while that cannot be written, or in the moment
-//! between two transactions.
+//! Entries that the journal has and the database lacks: while the database cannot be written, or between two
+//! transactions.
 //!
-//! Guarantees: an entry counts once its frame is proved to be durable, and once; each difference is that by
-//! which the applier will change the sums. Leaves out: entries that nothing proves, and what only the live
-//! table has, which the next start brings in.
+//! Guarantees: an entry counts once, when its frame is proved to be durable. Each change is the one that the
+//! applier will make to the sums. Entries that nothing proves, and flows that only the live table has, are
+//! not included.
 
 use std::collections::HashMap;
 
@@ -17,15 +17,15 @@ use crate::record::Record;
 use crate::sink::checksum;
 use crate::sink::schema::integer;
 
-/// By how much entries beyond the database's last one change its sums.
+/// The changes of the sums by entries beyond the database's last one.
 #[derive(Debug, Default)]
 pub(super) struct UnappliedEntries {
     changes: Vec<Change>,
-    /// What is known of flows that go on.
+    /// The open flows.
     flows: HashMap<u128, LiveCounts>,
 }
 
-/// A difference, and of what kind of flow.
+/// A change of the sums, and the fields of its flow.
 #[derive(Clone, Debug)]
 struct Change {
     at_ns: i64,
@@ -33,7 +33,7 @@ struct Change {
     sums: Sums,
 }
 
-/// What flows are grouped by.
+/// The fields by which flows are grouped.
 #[derive(Clone, Debug)]
 struct GroupFields {
     user: String,
@@ -43,7 +43,7 @@ struct GroupFields {
     class: String,
 }
 
-/// What a flow that goes on had come to.
+/// The last counts of an open flow.
 #[derive(Clone, Debug)]
 struct LiveCounts {
     at_ns: i64,
@@ -54,12 +54,12 @@ struct LiveCounts {
 }
 
 impl UnappliedEntries {
-    /// Whether there is nothing.
+    /// Whether there are no changes.
     pub(super) fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// Takes the flows of `gateway` that go on as far as the database knows.
+    /// Loads the open flows of `gateway` from the database.
     pub(super) fn load_live(&mut self, connection: &Connection, gateway: i64) -> Result<(), QueryError> {
         each(connection, &format!("SELECT * FROM live WHERE gateway = {gateway}"), |row| {
             checksum::check(row, "live")?;
@@ -83,7 +83,7 @@ impl UnappliedEntries {
         })
     }
 
-    /// Takes the next entry.
+    /// Adds the next entry.
     pub(super) fn add(&mut self, entry: &Entry) {
         match entry {
             Entry::Interim(record) => self.count(record, false),
@@ -100,7 +100,7 @@ impl UnappliedEntries {
         let up = integer(flow.legs.upstream_tx).max(before.0);
         let down = integer(flow.legs.client_tx).max(before.1);
         let uncertain = (flow.uncertain.up.into(), flow.uncertain.down.into());
-        // A clock that goes back takes no flow back.
+        // A clock that goes back does not move a flow into an earlier hour.
         let at_ns = integer(flow.closed.0).max(earlier.as_ref().map_or(0, |earlier| earlier.at_ns));
         let fields = earlier
             .as_ref()
@@ -117,7 +117,7 @@ impl UnappliedEntries {
         }
     }
 
-    /// A run began: the flows that went on are over.
+    /// A run began: the flows that were open have ended.
     fn end_all(&mut self) {
         for earlier in std::mem::take(&mut self.flows).into_values() {
             let (up, down) = earlier.uncertain;
@@ -129,7 +129,7 @@ impl UnappliedEntries {
         self.changes.push(Change { at_ns, fields: fields.clone(), sums });
     }
 
-    /// Adds what `filter` admits in `window`.
+    /// Adds the changes that `filter` admits in `window`.
     pub(super) fn add_to(
         &self,
         filter: &Filter,
@@ -169,7 +169,7 @@ impl GroupFields {
 }
 
 impl Change {
-    /// What the query makes of a row for this key.
+    /// The value of this key, as the database query would return it.
     fn key(&self, key: GroupBy) -> String {
         let time = |format: &str| {
             let moment = Timestamp::from_nanosecond(self.at_ns.into()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Records that come back as they were told, and bytes that are none.
+//! Records that round-trip, and bytes that are refused.
 
 use std::net::Ipv6Addr;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Some flow, for the tests of whatever holds one.
+/// A sample flow for tests.
 pub(crate) const FLOW: Flow<'_> = Flow {
     id: u128::MAX - 7,
     opened: WallNanos(1),
@@ -43,7 +43,7 @@ fn assign_replaces_every_byte() {
     for (from, to) in records.iter().flat_map(|from| records.iter().map(move |to| (from, to))) {
         let mut record = *from;
         record.assign(to);
-        // All of the room is compared, not only what is used of it.
+        // Compares all bytes, including unused ones.
         assert_eq!(record, *to);
     }
 }

@@ -1,9 +1,10 @@
-//! Damage to what a killed process left: segments that are gone, cut, zeroed or older, bits that flip, and
-//! a live table that is gone, zeroed or older.
+//! Damages the files of a killed process: segments that are missing, cut, zeroed or older, flipped bits, and
+//! a live table that is missing, zeroed or older.
 //!
-//! Guarantees: a start on damaged files is refused, or tells of something, or bills each flow as a start on
-//! whole ones does; in any case no flow is billed twice, nor for more than it moved. Leaves out: databases
-//! (`sink`), and an older table that misses less than a frame, which nothing tells from the last one.
+//! Guarantees: a start on damaged files is refused, or reports it, or bills each flow as a start on intact
+//! ones does. In any case no flow is billed twice, nor for more than it moved.
+//! Not handled here: databases (`sink`), and an older table that lacks less than a frame, which cannot be
+//! distinguished from the last one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,28 +17,28 @@ use crate::storage::faulty::Faulty;
 use crate::storage::memory::Memory;
 use crate::storage::{Storage, StorageFile};
 
-/// What a process that was killed left, and what was kept of it before.
+/// The files of a killed process, and earlier copies of them.
 pub(super) struct KilledState<'a> {
     pub(super) build: Build,
     pub(super) memory: &'a Memory,
     pub(super) previous: &'a PreviousState,
-    /// The disk, and the table, some time earlier.
+    /// An earlier copy of the disk, and of the table.
     pub(super) older: (Option<&'a Memory>, Option<&'a Arc<Vec<u64>>>),
 }
 
-/// What a start came to.
+/// The outcome of a start.
 struct Outcome {
-    /// Whether it was refused, or told of something.
+    /// Whether it was refused, or reported something.
     is_reported: bool,
     bills: Bills,
 }
 
 impl KilledState<'_> {
-    /// Damages a copy, and holds a start on it against a start on another that is whole; whether the damage
-    /// was told.
+    /// Damages a copy, and compares a start on it with a start on an intact one; returns whether the damage
+    /// was reported.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The violated check.
     pub(super) fn damage(&self, random: &mut Random, moved: &Bills) -> Result<bool, String> {
         let whole = self.start(self.memory.copy(), self.previous.table.clone())?;
         let (memory, mut table) = (self.memory.copy(), self.previous.table.clone());
@@ -55,12 +56,12 @@ impl KilledState<'_> {
         if is_exact && !damaged.is_reported && damaged.bills != whole.bills {
             let other = whole.bills.iter().find(|(id, bill)| damaged.bills.get(*id) != Some(*bill));
             let other = other.map(|(id, bill)| (id, bill, damaged.bills.get(id)));
-            return Err(format!("{what}: nothing is told, and a flow is billed otherwise: {other:?}"));
+            return Err(format!("{what}: nothing was reported, and a flow is billed differently: {other:?}"));
         }
         Ok(damaged.is_reported)
     }
 
-    /// Starts on these files, and lets all come to its end.
+    /// Starts on these files, and runs until everything is applied.
     fn start(&self, memory: Memory, table: Option<Arc<Vec<u64>>>) -> Result<Outcome, String> {
         let storage = Faulty::new(memory, Random::from_seed(0), Box::new(|_, _| None));
         let previous = PreviousState { sink: self.previous.sink.copy(), table, boot: self.previous.boot };
@@ -84,18 +85,19 @@ impl KilledState<'_> {
         }
     }
 
-    /// Does something to a segment; what it was.
+    /// Damages a segment; returns a description.
     fn damage_segment(&self, random: &mut Random, memory: &Memory) -> String {
-        let names = memory.names().expect("memory lists its names");
+        let names = memory.names().expect("listing names in memory cannot fail");
         let Some(name) = names.get(random.below(names.len().max(1) as u64) as usize) else {
             return "nothing".to_owned();
         };
-        let bytes = memory.open(name).and_then(|file| file.length()).expect("it is there") as usize;
+        let bytes =
+            memory.open(name).and_then(|file| file.length()).expect("the name was just listed") as usize;
         let at =
             |random: &mut Random, unit: usize| random.below((bytes / unit).max(1) as u64) as usize * unit;
         let done = match random.below(7) {
             0 => {
-                memory.remove(name).expect("it is there");
+                memory.remove(name).expect("the name was just listed");
                 "removed".to_owned()
             }
             1 => cut(memory, name, 0),
@@ -115,19 +117,19 @@ impl KilledState<'_> {
                     memory.put_content(name, content);
                     "an older copy".to_owned()
                 }
-                None => "left as it was".to_owned(),
+                None => "unchanged".to_owned(),
             },
         };
         format!("{name}: {done}")
     }
 
-    /// Does something to the table; what it was, and whether all that is billed otherwise has to be told.
+    /// Damages the table; returns a description, and whether every difference in the bill must be reported.
     fn damage_table(&self, random: &mut Random, table: &mut Option<Arc<Vec<u64>>>) -> (String, bool) {
         let Some(words) = table.as_ref().map(|words| words.to_vec()) else {
             return ("no table".to_owned(), true);
         };
         let (what, changed) = match random.below(4) {
-            0 => ("the table is gone".to_owned(), None),
+            0 => ("the table is missing".to_owned(), None),
             1 => {
                 let slots = ((words.len() - PAGE_WORDS) / SLOT_WORDS) as u64;
                 let first = PAGE_WORDS + random.below(slots) as usize * SLOT_WORDS;
@@ -146,7 +148,7 @@ impl KilledState<'_> {
                     *table = Some(Arc::clone(older));
                     return ("an older table".to_owned(), false);
                 }
-                None => ("the table is as it was".to_owned(), table.clone()),
+                None => ("the table is unchanged".to_owned(), table.clone()),
             },
         };
         *table = changed;
@@ -154,18 +156,18 @@ impl KilledState<'_> {
     }
 }
 
-/// Turns until all that waits is journaled and visible.
+/// Passes until everything is journaled and applied.
 const PASSES: u32 = 6;
 
 fn cut(memory: &Memory, name: &str, bytes: usize) -> String {
-    let mut content = memory.content(name).expect("it is there");
+    let mut content = memory.content(name).expect("the name was just listed");
     content.truncate(bytes);
     memory.put_content(name, content);
     format!("cut to {bytes} bytes")
 }
 
 fn zero(memory: &Memory, name: &str, range: std::ops::Range<usize>) -> String {
-    let mut content = memory.content(name).expect("it is there");
+    let mut content = memory.content(name).expect("the name was just listed");
     let end = range.end.min(content.len());
     content[range.start.min(end)..end].fill(0);
     memory.put_content(name, content);

@@ -1,8 +1,8 @@
-//! Bits that flip while a ledger rests: in each part of its journal, and in its live table.
+//! Flips bits of an idle ledger: in each part of its journal, and in its live table.
 //!
-//! Promises: each flip is told of at the next start, or every flow's record is the one without it; in either
-//! case no flow is billed twice, nor for more than it moved. Leaves to others: the database (`verify`),
-//! single structures (their own tests).
+//! Guarantees: each flip is reported at the next start, or every flow's record is unchanged. In either case
+//! no flow is billed twice, nor for more than it moved.
+//! Not handled here: the database (`verify`), and single structures (their own tests).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use crate::record::Record;
 use crate::storage::memory::Memory;
 use crate::storage::{Storage, StorageFile};
 
-/// What a start found, in short.
+/// The outcome of a start.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Outcome {
-    /// It was refused, or told of something.
+    /// It was refused, or reported something.
     Reported,
-    /// Nothing was told, and nothing is different.
+    /// Nothing was reported, and nothing is different.
     Harmless,
 }
 
-/// A ledger at rest.
+/// A killed process's ledger, and the expected records.
 struct IdleLedger {
     scenario: Scenario,
     expected: BTreeMap<u128, Record>,
@@ -41,10 +41,11 @@ impl IdleLedger {
         idle
     }
 
-    /// Starts a copy that `spoil` has spoilt: whether anything was told, and every flow's record.
+    /// Starts a copy that `damage` has changed: whether anything was reported, and every flow's record.
     fn start(&self, damage: impl FnOnce(&Memory, &mut Vec<u64>)) -> (bool, BTreeMap<u128, Record>) {
         let memory = self.scenario.memory.copy();
-        let mut table = self.scenario.previous.table.as_ref().expect("it was killed").to_vec();
+        let mut table =
+            self.scenario.previous.table.as_ref().expect("a killed process leaves its table").to_vec();
         damage(&memory, &mut table);
         let sink = self.scenario.previous.sink.copy();
         let mut copy = Scenario::on(Box::new(|_, _| None), BUILD);
@@ -74,7 +75,7 @@ impl IdleLedger {
     }
 }
 
-/// Judges `count` flips, and says how many were told of.
+/// Runs `count` flips, and returns how many were reported.
 fn count_reported(count: u64, mut flip: impl FnMut(&mut Random) -> Outcome) -> u64 {
     (0..count).map(|seed| u64::from(flip(&mut Random::from_seed(seed)) == Outcome::Reported)).sum()
 }
@@ -94,7 +95,7 @@ fn journal_bit_flip_is_reported_or_harmless() {
             let case = format!("bit {} of byte {} of {} in {name}", bit % 8, bit / 8, bytes);
             idle.check(&case, |memory, _| memory.flip(name, bit as usize))
         });
-        assert!((10..1_990).contains(&reported), "{part}: {reported} told");
+        assert!((10..1_990).contains(&reported), "{part}: {reported} reported");
     }
 }
 
@@ -110,6 +111,6 @@ fn live_table_bit_flip_is_reported_or_harmless() {
             let case = format!("{part}: bit {} of word {}", bit % 64, bit / 64);
             idle.check(&case, |_, table| table[(bit / 64) as usize] ^= 1 << (bit % 64))
         });
-        assert!(reported > 10, "{part}: {reported} told");
+        assert!(reported > 10, "{part}: {reported} reported");
     }
 }

@@ -1,4 +1,4 @@
-//! The simulation's database: a sink in memory that may lose what was not brought to stable storage.
+//! The simulation's database: a sink in memory that loses what was not checkpointed.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -7,10 +7,10 @@ use crate::entry::Entry;
 use crate::record::{CloseReason, Record};
 use crate::sink::{Sink, SinkError};
 
-/// What a flow is billed: bytes up and down, and why it ended.
+/// What each flow is billed: bytes up and down, and the reason of its end.
 pub(super) type Bills = BTreeMap<u128, (u64, u64, CloseReason)>;
 
-/// What is visible, as a whole that is copied at checkpoints.
+/// The rows of the database, which are copied as a whole at checkpoints.
 #[derive(Clone, Debug, Default)]
 struct Rows {
     epoch: u32,
@@ -21,7 +21,7 @@ struct Rows {
     doubled: BTreeSet<u128>,
 }
 
-/// See the file's header. Clones are the same database.
+/// The visible rows, and those of the last checkpoint. Clones are the same database.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MemorySink(Arc<Mutex<(Rows, Rows)>>);
 
@@ -48,18 +48,18 @@ impl MemorySink {
         self.lock().0.finals.get(&flow).copied()
     }
 
-    /// Flows that are known from an interim only.
+    /// Flows with an interim and without a final.
     pub(super) fn open_flows(&self) -> HashSet<u128> {
         self.lock().0.live.keys().copied().collect()
     }
 
-    /// Flows that ended with their process, and of which no table told.
+    /// Flows that ended with their process and were in no table.
     pub(super) fn lost(&self) -> usize {
         let (rows, _) = &*self.lock();
         rows.finals.values().filter(|record| record.flow().reason == CloseReason::Lost).count()
     }
 
-    /// What each flow that is over is billed.
+    /// What each closed flow is billed.
     pub(super) fn bills(&self) -> Bills {
         let (rows, _) = &*self.lock();
         let bill = |record: &Record| {
@@ -75,7 +75,7 @@ impl MemorySink {
     }
 
     fn lock(&self) -> MutexGuard<'_, (Rows, Rows)> {
-        self.0.lock().expect("nobody panics while he holds the rows")
+        self.0.lock().expect("no thread panics while it holds the lock")
     }
 }
 

@@ -1,7 +1,7 @@
-//! A process of the simulation: the ledger's threads as steps, what starts it, and what is left of it.
+//! A process of the simulation: the ledger's threads as steps, its start, and the state that it leaves.
 //!
-//! Promises: everything between the inlets and the bill is the product's own; only time, the disk and the
-//! database are not. Leaves to others: when to take which step, and when to die (`world`, `scenario`).
+//! Guarantees: everything between the flow writers and the sink is the product's own code; only the time, the
+//! disk and the database are simulated.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,10 +25,10 @@ use crate::{Durability, StatusHandle};
 
 pub(super) const GATEWAY: u32 = 7;
 
-/// When every flow is closed.
+/// The closing time of every flow.
 pub(super) const CLOSED_AT: WallNanos = WallNanos(1_000_000);
 
-/// How a process is built.
+/// The configuration of a process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Build {
     pub(super) durability: Durability,
@@ -38,17 +38,17 @@ pub(super) struct Build {
     pub(super) bytes_max: u64,
 }
 
-/// What the next start finds, besides the disk.
+/// The state that the next start finds, besides the disk.
 #[derive(Clone, Debug)]
 pub(super) struct PreviousState {
     pub(super) sink: MemorySink,
-    /// The words of the last life's table; none after a power failure.
+    /// The words of the last run's table; `None` after a power failure.
     pub(super) table: Option<Arc<Vec<u64>>>,
     pub(super) boot: u128,
 }
 
 impl PreviousState {
-    /// Whether there is a table, of this boot.
+    /// Whether there is a table of this boot.
     pub(super) fn has_table(&self) -> bool {
         let words = self.table.as_ref().and_then(|words| words.first_chunk());
         words.and_then(|words| TableHeader::parse(words).ok()).is_some_and(|header| header.boot == self.boot)
@@ -65,19 +65,19 @@ pub(super) struct Process {
     pub(super) applier: Applier<Faulty, MemorySink>,
     pub(super) journal: Arc<Journal<Faulty>>,
     pub(super) recovery: Recovery,
-    /// Whether the table that the start found is an older copy.
+    /// Whether the start found an older copy of the table.
     pub(super) is_stale: bool,
-    /// Places at which the journal that the start found does not continue.
+    /// Segments that do not continue the one before them, as the start found them.
     pub(super) breaks: u64,
     shared: Arc<Shared>,
     now: Nanos,
 }
 
 impl Process {
-    /// Starts a process on what is left.
+    /// Starts a process on the state of the previous one.
     ///
     /// # Errors
-    /// What the product says.
+    /// The product's.
     pub(super) fn start(
         storage: &Faulty,
         build: Build,
@@ -135,7 +135,7 @@ impl Process {
             shared: Arc::clone(&shared),
         };
         let mut committer = Committer::new(journal, table, drains, build.durability, Arc::clone(&shared));
-        // Not the machine's, by whose pace a seed would be another world each time.
+        // Not the machine's clock, which would make a seed differ each time.
         let now = Nanos(0);
         committer.begin_at(now);
         let table = words;
@@ -156,12 +156,12 @@ impl Process {
         }
     }
 
-    /// Time passes.
+    /// Advances the clock.
     pub(super) fn pass(&mut self, time: Duration) {
         self.now = self.now + time;
     }
 
-    /// A turn of the committer.
+    /// A pass of the committer.
     pub(super) fn commit(&mut self) -> Result<(), String> {
         self.committer.step(self.now).map(drop).map_err(|error| error.to_string())
     }
@@ -172,13 +172,13 @@ impl Process {
         outcome.map_err(|error| error.to_string())
     }
 
-    /// The flusher's other work.
+    /// Prepares the next segment, as the flusher does.
     pub(super) fn prepare(&mut self) -> Result<(), String> {
         while !self.journal.prepare().map_err(|error| error.to_string())? {}
         Ok(())
     }
 
-    /// A turn of the applier.
+    /// A pass of the applier.
     pub(super) fn apply(&mut self) -> Result<(), String> {
         self.applier.step()
     }
@@ -188,18 +188,18 @@ impl Process {
         self.applier.step_checkpoint()
     }
 
-    /// What fails at present.
+    /// The present failure.
     pub(super) fn failing(&self) -> Option<String> {
         StatusHandle(Arc::clone(&self.shared)).status().failing
     }
 
-    /// The table's words as they are now.
+    /// A copy of the table's words.
     pub(super) fn words(&self) -> Vec<u64> {
         self.table.snapshot()
     }
 }
 
-/// How flow `id` began.
+/// The identity of flow `id`.
 pub(super) fn identity(id: u128) -> Identity {
     let texts = ["example.com", "a.test", "registry.example.org"];
     let (protocol, class) = match id % 4 {

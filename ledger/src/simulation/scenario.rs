@@ -1,8 +1,7 @@
-//! One fixed story of a process, which is told again with each call of the disk failing in turn, and with
-//! each of its bits flipped.
+//! One fixed scenario of a process, which is repeated with each disk call failing in turn, and with flipped
+//! bits.
 //!
-//! Promises: the same calls in the same order each time, up to the first fault. Leaves to others: what is
-//! random (`world`).
+//! Guarantees: the same calls in the same order each time, up to the first fault.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +24,7 @@ pub(super) const BUILD: Build = Build {
     bytes_max: 12 * (24 << 10),
 };
 
-/// A story that is told, and what really happened in it.
+/// A scenario, and what really happened in it.
 pub(super) struct Scenario {
     pub(super) build: Build,
     pub(super) memory: Memory,
@@ -38,12 +37,12 @@ pub(super) struct Scenario {
     closed: Vec<u128>,
     /// Flows whose end was announced as durable.
     pub(super) durable: Vec<u128>,
-    /// What was said of failures.
+    /// Errors that the process returned.
     pub(super) errors: Vec<String>,
 }
 
 impl Scenario {
-    /// A story on an empty disk that fails by `plan`.
+    /// A scenario on an empty disk that fails by `plan`.
     pub(super) fn on(plan: Plan, build: Build) -> Scenario {
         let memory = Memory::default();
         Scenario {
@@ -60,7 +59,7 @@ impl Scenario {
         }
     }
 
-    /// Two lives: several segments, interims, a release, a kill between.
+    /// Two runs: several segments, interims, a release, and a kill between.
     pub(super) fn play(&mut self) {
         self.start();
         for round in 0..6 {
@@ -73,14 +72,14 @@ impl Scenario {
             self.traffic(round, 100);
             self.work(false);
         }
-        // Written and synced, and nobody has said so in the journal; then some that only the table has.
+        // Written and synced, without a frame that proves it; then flows that only the table has.
         self.traffic(1, 50);
         self.record_error(Process::commit);
         self.record_error(Process::flush);
         self.traffic(2, 50);
     }
 
-    /// Starts the process; a start that fails is tried again, as an operator does.
+    /// Starts the process, with some retries, as an operator does.
     pub(super) fn start(&mut self) {
         for _ in 0..3 {
             match Process::start(&self.storage, self.build, &self.previous) {
@@ -108,7 +107,7 @@ impl Scenario {
             let length = bytes + *id as usize;
             writer.tally(flow).up().1.around(length, || Ok(length)).expect("the call took all");
             writer.counted(flow);
-            *self.expectations.get_mut(id).expect("an open flow is known") += length as u64;
+            *self.expectations.get_mut(id).expect("an open flow has an expectation") += length as u64;
         }
         for _ in 0..2.min(self.flows.len()) {
             let (writer, id, flow) = self.flows.remove(0);
@@ -117,7 +116,7 @@ impl Scenario {
         }
     }
 
-    /// Each thread does what it has to.
+    /// One pass of each thread.
     pub(super) fn work(&mut self, is_checkpoint: bool) {
         if let Some(process) = &mut self.process {
             process.pass(Duration::from_secs(1));
@@ -147,12 +146,12 @@ impl Scenario {
         }
     }
 
-    /// What fails at present.
+    /// The present failure.
     pub(super) fn failing(&self) -> Option<String> {
         self.process.as_ref().and_then(Process::failing)
     }
 
-    /// The process is killed.
+    /// Kills the process.
     pub(super) fn kill(&mut self) {
         if let Some(process) = self.process.take() {
             self.previous.table = Some(Arc::new(process.words()));
@@ -161,7 +160,7 @@ impl Scenario {
         self.closed.clear();
     }
 
-    /// The process is killed, and the power fails.
+    /// Kills the process and fails the power.
     pub(super) fn lose_power(&mut self, random: &mut Random) {
         self.kill();
         self.memory = self.memory.after_power_failure(random);
@@ -169,7 +168,7 @@ impl Scenario {
         self.previous = PreviousState { sink, table: None, boot: self.previous.boot + 1 };
     }
 
-    /// Starts it on a disk that is well, and lets it finish; what the start found.
+    /// Restarts on a healthy disk and runs until everything is applied; returns the report of the start.
     pub(super) fn finish(&mut self) -> Result<crate::Recovery, String> {
         self.kill();
         self.storage = Faulty::new(self.memory.clone(), Random::from_seed(7), Box::new(|_, _| None));
@@ -182,7 +181,7 @@ impl Scenario {
         Ok(process.recovery)
     }
 
-    /// What each flow is billed up, and why it ended; none that has two finals, or goes on.
+    /// What each flow is billed up, and the reason of its end. Panics if a flow has two finals, or is open.
     pub(super) fn bill(&self) -> BTreeMap<u128, (u64, CloseReason)> {
         let sink = &self.previous.sink;
         assert_eq!((sink.doubled(), sink.open_flows().len()), (None, 0));
@@ -198,16 +197,16 @@ mod faults {
     use super::*;
     use crate::storage::faulty::{Call, Fault};
 
-    /// What happens after the story in which a call failed.
+    /// What follows the scenario with the failed call.
     #[derive(Clone, Copy, Debug)]
     enum Then {
-        /// The disk heals, and the process goes on.
+        /// The disk heals, and the process continues.
         Heals,
         Kill,
         Power,
     }
 
-    /// Tells the story with call `from` failing, or every call from it on, and judges the bill.
+    /// Plays the scenario with call `from` failing, or every call from it on, and checks the bill.
     fn check(build: Build, from: u64, fault: Fault, is_permanent: bool, then: Then) {
         let healed = Arc::new(AtomicBool::new(false));
         let heals = Arc::clone(&healed);
@@ -217,10 +216,10 @@ mod faults {
         });
         let mut scenario = Scenario::on(plan, build);
         scenario.play();
-        let case = format!("{fault:?} at call {from}, for ever: {is_permanent}, then {then:?}");
-        assert!(!scenario.errors.is_empty(), "{case}: nobody told of it");
+        let case = format!("{fault:?} at call {from}, permanent: {is_permanent}, then {then:?}");
+        assert!(!scenario.errors.is_empty(), "{case}: no error was returned");
         for error in &scenario.errors {
-            let is_clear = ["simulated", "not written again yet"].iter().any(|text| error.contains(text));
+            let is_clear = ["simulated", "not rewritten yet"].iter().any(|text| error.contains(text));
             assert!(is_clear, "{case}: {error}");
         }
         healed.store(true, Ordering::Relaxed);
@@ -242,7 +241,7 @@ mod faults {
         }
     }
 
-    /// With `Sync`, of interims alone, which hold no slot.
+    /// With `Sync`, of interims only, which hold no slot.
     #[test]
     fn unsynced_entries_are_rewritten_and_durable() {
         let fails = Arc::new(AtomicBool::new(false));
@@ -265,8 +264,8 @@ mod faults {
         assert_eq!(process.journal.durable(), process.journal.appended());
     }
 
-    /// Every sync fails until the end, and the disk is unmounted without one: what was freed from the table
-    /// before its sync failed is in the table again.
+    /// Every sync fails until the end, and the disk is unmounted without one. Finals that were freed from the
+    /// table before their sync failed are in the table again.
     #[test]
     fn unsynced_finals_return_to_the_table_on_close() {
         for durability in [Durability::Delayed, Durability::Sync] {
@@ -300,8 +299,8 @@ mod faults {
         }
     }
 
-    /// A sync fails, so that what it was of must be written again; then files can be made and not written,
-    /// and each attempt begins one.
+    /// A sync fails, so that its entries must be rewritten; then files can be created and not written, and
+    /// each attempt begins one.
     #[test]
     fn journal_recovers_after_a_long_disk_failure() {
         const HEALTHY: Option<Call> = None;
@@ -325,8 +324,8 @@ mod faults {
         assert_eq!(billed, scenario.expectations);
     }
 
-    /// Every call of the disk in turn fails once, or from then on, and then the disk heals, the process is
-    /// killed, or the power fails.
+    /// Every call of the disk in turn fails once, or permanently. Then the disk heals, the process is killed,
+    /// or the power fails.
     #[test]
     fn any_failed_disk_call_bills_every_flow_once() {
         for durability in [Durability::Delayed, Durability::Sync] {
@@ -335,7 +334,7 @@ mod faults {
             whole.play();
             assert!(whole.errors.is_empty(), "{:?}", whole.errors);
             let calls = whole.storage.calls();
-            assert!(calls > 100, "the story has {calls} calls");
+            assert!(calls > 100, "the scenario has {calls} calls");
             for from in 1..=calls {
                 for fault in [Fault::Broken, Fault::Full] {
                     for then in [Then::Heals, Then::Kill, Then::Power] {

@@ -1,14 +1,15 @@
-//! The ledger's threads under shuttle, which switches between them at every load and store of what they
-//! share and at every call of the disk: schedules that a machine would seldom come by, and a kill or a power
-//! failure at any such instant.
+//! The ledger's threads under shuttle, which switches threads at every load and store of shared data and at
+//! every call of the disk. It covers schedules that are rare on a machine, and a kill or a power failure at
+//! any such point.
 //!
-//! Promises: what stands in the parent's header as 1 to 4, with threads in place of steps, and that a flow
-//! whose slot was given back with `Sync` is durable. Leaves to others: what the memory model may reorder
-//! (shuttle keeps to one order of all accesses; the ring is loom's), and how threads sleep.
+//! Guarantees: the checks 1 to 4 of the parent's header, with threads in place of steps; and that a flow
+//! whose slot was freed with `Sync` is durable.
+//! Not handled here: reordering by the memory model (shuttle assumes one order of all accesses; loom tests
+//! the ring), and the sleep of threads.
 //!
 //! `RUSTFLAGS="--cfg shuttle" cargo test -p ledger --release --target-dir target/shuttle --lib schedules`
 //!
-//! `SHUTTLE_RANDOM_SEED=` a seed that failed has its schedule come first.
+//! With `SHUTTLE_RANDOM_SEED=` the schedule of a failed seed comes first.
 
 mod stalls;
 
@@ -42,7 +43,7 @@ use crate::storage::memory::Memory;
 const FLOWS: u128 = 4;
 /// The length of a call.
 const CALL_BYTES: u64 = 1_000_000;
-/// The most of its turns that whoever kills lets pass: about as many as a life has.
+/// The largest number of steps before the crash: about as many as a run has.
 const STEPS_MAX: u64 = 2_500;
 
 /// What really happened to a flow.
@@ -50,22 +51,23 @@ const STEPS_MAX: u64 = 2_500;
 struct Expected {
     up: u64,
     down: u64,
-    /// The length of the call that is under way.
+    /// The length of the call in progress.
     calling: u64,
-    /// Whether its end was begun, and done.
+    /// Whether its close was begun, and done.
     closing: bool,
     closed: bool,
-    /// Whether its end was known to be durable.
+    /// Whether its end is known to be durable.
     durable: bool,
 }
 
-/// What everybody writes down beside the product. A lock of `std`: nobody is switched to while it is held.
+/// What the threads record beside the product. A lock of `std`: shuttle does not switch threads while it is
+/// held.
 #[derive(Clone, Debug, Default)]
 struct Expectations(Arc<Mutex<BTreeMap<u128, Expected>>>);
 
 impl Expectations {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u128, Expected>> {
-        self.0.lock().expect("nobody panics while he holds it")
+        self.0.lock().expect("no thread panics while it holds the lock")
     }
 
     fn note(&self, flow: u128, change: impl FnOnce(&mut Expected)) {
@@ -73,17 +75,17 @@ impl Expectations {
     }
 }
 
-/// How a life ends.
+/// How a run ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Crash {
     Kill,
-    /// The seed decides which sectors had come to the disk.
+    /// The seed decides which sectors are on the disk.
     Power {
         seed: u64,
     },
 }
 
-/// A life at one instant: what would be left if that were its end.
+/// The state of a run at one instant, as a crash would leave it.
 struct CrashState {
     crash: Crash,
     memory: Memory,
@@ -91,24 +93,24 @@ struct CrashState {
     expectations: BTreeMap<u128, Expected>,
 }
 
-/// What may fail.
+/// Which calls may fail.
 #[derive(Clone, Copy, Debug)]
 enum Disk {
     Healthy,
-    /// Writing and syncing, now and then.
+    /// Writes and syncs, now and then.
     Faulty,
 }
 
-/// The threads of a life, and what they have in common.
+/// The threads of a run, and their shared data.
 struct ProcessRun {
     memory: Memory,
     sink: MemorySink,
     process: Process,
     expectations: Expectations,
     durability: Durability,
-    /// Reactor threads that go on.
+    /// Reactor threads that have not ended.
     open: Arc<AtomicUsize>,
-    /// Threads besides the applier that go on.
+    /// Threads besides the applier that have not ended.
     writing: Arc<AtomicUsize>,
 }
 
@@ -119,14 +121,15 @@ impl ProcessRun {
         let build = Build { durability, regions: 2, slots: 2, segment_bytes: 20 << 10, bytes_max: 1 << 30 };
         let sink = MemorySink::default();
         let previous = PreviousState { sink: sink.clone(), table: None, boot: 1 };
-        let process = Process::start(&storage, build, &previous).expect("an empty disk is a good one");
+        let process =
+            Process::start(&storage, build, &previous).expect("a start on an empty healthy disk succeeds");
         storage.set_plan(plan(disk));
         let open = Arc::new(AtomicUsize::new(process.writers.len()));
         let writing = Arc::new(AtomicUsize::new(2));
         ProcessRun { memory, sink, process, expectations: Expectations::default(), durability, open, writing }
     }
 
-    /// Lets all threads run until they are done; what was left at some instant meanwhile, and at the end.
+    /// Runs all threads to their end; returns the state at some instant meanwhile, and at the end.
     fn run(self) -> [CrashState; 2] {
         let ProcessRun { memory, sink, process, expectations, durability, open, writing } = self;
         let Process { table, writers, committer, flusher, applier, .. } = process;
@@ -156,7 +159,7 @@ impl ProcessRun {
             (take(crash), take)
         });
         threads.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
-        let (meanwhile, take) = killer.join().expect("a picture can be taken at any time");
+        let (meanwhile, take) = killer.join().expect("no thread panics");
         [meanwhile, take(Crash::Kill)]
     }
 }
@@ -169,7 +172,7 @@ fn plan(disk: Disk) -> Plan {
     })
 }
 
-/// What would be left now. No thread is switched to meanwhile.
+/// The present state. No thread is switched to meanwhile.
 fn crash_state(
     crash: Crash,
     memory: &Memory,
@@ -178,7 +181,7 @@ fn crash_state(
     expectations: &Expectations,
 ) -> CrashState {
     let mut expectations = expectations.lock().clone();
-    // What is visible is durable: nothing is applied before.
+    // An applied entry is durable: nothing is applied before.
     expectations.iter_mut().for_each(|(id, expected)| expected.durable |= sink.final_of(*id).is_some());
     let (memory, previous) = match crash {
         Crash::Kill => {
@@ -196,7 +199,7 @@ fn crash_state(
 /// A reactor thread.
 struct Reactor {
     writer: FlowWriter,
-    /// The first of its flows.
+    /// The id of its first flow.
     first: u128,
     expectations: Expectations,
     durability: Durability,
@@ -227,7 +230,7 @@ impl Reactor {
         }
     }
 
-    /// Sends both ways: sometimes enough for an interim, and sometimes in vain.
+    /// Sends both ways: sometimes enough for an interim, and sometimes nothing.
     fn send(&mut self, id: u128, flow: &mut LiveFlow) {
         let calls = if thread_rng().gen_bool(0.2) { INTERIM_BYTES / CALL_BYTES } else { 1 };
         let expectations = &self.expectations;
@@ -243,12 +246,12 @@ impl Reactor {
                 .up()
                 .1
                 .around(CALL_BYTES as usize, || call(|expected| &mut expected.up))
-                .expect("it works");
+                .expect("the call succeeds");
             counters
                 .down()
                 .1
                 .around(CALL_BYTES as usize, || call(|expected| &mut expected.down))
-                .expect("it works");
+                .expect("the call succeeds");
         }
         expectations.note(id, |expected| expected.calling = 0);
         self.writer.counted(flow);
@@ -261,7 +264,7 @@ impl Reactor {
         self.note_durable();
     }
 
-    /// With `Sync` a slot comes back when its flow is durable.
+    /// With `Sync` a slot is freed when its flow is durable.
     fn note_durable(&mut self) {
         if self.durability == Durability::Sync && self.writer.unjournaled() == 0 {
             let own = self.flows();
@@ -314,18 +317,18 @@ fn flush(flusher: Flusher<Faulty>, writing: Arc<AtomicUsize>) -> JoinHandle<()> 
 fn apply(mut applier: Applier<Faulty, MemorySink>, writing: Arc<AtomicUsize>) -> JoinHandle<()> {
     thread::spawn(move || {
         while writing.load(Ordering::SeqCst) > 0 {
-            applier.step().expect("what was announced can be read");
+            applier.step().expect("announced entries can be read");
             if thread_rng().gen_bool(0.2) {
-                applier.step_checkpoint().expect("the bill takes it");
+                applier.step_checkpoint().expect("the memory sink does not fail");
             }
             thread::yield_now();
         }
-        applier.step().expect("what was announced can be read");
+        applier.step().expect("announced entries can be read");
     })
 }
 
 impl CrashState {
-    /// Starts the next life on what was left, lets it finish, and holds the bill against the truth.
+    /// Starts the next run on this state, lets it finish, and compares the bill with the expectations.
     fn check(self) {
         let CrashState { crash, memory, previous, expectations } = self;
         let storage = Faulty::new(memory, Random::from_seed(1), Box::new(|_, _| None));
@@ -336,9 +339,14 @@ impl CrashState {
             segment_bytes: 20 << 10,
             bytes_max: 1 << 30,
         };
-        let mut process = Process::start(&storage, build, &previous).expect("what is left is whole");
+        let mut process =
+            Process::start(&storage, build, &previous).expect("a start on intact files succeeds");
         for _ in 0..3 {
-            process.commit().and_then(|()| process.flush()).and_then(|()| process.apply()).expect("it works");
+            process
+                .commit()
+                .and_then(|()| process.flush())
+                .and_then(|()| process.apply())
+                .expect("the call succeeds");
         }
         assert_eq!((previous.sink.doubled(), previous.sink.open_flows().len()), (None, 0), "after {crash:?}");
         for (id, expected) in &expectations {
@@ -371,11 +379,11 @@ fn check_flow(crash: Crash, sink: &MemorySink, id: u128, expected: &Expected) {
     }
 }
 
-/// Schedules of each kind that are explored, unless the environment's `SCHEDULES` says how many.
+/// Schedules of each kind, unless the environment variable `SCHEDULES` sets another number.
 const SCHEDULES: usize = 5_000;
 
-/// Explores lives by random schedules with stalls, and by PCT (Burckhardt et al., "A Randomized Scheduler
-/// with Probabilistic Guarantees of Finding Bugs", ASPLOS 2010), for bugs that need three threads to meet.
+/// Explores runs by random schedules with stalls, and by PCT (Burckhardt et al., "A Randomized Scheduler with
+/// Probabilistic Guarantees of Finding Bugs", ASPLOS 2010), for bugs that need three threads to meet.
 fn explore(durability: Durability, disk: Disk) {
     let count = std::env::var("SCHEDULES").map_or(SCHEDULES, |count| count.parse().expect("a number"));
     explore_by(Stalls::new(count), durability, disk);
@@ -385,9 +393,9 @@ fn explore(durability: Durability, disk: Disk) {
 fn explore_by(scheduler: impl Scheduler + 'static, durability: Durability, disk: Disk) {
     let mut config = Config::new();
     config.stack_size = 256 << 10;
-    // The seed, which is told, is enough.
+    // The printed seed is enough.
     config.failure_persistence = FailurePersistence::None;
-    // That all atomics are taken for sequentially consistent stands in this file's header.
+    // Shuttle treats all atomics as sequentially consistent: see the file's header.
     config.silence_warnings = true;
     let program = move || ProcessRun::begin(durability, disk).run().into_iter().for_each(CrashState::check);
     Runner::new(scheduler, config).run(program);

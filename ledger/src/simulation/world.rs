@@ -1,4 +1,4 @@
-//! One world: its threads as steps, its ends, and its judge.
+//! One simulation: its threads as steps, its crashes, and its checks.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,48 +26,48 @@ const RUNS: u64 = 3;
 struct Expected {
     up: u64,
     down: u64,
-    /// Its last owner's life, 0 once a power failure took its slot before its end was durable.
+    /// The last run that had it; 0 once a power failure took its slot before its end was durable.
     run: u64,
     closed: bool,
-    /// Its end was said to be durable, or a start has recovered it.
+    /// Its end was announced as durable, or a start has recovered it.
     durable: bool,
-    /// A kill came inside a call of so many bytes, up or down.
+    /// The length of the call, up or down, in which a kill came.
     in_doubt: Uncertain,
-    /// Bytes both ways when it last asked for an interim.
+    /// Bytes both ways when it last requested an interim.
     interim_requested_at: u64,
-    /// Bytes both ways that an interim has, which was then said to be durable.
+    /// Bytes both ways in its last durable interim.
     durable_bytes: u64,
 }
 
-/// A world of one seed. See the parent's header.
+/// The simulation of one seed. See the parent's header.
 pub struct World {
     random: Random,
     memory: Memory,
     previous: PreviousState,
-    /// A table on a disk, as far as its pages had come there: what a power failure may leave of it.
+    /// A copy of the table on a disk, as a power failure may leave it.
     stale: Option<Arc<Vec<u64>>>,
-    /// The disk some time ago.
+    /// An earlier copy of the disk.
     older: Option<Memory>,
     expectations: BTreeMap<u128, Expected>,
-    /// Flows that starts said were lost.
+    /// Flows that starts reported as lost.
     reported_lost: usize,
     outcome: Outcome,
     run_number: u64,
     build: Build,
 }
 
-/// A life of the process, and what its reactor threads hold.
+/// A run of the process, and the flows of its reactor threads.
 struct ProcessRun {
     process: Process,
     flows: Vec<(usize, u128, LiveFlow)>,
-    /// Flows that were closed and not seen durable.
+    /// Closed flows that are not known to be durable.
     closed: Vec<u128>,
-    /// Whether the committer's last turn went well.
+    /// Whether the committer's last pass succeeded.
     committed: bool,
 }
 
 impl World {
-    /// The world of `seed`, before anything happened.
+    /// The simulation of `seed`, before its first run.
     pub fn from_seed(seed: u64) -> World {
         let mut random = Random::from_seed(seed);
         let segment_bytes = [20, 24, 48, 96][random.below(4) as usize] << 10;
@@ -92,10 +92,10 @@ impl World {
         }
     }
 
-    /// Lets the process live and die some times, and then live in peace.
+    /// Runs and crashes the process some times, and then runs it on a healthy disk.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The violated check.
     pub fn run(mut self) -> Result<Outcome, String> {
         for _ in 0..RUNS {
             self.run_number += 1;
@@ -113,13 +113,13 @@ impl World {
         Ok(self.outcome)
     }
 
-    /// Starts the process; `None` if it died on the way, or its disk failed.
+    /// Starts the process; `None` if it crashed meanwhile, or its disk failed.
     fn start(&mut self, is_faulty: bool) -> Result<Option<ProcessRun>, String> {
         let storage = self.disk(is_faulty);
         let process = match Process::start(&storage, self.build, &self.previous) {
             Ok(process) => process,
             Err(error @ RecoverError::Incomplete(_)) => {
-                return Err(format!("nothing was damaged, and yet: {error}"));
+                return Err(format!("a start on intact files failed: {error}"));
             }
             Err(error) if storage.faults() == 0 => return Err(format!("a healthy disk failed: {error}")),
             Err(_) => return Ok(self.crash_during_start()),
@@ -128,20 +128,20 @@ impl World {
             return Err(format!("the journal's chain is broken in {} places", process.breaks));
         }
         self.reported_lost += process.recovery.lost as usize;
-        // What it recovered is durable from now on.
+        // Recovered flows are durable from now on.
         let recovered = self.expectations.values_mut().filter(|expected| expected.run > 0);
         recovered.for_each(|expected| expected.durable = true);
         if is_faulty && self.random.chance(20) {
-            // All is durable, and the table not removed yet.
+            // Everything is durable, and the table not removed yet.
             return Ok(self.crash_during_start());
         }
         self.previous.table = None;
         Ok(Some(ProcessRun { process, flows: Vec::new(), closed: Vec::new(), committed: true }))
     }
 
-    /// After a kill, now and then: damage to a copy of what it left.
+    /// After a kill, now and then: damages a copy of the files.
     fn try_damage(&mut self) -> Result<(), String> {
-        // Without the table of this boot nothing says how far the journal went beyond the database.
+        // Without the table of this boot the end of the journal beyond the database is unknown.
         if !self.previous.has_table() || !self.random.chance(20) {
             return Ok(());
         }
@@ -159,7 +159,7 @@ impl World {
         Ok(())
     }
 
-    /// The disk, which fails now and then if it is dangerous, or for a while.
+    /// The disk, which fails now and then if `is_faulty`, or for a while.
     fn disk(&mut self, is_faulty: bool) -> Faulty {
         let mut random = Random::from_seed(self.random.next());
         let per_thousand = if is_faulty && random.chance(60) { 1 + random.below(120) } else { 0 };
@@ -198,7 +198,7 @@ impl World {
         Ok(())
     }
 
-    /// A disk that fails is no fault of the applier.
+    /// A simulated disk failure is no fault of the applier.
     fn unless_simulated(outcome: Result<(), String>) -> Result<(), String> {
         outcome.or_else(|error| if error.contains("simulated") { Ok(()) } else { Err(error) })
     }
@@ -226,7 +226,7 @@ impl World {
         let length = 1 + self.random.below(length_max) as usize;
         let taken = if self.random.chance(80) { 1 + self.random.below(length as u64) } else { 0 };
         let call = || if taken > 0 { Ok(taken as usize) } else { Err(io::ErrorKind::WouldBlock.into()) };
-        let expected = self.expectations.get_mut(id).expect("an open flow is known");
+        let expected = self.expectations.get_mut(id).expect("an open flow has an expectation");
         let writer = &mut run.process.writers[*writer];
         if self.random.chance(50) {
             let _ = writer.tally(flow).up().1.around(length, call);
@@ -236,7 +236,7 @@ impl World {
             expected.down += taken;
         }
         writer.counted(flow);
-        // Written down apart from the product: each whole 8 MiB since the last time asks.
+        // Recorded independently of the product: a request for each whole 8 MiB since the last one.
         let moved = expected.up + expected.down;
         if moved >= expected.interim_requested_at + INTERIM_BYTES {
             expected.interim_requested_at = moved;
@@ -250,32 +250,32 @@ impl World {
         let index = self.random.below(run.flows.len() as u64) as usize;
         let (writer, id, flow) = run.flows.swap_remove(index);
         run.process.writers[writer].close(flow, CLOSED_AT, CloseReason::ClientClosed);
-        self.expectations.get_mut(&id).expect("an open flow is known").closed = true;
+        self.expectations.get_mut(&id).expect("an open flow has an expectation").closed = true;
         run.closed.push(id);
     }
 
-    /// What was announced as durable is: that is the promise which a power failure tests.
+    /// Announced entries are durable: a power failure tests this.
     fn note_durable(&mut self, run: &mut ProcessRun) {
         let process = &mut run.process;
         let nothing_waits = process.writers.iter_mut().all(|writer| writer.unjournaled() == 0);
         let all_durable = process.journal.durable() == process.journal.appended();
         if nothing_waits && (all_durable || self.build.durability == Durability::Sync) {
             for id in run.closed.drain(..) {
-                self.expectations.get_mut(&id).expect("a closed flow is known").durable = true;
+                self.expectations.get_mut(&id).expect("a closed flow has an expectation").durable = true;
             }
         }
         if run.committed && all_durable && process.committer.is_idle() {
             for (_, id, _) in &run.flows {
-                let expected = self.expectations.get_mut(id).expect("an open flow is known");
+                let expected = self.expectations.get_mut(id).expect("an open flow has an expectation");
                 expected.durable_bytes = expected.interim_requested_at;
             }
         }
     }
 
-    /// The process ends, at an instant inside or between its calls.
+    /// The process ends, inside a call or between two.
     fn crash(&mut self, mut run: ProcessRun) {
         if self.random.chance(30) {
-            // Inside a write, a part of which has come to the kernel.
+            // Inside a write, a part of which is in the kernel.
             run.process.storage.fail_always();
             let _ = run.process.commit();
         }
@@ -288,7 +288,8 @@ impl World {
                 Ok(length)
             };
             let mut counters = run.process.writers[*writer].tally(flow);
-            let in_doubt = &mut self.expectations.get_mut(id).expect("an open flow is known").in_doubt;
+            let in_doubt =
+                &mut self.expectations.get_mut(id).expect("an open flow has an expectation").in_doubt;
             let (mut sent, in_doubt) = match self.random.chance(50) {
                 true => (counters.up().1, &mut in_doubt.up),
                 false => (counters.down().1, &mut in_doubt.down),
@@ -320,16 +321,16 @@ impl World {
                 let sink = self.previous.sink.after_power_failure();
                 let table = self.stale.take().filter(|_| self.random.chance(50));
                 self.previous = PreviousState { sink, table, boot: self.previous.boot + 1 };
-                // Whatever was in the table and not durable is gone: it may be billed, and need not.
+                // Flows that were in the table and not durable are lost: they may be billed, and need not.
                 let lost = self.expectations.values_mut().filter(|expected| !expected.durable);
                 lost.for_each(|expected| expected.run = 0);
             }
         }
     }
 
-    /// Lets everything that waits come to its end.
+    /// Runs until everything that waits is applied.
     fn drain(run: &mut ProcessRun) -> Result<(), String> {
-        // A full journal refuses until it is released, and no longer.
+        // A full journal refuses writes until it is released, and no longer.
         let unless_full = |outcome: Result<(), String>, is_last: bool| {
             outcome
                 .or_else(|error| if error.contains("journal_max") && !is_last { Ok(()) } else { Err(error) })
@@ -354,12 +355,12 @@ impl World {
         }
         let open = sink.open_flows().len();
         if open > 0 {
-            return Err(format!("{open} flows of earlier lives are still open"));
+            return Err(format!("{open} flows of earlier runs are still open"));
         }
-        // A start that came to nothing may have lost some, and told nobody.
+        // A failed start may have lost some without a report.
         let (lost, reported) = (sink.lost(), self.reported_lost);
         if reported > lost || (reported < lost && self.outcome.in_recovery == 0) {
-            return Err(format!("{lost} flows were lost, and starts told of {reported}"));
+            return Err(format!("{lost} flows were lost, and starts reported {reported}"));
         }
         self.expectations.iter().try_for_each(|(id, expected)| self.check_flow(*id, expected))
     }
@@ -390,7 +391,7 @@ impl World {
     }
 }
 
-/// How a life of the process ends.
+/// How a run of the process ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Crash {
     Kill,

@@ -1,14 +1,14 @@
-//! What a batch of entries means: rows of details, differences for the rollups, and flows that go on.
+//! Translates a batch of entries into rows of details, changes of the rollups, and open flows.
 //!
-//! Promises: bytes belong to the UTC hour in which they were counted, so that for each hour the rollup is the
-//! sum of the flows that closed in it (without what they had before), of the parts of it, and of the flows
-//! that were last counted in it and go on; what is made of an entry depends on the entries before it and not
-//! on how they were cut into batches. Leaves to others: which entries are new, and the commits.
+//! Guarantees: bytes belong to the UTC hour in which they were counted. So for each hour the rollup is the
+//! sum of three: the flows that closed in it (without their earlier bytes), its parts, and the open flows
+//! that were last counted in it. The result depends on the order of the entries and not on how they are cut
+//! into batches.
 //!
 //! ```text
-//!    entry --+-- live (last count) --> difference --> rollups
-//!            |                    '--> the hour moved: part of the hour before --.
-//!            '-- over: flow ----------------------------------------------------+--> file of its month
+//!    entry --+-- open: live (last count) --> change --> rollups
+//!            |                         '--> a new hour: part of the hour before ---.
+//!            '-- closed: flow -----------------------------------------------------+--> file of its month
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,13 +34,13 @@ pub(crate) struct BatchAggregator<'a> {
     months: &'a mut MonthFiles,
     origin: Origin,
     rollups: Rollups<'a>,
-    /// Rows that their files do not have yet.
+    /// Rows that are not written to their files yet.
     details: BTreeMap<Month, Vec<Detail<'a>>>,
-    /// How far each month that was touched has come.
+    /// The last entry in each month that was written.
     touched: BTreeMap<Month, i64>,
 }
 
-/// A row to be.
+/// A row to be written.
 struct Detail<'a> {
     lsn: i64,
     record: &'a Record,
@@ -64,7 +64,7 @@ impl<'a> BatchAggregator<'a> {
         Self { connection, live, months, origin, rollups: Rollups::default(), details, touched }
     }
 
-    /// Takes the entry with the number `lsn`, the next one.
+    /// Adds the entry with the number `lsn`, the next one.
     pub(crate) fn add(&mut self, lsn: i64, entry: &'a Entry) -> Result<(), SinkError> {
         match entry {
             Entry::Interim(record) => Ok(self.count(lsn, record)?),
@@ -103,8 +103,8 @@ impl<'a> BatchAggregator<'a> {
         checksum::put(self.connection, insert, &values)
     }
 
-    /// Writes everything, the last entry of which has the number `last_lsn`, and tells how far each month
-    /// that was touched has come. The months' commits are done then.
+    /// Writes everything; the last entry has the number `last_lsn`. Returns the last entry in each written
+    /// month. The months are committed then.
     pub(crate) fn finish(mut self, last_lsn: i64) -> Result<BTreeMap<Month, i64>, SinkError> {
         self.write_details(last_lsn)?;
         self.rollups.write(self.connection)?;
@@ -138,8 +138,8 @@ impl<'a> BatchAggregator<'a> {
         Ok(())
     }
 
-    /// What `flow`, that of `record`, has come to: adds the difference from what is `known` to the rollup,
-    /// and a part for the hour that the flow leaves.
+    /// The new counts of `flow`, the flow of `record`. Adds the change since `earlier` to the rollup, and a
+    /// part for the hour that the flow leaves.
     fn advance(
         &mut self,
         lsn: i64,
@@ -159,7 +159,7 @@ impl<'a> BatchAggregator<'a> {
         }
         let (up, down) = earlier.map_or((0, 0), |earlier| (earlier.up, earlier.down));
         let mut sums = Sums { flows, up: next.up - up, down: next.down - down, ..Sums::default() };
-        // What is uncertain of a flow that goes on will be known later; it counts when the flow is over.
+        // An open flow's uncertain bytes are not final; they count when it ends.
         if flows > 0 {
             (sums.uncertain_up, sums.uncertain_down) = (next.uncertain_up, next.uncertain_down);
         }
@@ -181,8 +181,8 @@ impl<'a> BatchAggregator<'a> {
         Ok(())
     }
 
-    /// Every flow of the runs up to `epoch` that goes on is over, when and as it was last counted. They are
-    /// read anew for each month, since they may be more than memory should hold.
+    /// Every open flow of the runs up to `epoch` has ended, as of its last count. The flows are read again
+    /// for each month, since they may be too many for memory.
     fn end_lost(&mut self, lsn: i64, epoch: i64) -> Result<(), SinkError> {
         let Self { connection, origin, rollups, .. } = self;
         let mut months = BTreeSet::new();

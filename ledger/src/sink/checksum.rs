@@ -1,25 +1,25 @@
 //! The checksum at the end of each row.
 //!
-//! SQLite's own checks see a page's structure, not a flipped bit in the middle of a number, and its
-//! checksumming VFS is not part of the bundled build (and would say nothing about rows that a program wrote
-//! wrongly). So the last stored column of each of our tables, `crc`, is the CRC-32C of those before it.
+//! SQLite's own checks cover the structure of a page, not a flipped bit in a number. Its checksumming VFS is
+//! not part of the bundled build, and would not detect rows that a program wrote wrongly. So the last stored
+//! column of each table, `crc`, is the CRC-32C of those before it.
 //!
-//! Promises: any change of up to three bits in a row's values is found where the row is checked. Leaves to
-//! others: rows that are missing as a whole, which sums disclose (`verify`).
+//! Guarantees: any change of up to three bits in a row's values is found where the row is checked.
+//! Not handled here: missing rows, which the sums reveal (`verify`).
 
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Row, Statement, ffi};
 
-/// Room for what a row's checksum is made of; a longer one grows once.
+/// The capacity for a row's checksummed bytes; a longer row grows it once.
 const ROW_BYTES: usize = 768;
 
-/// Runs `sql`, whose parameters are `values` and the checksum over them.
+/// Executes `sql` with `values` and their checksum as parameters.
 pub(crate) fn put(connection: &Connection, sql: &str, values: &[ValueRef<'_>]) -> rusqlite::Result<()> {
     let mut statement = connection.prepare_cached(sql)?;
     run(&mut statement, values.iter().copied())
 }
 
-/// Runs `statement`, whose parameters are `values` and the checksum over them.
+/// Executes `statement` with `values` and their checksum as parameters.
 pub(crate) fn run<'a>(
     statement: &mut Statement<'_>,
     values: impl Iterator<Item = ValueRef<'a>>,
@@ -36,9 +36,9 @@ pub(crate) fn run<'a>(
     Ok(())
 }
 
-/// Whether the row's columns before `crc` are those of which `crc` was made.
+/// Whether the row's `crc` is the checksum of the columns before it.
 pub(crate) fn is_intact(row: &Row<'_>) -> rusqlite::Result<bool> {
-    // What damage left of a row may have no checksum at all.
+    // A damaged row may have no checksum at all.
     let ValueRef::Integer(expected) = row.get_ref("crc")? else { return Ok(false) };
     let columns = row.as_ref().column_index("crc")?;
     let mut bytes = Vec::with_capacity(ROW_BYTES);
@@ -48,23 +48,23 @@ pub(crate) fn is_intact(row: &Row<'_>) -> rusqlite::Result<bool> {
     Ok(i64::from(crc32c::crc32c(&bytes)) == expected)
 }
 
-/// The checksum over `values`.
+/// The checksum of `values`.
 pub(crate) fn compute<'a>(values: impl Iterator<Item = ValueRef<'a>>) -> u32 {
     let mut bytes = Vec::with_capacity(ROW_BYTES);
     values.for_each(|value| append(&mut bytes, value));
     crc32c::crc32c(&bytes)
 }
 
-/// Refuses a row that is damaged, so that nothing is computed from it.
+/// Refuses a damaged row, so that nothing is computed from it.
 pub(crate) fn check(row: &Row<'_>, table: &str) -> rusqlite::Result<()> {
     if is_intact(row)? {
         return Ok(());
     }
-    let text = format!("a row of `{table}` is damaged: its checksum is another");
+    let text = format!("a row of `{table}` is damaged: its checksum does not match");
     Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT), Some(text)))
 }
 
-/// Each value with its kind and its length, so that no two rows have the same bytes.
+/// Appends the kind and the length of each value too, so that no two rows have the same bytes.
 fn append(row: &mut Vec<u8>, value: ValueRef<'_>) {
     let mut long = |kind: u8, bytes: &[u8]| {
         row.push(kind);

@@ -1,7 +1,6 @@
-//! How a flow began and what it has come to, as the columns of `live` and `flow` say it.
+//! The identity and the counters of a flow as columns of the tables `live` and `flow`.
 //!
-//! Promises: what is merged never becomes less, and a flow's moments never go back. Leaves to others: which
-//! hour and which file they belong to (`tally`).
+//! Guarantees: merged counters never decrease, and a flow's moments never go back.
 
 use std::borrow::Cow;
 
@@ -25,7 +24,7 @@ macro_rules! columns {
 }
 pub(crate) use columns;
 
-/// How a flow began.
+/// The identity of a flow.
 pub(crate) struct FlowColumns<'a> {
     /// Big-endian, so that ids sort in the database as they do here.
     pub(crate) id: [u8; 16],
@@ -58,7 +57,7 @@ impl<'a> FlowColumns<'a> {
         }
     }
 
-    /// From a row with the columns of the same names.
+    /// Reads a row with columns of the same names.
     pub(crate) fn read(row: &'a Row<'_>) -> rusqlite::Result<Self> {
         let text = |name| -> rusqlite::Result<&'a str> { Ok(row.get_ref(name)?.as_str()?) };
         Ok(Self {
@@ -94,7 +93,7 @@ impl<'a> FlowColumns<'a> {
     }
 }
 
-/// What a flow had come to at a moment. No field is negative.
+/// The counters of a flow at a moment. No field is negative.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct CounterColumns {
     pub(crate) at_ns: i64,
@@ -104,7 +103,7 @@ pub(crate) struct CounterColumns {
     pub(crate) down: i64,
     pub(crate) uncertain_up: i64,
     pub(crate) uncertain_down: i64,
-    /// Of `up`, what was counted in hours before that of `at_ns`. 0 <= up_before <= up
+    /// The part of `up` that was counted before the hour of `at_ns`. 0 <= up_before <= up
     pub(crate) up_before: i64,
     /// 0 <= down_before <= down
     pub(crate) down_before: i64,
@@ -125,7 +124,7 @@ impl CounterColumns {
         }
     }
 
-    /// From a row with our columns; the moment is in `moment`.
+    /// Reads a row with these columns; the column `moment` has the moment.
     pub(crate) fn read(row: &Row<'_>, moment: &str) -> rusqlite::Result<Self> {
         Ok(Self {
             at_ns: row.get(moment)?,
@@ -160,18 +159,18 @@ impl CounterColumns {
         self.at_ns / HOUR_NS
     }
 
-    /// What was counted in the hour of `at_ns`.
+    /// Bytes up and down that were counted in the hour of `at_ns`.
     pub(crate) fn in_last_hour(&self) -> (i64, i64) {
         (self.up - self.up_before, self.down - self.down_before)
     }
 
-    /// Whether it tells of more than `earlier`.
+    /// Whether any counter is higher than in `earlier`.
     pub(crate) fn exceeds(&self, earlier: &CounterColumns) -> bool {
         self.counts().into_iter().zip(earlier.counts()).any(|(count, earlier)| count > earlier)
     }
 
-    /// What is known after both: counts are cumulative, so the larger one is the later one, and a clock that
-    /// went back cannot take a flow back into an hour that it had left.
+    /// Merges two counts of a flow. Counters are cumulative, so the higher one is the later one. A clock that
+    /// went back cannot move a flow into an hour that it had left.
     pub(crate) fn merged_with(&self, earlier: &CounterColumns) -> CounterColumns {
         let at_ns = self.at_ns.max(earlier.at_ns);
         let moved = at_ns / HOUR_NS > earlier.hour();

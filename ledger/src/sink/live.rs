@@ -1,9 +1,7 @@
-//! The table of flows that go on: what was last counted of each, from which the next count's difference is
-//! made.
+//! The table of open flows with their last counts, from which the change of the next count is computed.
 //!
-//! Promises: a row that is damaged is never computed with; a flow that ends before it was ever counted, as
-//! most requests do, costs no look into the table. Leaves to others: the transaction, of whose end it must
-//! be told, and what a difference means (`tally`).
+//! Guarantees: nothing is computed from a damaged row. A flow that ends before its first interim, as most
+//! requests do, costs no query.
 
 use std::collections::HashSet;
 
@@ -29,12 +27,12 @@ fn ids(connection: &Connection, gateway: i64) -> rusqlite::Result<HashSet<u128>>
     ids.collect()
 }
 
-/// The gateway's rows, whose only writer has one of these.
+/// The ids of the gateway's rows; the only writer owns it.
 pub(crate) struct LiveFlows {
-    /// Each flow that has a row is here, whatever becomes of a transaction: one that is refused may leave
-    /// too many, and never too few.
+    /// Every flow with a row is here, also after a rolled-back transaction, which may leave too many ids and
+    /// never too few.
     ids: HashSet<u128>,
-    /// Those whose rows this transaction has removed.
+    /// Flows whose rows this transaction has removed.
     ended: HashSet<u128>,
 }
 
@@ -44,25 +42,25 @@ impl LiveFlows {
         Ok(Self { ids: ids(connection, gateway)?, ended: HashSet::new() })
     }
 
-    /// A transaction begins. The one before it, unless it was [`Self::committed`], removed nothing.
+    /// Begins a transaction. The one before it removed nothing, unless it was [`Self::committed`].
     pub(crate) fn begin(&mut self) {
         self.ended.clear();
     }
 
-    /// The transaction has taken effect.
+    /// The transaction was committed.
     pub(crate) fn committed(&mut self) {
         for id in self.ended.drain() {
             self.ids.remove(&id);
         }
     }
 
-    /// The flows that have a row, and perhaps some that are over.
+    /// The flows with a row, and perhaps some that have ended.
     #[cfg(test)]
     pub(super) fn ids(&self) -> &HashSet<u128> {
         &self.ids
     }
 
-    /// What was last counted of the flow with this id, unless it is over or unknown.
+    /// The last counts of a flow; `None` if it has ended or is unknown.
     pub(crate) fn find(&self, connection: &Connection, id: u128) -> rusqlite::Result<Option<CounterColumns>> {
         if !self.ids.contains(&id) {
             return Ok(None);
@@ -74,7 +72,7 @@ impl LiveFlows {
         CounterColumns::read(row, "counted_ns").map(Some)
     }
 
-    /// The flow goes on and has come to `counted`.
+    /// Stores the counts of an open flow.
     pub(crate) fn put(
         &mut self,
         connection: &Connection,
@@ -89,14 +87,14 @@ impl LiveFlows {
         checksum::run(&mut *connection.prepare_cached(PUT)?, values)
     }
 
-    /// The flow is over.
+    /// Removes an ended flow.
     pub(crate) fn remove(&mut self, connection: &Connection, id: u128) -> rusqlite::Result<()> {
         self.ended.insert(id);
         connection.prepare_cached(REMOVE)?.execute([id.to_be_bytes()])?;
         Ok(())
     }
 
-    /// All flows of the gateway's runs up to `epoch` are over.
+    /// Removes all flows of the gateway's runs up to `epoch`.
     pub(crate) fn remove_epochs(
         &mut self,
         connection: &Connection,
@@ -110,7 +108,7 @@ impl LiveFlows {
     }
 }
 
-/// Calls `each` with the flows of the gateway's runs up to `epoch` that were last counted in the span, both
+/// Calls `each` with the open flows of the gateway's runs up to `epoch` whose last count is in the span, both
 /// ends included.
 pub(crate) fn each_of_epochs<E: From<rusqlite::Error>>(
     connection: &Connection,

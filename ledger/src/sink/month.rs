@@ -1,7 +1,6 @@
-//! A calendar month in UTC: what one file of details covers.
+//! A calendar month in UTC: the span of one file of details.
 //!
-//! Promises: every moment that the database can hold belongs to exactly one month. Leaves to others: what
-//! is in the file (`month_file`), and when it goes (`retention`).
+//! Guarantees: every moment that the database can hold belongs to exactly one month.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
@@ -14,7 +13,7 @@ use jiff::{Timestamp, ToSpan};
 pub(crate) const HOUR_NS: i64 = 3_600 * NANOS;
 const NANOS: i64 = 1_000_000_000;
 
-/// A month as the number that people read: 202601 is January 2026.
+/// A month as a number in decimal digits: 202601 is January 2026.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Month(i32);
 
@@ -37,12 +36,12 @@ impl Month {
         })
     }
 
-    /// As in the database: 202601.
+    /// The number in the database: 202601.
     pub(crate) fn number(self) -> i64 {
         self.0.into()
     }
 
-    /// The month of a number from the database, if it is one.
+    /// The month of a number from the database, if it is valid.
     pub(crate) fn from_number(number: i64) -> Option<Month> {
         let year = i16::try_from(number / 100).ok().filter(|year| (1970..=2262).contains(year))?;
         let day = Date::new(year, i8::try_from(number % 100).ok()?, 1).ok()?;
@@ -54,7 +53,7 @@ impl Month {
         format!("usage-{:06}.db", self.0)
     }
 
-    /// Where its details lie.
+    /// The path of its details.
     pub(crate) fn path(self, directory: &Path) -> PathBuf {
         directory.join(self.file_name())
     }
@@ -81,12 +80,12 @@ impl Month {
     }
 
     fn first_day(self) -> Date {
-        let year = i16::try_from(self.0 / 100).expect("a month is made from a date");
-        civil::date(year, i8::try_from(self.0 % 100).expect("a month is made from a date"), 1)
+        let year = i16::try_from(self.0 / 100).expect("a month comes from a valid date");
+        civil::date(year, i8::try_from(self.0 % 100).expect("a month comes from a valid date"), 1)
     }
 }
 
-/// As people write it: 2026-01.
+/// The form in reports: 2026-01.
 impl fmt::Display for Month {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{:04}-{:02}", self.0 / 100, self.0 % 100)

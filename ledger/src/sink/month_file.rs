@@ -1,12 +1,11 @@
-//! The files of details, one per month, and the few of them that are kept open for writing.
+//! The files of details, one for each month, of which a few are open for writing.
 //!
-//! Promises: rows reach a file once, whatever is sent again, by a watermark of its own that moves in their
-//! transaction; they are on stable storage when [`MonthFiles::append`] returns. Leaves to others: which rows
-//! belong to which month, and the commit of `ledger.db`, which comes after these.
+//! Guarantees: rows reach a file once, whatever is sent again: each file has a watermark of its own that
+//! moves in their transaction. Rows are on stable storage when [`MonthFiles::append`] returns.
 //!
-//! Commits over several files in WAL mode are not one: after a crash a month may be ahead of `ledger.db`,
-//! and readers pass over what is. It must never be behind, for what made its rows (`live`) is gone by then:
-//! hence a month's commit is synced, and that of `ledger.db` comes later.
+//! Commits of several files in WAL mode are not atomic. After a crash a month may be ahead of `ledger.db`,
+//! and readers skip the rows beyond it. A month must never be behind: the live rows from which its rows were
+//! made are gone by then. So a month's commit is synced, and that of `ledger.db` comes later.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -29,7 +28,7 @@ use sys::crash::point;
 use crate::directory::PathIdentity;
 use crate::limits::MONTHS_OPEN_MAX;
 
-/// Who says it: the gateway, and its run.
+/// The writer of a row: the gateway and its run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
     pub(crate) gateway: i64,
@@ -42,7 +41,7 @@ impl Origin {
     }
 }
 
-/// A month's file that is open.
+/// An open file of a month.
 struct OpenMonth {
     month: Month,
     connection: Connection,
@@ -52,12 +51,12 @@ struct OpenMonth {
 /// The month files of one ledger.
 pub(crate) struct MonthFiles {
     directory: PathBuf,
-    /// The directory as it was: another one that takes its path gets none of our rows.
+    /// The directory as it was when opened: rows are never written to another one at its path.
     directory_identity: Option<PathIdentity>,
     rows_max: i64,
-    /// The one that was used last is the last. len <= MONTHS_OPEN_MAX
+    /// The last used file is the last. len <= MONTHS_OPEN_MAX
     open: Vec<OpenMonth>,
-    /// Whether a file was made since [`MonthFiles::take_made`].
+    /// Whether a file was created since [`MonthFiles::take_made`].
     made: bool,
 }
 
@@ -69,7 +68,7 @@ impl MonthFiles {
     }
 
     /// Runs `write` in a transaction on the month's file, unless the file has everything up to `last_lsn`.
-    /// What `write` appends and the file has already is passed over.
+    /// Rows that the file already has are skipped.
     pub(crate) fn append(
         &mut self,
         month: Month,
@@ -101,8 +100,8 @@ impl MonthFiles {
         Ok(())
     }
 
-    /// Takes out of the month's file what entries of `gateway` beyond `lsn` brought, to be brought again. One
-    /// that keeps some of its flows as sums only stays as it is.
+    /// Deletes the rows of `gateway`'s entries beyond `lsn` from the month's file; they will be sent again. A
+    /// file that keeps some of its flows as sums only is unchanged.
     pub(crate) fn remove_beyond(&mut self, month: Month, gateway: i64, lsn: i64) -> Result<(), SinkError> {
         let transaction = self.file(month)?.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let sums: i64 = transaction.query_row("SELECT count(*) FROM aggregate", [], |row| row.get(0))?;
@@ -113,7 +112,7 @@ impl MonthFiles {
         Ok(())
     }
 
-    /// How far the month's file has come with entries of `gateway`; 0 if it has none.
+    /// The last entry of `gateway` in the month's file; 0 if it has none.
     pub(crate) fn applied(&mut self, month: Month, gateway: i64) -> Result<i64, SinkError> {
         Ok(applied(self.file(month)?, gateway)?)
     }
@@ -123,7 +122,7 @@ impl MonthFiles {
         self.open.iter().try_for_each(|open| check_linked(&open.path_identity))
     }
 
-    /// Empties the logs of the open files as far as their readers permit.
+    /// Copies the logs of the open files into them, as far as readers permit.
     pub(crate) fn checkpoint(&self) -> Result<(), SinkError> {
         for OpenMonth { connection, .. } in &self.open {
             pairing::checkpoint(connection, Checkpoint::Passive)?;
@@ -131,7 +130,7 @@ impl MonthFiles {
         Ok(())
     }
 
-    /// Closes every file, with an empty log unless a reader is in the way.
+    /// Closes every file, with an empty log unless a reader blocks it.
     pub(crate) fn close(&mut self) -> Result<(), SinkError> {
         while let Some(open) = self.open.pop() {
             close(open.connection)?;
@@ -139,13 +138,13 @@ impl MonthFiles {
         Ok(())
     }
 
-    /// Whether a file was made since the last call.
+    /// Whether a file was created since the last call.
     pub(crate) fn take_made(&mut self) -> bool {
         std::mem::take(&mut self.made)
     }
 
-    /// Removes the month's file. The log goes first: one that outlived its database would be replayed into
-    /// the next of that name.
+    /// Removes the month's file. The log goes first: SQLite would replay a remaining log into the next file
+    /// of that name.
     pub(crate) fn remove(&mut self, month: Month) -> Result<(), SinkError> {
         if let Some(index) = self.open.iter().position(|open| open.month == month) {
             close(self.open.remove(index).connection)?;
@@ -174,7 +173,7 @@ impl MonthFiles {
                 self.open.push(OpenMonth { month, connection, path_identity });
             }
         }
-        let last = self.open.last_mut().expect("it was moved or pushed to the end");
+        let last = self.open.last_mut().expect("the file was moved or pushed to the end");
         Ok(&mut last.connection)
     }
 }
@@ -190,10 +189,10 @@ pub(crate) fn check_linked(path_identity: &PathIdentity) -> Result<(), SinkError
     }
 }
 
-/// A transaction on a month's file.
+/// An open transaction on a month's file.
 pub(crate) struct Appender<'a> {
     connection: &'a Connection,
-    /// Looked up once: finding it takes a tenth of what a row costs.
+    /// Prepared once: finding it costs a tenth of an insert.
     insert_flow: CachedStatement<'a>,
     origin: Origin,
     applied_lsn: i64,
@@ -202,7 +201,7 @@ pub(crate) struct Appender<'a> {
 }
 
 impl Appender<'_> {
-    /// The flow is over.
+    /// Adds a closed flow.
     pub(crate) fn flow(
         &mut self,
         lsn: i64,
@@ -226,7 +225,7 @@ impl Appender<'_> {
         checksum::run(&mut self.insert_flow, values)
     }
 
-    /// The flow had moved `up` and `down` in an hour that it has left.
+    /// Adds the bytes that a flow moved in an hour before its last one.
     pub(crate) fn part(
         &mut self,
         lsn: i64,
@@ -287,7 +286,7 @@ pub(crate) fn applied(connection: &Connection, gateway: i64) -> rusqlite::Result
     Ok(applied.optional()?.unwrap_or(0))
 }
 
-/// Takes out of a copy of a month's file what entries of `gateway` beyond `lsn` brought; sums of single flows
+/// Deletes the rows of `gateway`'s entries beyond `lsn` from a copy of a month's file; sums of single flows
 /// stay.
 pub(crate) fn remove_beyond(copy: &Connection, gateway: i64, lsn: i64) -> rusqlite::Result<()> {
     if applied(copy, gateway)? <= lsn {
@@ -300,8 +299,8 @@ pub(crate) fn remove_beyond(copy: &Connection, gateway: i64, lsn: i64) -> rusqli
     checksum::put(copy, PUT_SOURCE, &[gateway, lsn].map(ValueRef::Integer))
 }
 
-/// Makes a database's file, readable by this user alone, and sees to it that its name outlives a power
-/// failure; whether it was missing. SQLite gives its other files the mode of this one.
+/// Creates a database's file, readable by this user alone, and syncs its name; returns whether it was
+/// missing. SQLite gives its other files the mode of this one.
 pub(crate) fn make(path: &Path) -> io::Result<bool> {
     if path.exists() {
         return Ok(false);
@@ -312,7 +311,7 @@ pub(crate) fn make(path: &Path) -> io::Result<bool> {
         Some(directory) if directory != Path::new("") => File::open(directory)?.sync_all(),
         _ => File::open(".")?.sync_all(),
     };
-    // Without its file, the next attempt begins anew, and syncs again.
+    // Without the file, the next attempt creates and syncs it again.
     synced.or_else(|cause| fs::remove_file(path).and(Err(cause)))?;
     Ok(true)
 }
@@ -328,12 +327,12 @@ fn open(path: &Path) -> Result<Connection, SinkError> {
 }
 
 fn close(connection: Connection) -> Result<(), SinkError> {
-    // The one that closing does would hide a failed sync.
+    // The checkpoint in SQLite's close would hide a failed sync.
     pairing::checkpoint(&connection, Checkpoint::Truncate)?;
     connection.close().map_err(|(_, error)| error.into())
 }
 
-/// Removes what SQLite keeps beside the database at `path`.
+/// Removes the files that SQLite keeps beside the database at `path`.
 pub(crate) fn remove_logs(path: &Path) -> io::Result<()> {
     for suffix in schema::BESIDE {
         match fs::remove_file(schema::beside(path, suffix)) {

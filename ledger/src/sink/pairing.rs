@@ -1,14 +1,14 @@
-//! What tells a database file and a write-ahead log (`-wal`) that do not belong together: an older copy of
-//! the file, put back beside a newer log, is a mixture of two moments of which SQLite knows nothing.
+//! Detects a database file and a write-ahead log (`-wal`) that do not belong together. An older copy of the
+//! file beside a newer log is a mixture of two snapshots, which SQLite does not notice.
 //!
-//! Each log has a number. It is the first thing written to the log (`log_begun`), and the last thing that
-//! is copied from it into the file (`log_copied`). The two stand in tables of their own, so on pages of
-//! their own: a page of `log_copied` that is read comes from the file, one of `log_begun` from the log.
+//! Each log has a number. It is the first thing written to the log (`log_begun`), and the last thing copied
+//! from it into the file (`log_copied`). Each of the two tables has a page of its own: after a checkpoint
+//! `log_copied` is read from the file, and `log_begun` from the log.
 //!
-//! Guarantees: a file that is older than the last complete checkpoint before its log is told. Leaves out: a
-//! log that was cut, which leaves an older moment as a whole (`inventory`); a log that is older than its
-//! file and was copied between the last write to it and the next log's first; a log that goes on behind a
-//! checkpoint which a reader held up.
+//! Guarantees: a file that is older than the last complete checkpoint before its log is detected.
+//! Not handled here: a truncated log, which leaves an older snapshot (`inventory`); a log older than its
+//! file, copied between the last write to it and the first write of the next log; a log that continues after
+//! a checkpoint which a reader blocked.
 
 use std::path::Path;
 
@@ -18,16 +18,16 @@ use rusqlite::{Connection, OptionalExtension, ffi};
 use super::checksum;
 use super::schema;
 
-/// What a checkpoint does with the log.
+/// The kind of a checkpoint.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Checkpoint {
-    /// Copies what no reader needs; the next write begins the log again if that was all.
+    /// Copies what no reader needs. If that was everything, the next write begins a new log.
     Passive,
     /// Waits for readers, and empties the log: before the connection is closed.
     Truncate,
 }
 
-/// Begins the log of the database at `path`, which has just been opened for writing. Goes on with one that a
+/// Numbers the log of the database at `path`, which has just been opened for writing. Continues a log that a
 /// killed process left.
 pub(crate) fn begin(connection: &Connection, path: &Path) -> rusqlite::Result<()> {
     check(connection)?;
@@ -35,14 +35,15 @@ pub(crate) fn begin(connection: &Connection, path: &Path) -> rusqlite::Result<()
     if begun == copied {
         put(connection, BEGUN, begun + 1)
     } else if is_empty(path) {
-        // SQLite itself closed the log: the file has all of it, and does not say so.
+        // SQLite closed the log itself: the file has all of it, but not its number.
         checkpoint(connection, Checkpoint::Passive)
     } else {
         Ok(())
     }
 }
 
-/// Copies the log into the file. The checkpoint of SQLite with the numbers around it: no other may be used.
+/// Copies the log into the file: SQLite's checkpoint with the numbers around it. No other checkpoint may be
+/// used.
 pub(crate) fn checkpoint(connection: &Connection, checkpoint: Checkpoint) -> rusqlite::Result<()> {
     let (begun, copied) = read(connection)?;
     if begun != copied {
@@ -54,14 +55,14 @@ pub(crate) fn checkpoint(connection: &Connection, checkpoint: Checkpoint) -> rus
     };
     let (frames, done): (i64, i64) =
         connection.query_row(pragma, [], |row| Ok((row.get(1)?, row.get(2)?)))?;
-    // Otherwise the log goes on, and so does its number.
+    // Otherwise the log continues, and so does its number.
     match checkpoint == Checkpoint::Passive && frames == done {
         true => put(connection, BEGUN, begun + 1),
         false => Ok(()),
     }
 }
 
-/// Refuses a file and a log that do not belong together. A database of a version without numbers passes.
+/// Refuses a file and a log that do not belong together. A database of a version without numbers is accepted.
 pub(crate) fn check(connection: &Connection) -> rusqlite::Result<()> {
     let tables = "SELECT count(*) FROM sqlite_schema WHERE name IN ('log_begun', 'log_copied')";
     if connection.query_row(tables, [], |row| row.get::<_, i64>(0))? < 2 {
@@ -81,7 +82,7 @@ pub(crate) fn check(connection: &Connection) -> rusqlite::Result<()> {
 const BEGUN: &str = "log_begun";
 const COPIED: &str = "log_copied";
 
-/// The number of the log, and that of the last one that was copied.
+/// The number of the log, and that of the last copied one.
 fn read(connection: &Connection) -> rusqlite::Result<(i64, i64)> {
     let number = |table: &str| {
         let mut select = connection.prepare_cached(&format!("SELECT * FROM {table}"))?;
@@ -99,7 +100,7 @@ fn put(connection: &Connection, table: &str, number: i64) -> rusqlite::Result<()
     checksum::put(connection, &put, &[ValueRef::Integer(1), ValueRef::Integer(number)])
 }
 
-/// Whether nothing of a log is beside the file.
+/// Whether there is no log beside the file, or an empty one.
 fn is_empty(path: &Path) -> bool {
     std::fs::metadata(schema::beside(path, "-wal")).map_or(true, |log| log.len() == 0)
 }
@@ -126,7 +127,7 @@ mod tests {
         connection.execute("INSERT OR REPLACE INTO source VALUES (1, ?1, 0)", [lsn]).unwrap();
     }
 
-    /// A copy of file and log under another name.
+    /// Copies a file and a log under another name.
     fn copy(file: &Path, log: &Path, target: &Path) {
         fs::copy(file, target).unwrap();
         fs::copy(schema::beside(log, "-wal"), schema::beside(target, "-wal")).unwrap();
@@ -138,8 +139,8 @@ mod tests {
         error.is_some_and(|error| error.to_string().contains("of different moments"))
     }
 
-    /// Copies of a database at each step of its life: of any two moments, file and log belong together only
-    /// where no checkpoint lies between them.
+    /// Copies of a database at each step of its life. Of any two steps, file and log belong together only if
+    /// no checkpoint lies between them.
     #[test]
     fn older_file_beside_newer_log_is_detected() {
         let directory = tempfile::tempdir().unwrap();
@@ -153,7 +154,7 @@ mod tests {
             copy(&database, &database, &kept(generations.len()));
             generations.push(moment / 3);
             match moment {
-                // One is closed in order, and one by a process that is killed.
+                // One close in order, and one like that of a killed process.
                 5 => {
                     checkpoint(&connection, Checkpoint::Truncate).unwrap();
                     drop(connection);
@@ -175,7 +176,7 @@ mod tests {
         }
     }
 
-    /// SQLite copies all of a log when the last connection is closed, and does not number it.
+    /// When the last connection is closed, SQLite copies all of a log and does not number it.
     #[test]
     fn log_closed_by_sqlite_gets_its_own_number() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,12 +1,12 @@
-//! `ledger.db` made again from the months: where it is missing, or older than they are, and the journal
-//! does not have what lies between.
+//! Rebuilds `ledger.db` from the months, where it is missing or older than they are, and the journal lacks
+//! the entries between.
 //!
-//! Guarantees: after it, each sum is that of the flows and parts in the months up to the number asked for,
-//! and of the flows that go on; no byte counts twice when later entries of a flow come. Leaves out: what no
-//! month has, which is what flows that go on had moved in their last hour.
+//! Guarantees: afterwards each sum is that of the flows and parts in the months up to the requested number,
+//! and of the open flows. No byte counts twice when later entries of a flow come.
+//! Not handled here: bytes that no month has, which open flows had moved in their last hour.
 //!
-//! A flow whose parts are known, and neither its end nor how it began, gets a row of `live` with what the
-//! parts came to. Its next entry completes the row; without one it ends as `lost`.
+//! A flow of which only parts are known gets a row of `live` with the sum of its parts. Its next entry
+//! completes the row; without one it ends as `lost`.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -22,11 +22,11 @@ use super::sums::{Rollups, Sums};
 use super::watermarks::{Source, put_month};
 use crate::query;
 
-/// Brings the database of `connection` to entry `to_lsn` of `gateway`, if it is behind that, by the months in
+/// Brings the database of `connection` to entry `to_lsn` of `gateway`, if it is behind, from the months in
 /// `directory`.
 ///
 /// # Errors
-/// A month cannot be read, or keeps some of its flows as sums only, of which none can be told apart.
+/// A month cannot be read, or keeps some of its flows as sums only, which cannot be separated.
 pub(crate) fn rebuild(
     connection: &mut Connection,
     directory: &Path,
@@ -68,14 +68,13 @@ fn check_separable(
 ) -> Result<(), SinkError> {
     let aggregates: i64 = file.query_row("SELECT count(*) FROM aggregate", [], |row| row.get(0))?;
     if aggregates > 0 && (from > 0 || applied > to) {
-        let text =
-            format!("of {month} some flows are kept as sums only: ledger.db cannot be made again from it");
+        let text = format!("{month} keeps some flows as sums only: ledger.db cannot be rebuilt from it");
         return Err(SinkError::Fatal(text));
     }
     Ok(())
 }
 
-/// Refuses a file with flows of another month, as a copy under another name has, which would count twice.
+/// Refuses a file with flows of another month, such as a copy under another name, which would count twice.
 fn check_month(file: &Connection, month: Month) -> Result<(), SinkError> {
     let span = [month.beginning_ns(), month.last_ns()];
     let others = "SELECT count(*) FROM flow WHERE closed_ns NOT BETWEEN ?1 AND ?2";
@@ -93,26 +92,26 @@ fn check_month(file: &Connection, month: Month) -> Result<(), SinkError> {
 struct Rebuild<'a> {
     connection: &'a Connection,
     gateway: i64,
-    /// The last entry that the database has, and the last one that it is to have.
+    /// The last entry in the database, and the last one that it will have.
     lsns: (i64, i64),
-    /// What the database has of flows that go on, and has not been passed yet.
+    /// Open flows in the database whose end is not found yet.
     live: HashMap<u128, LiveRow>,
-    /// Parts of flows of which no end was met.
+    /// The parts of flows whose end is not found yet.
     parts: HashMap<u128, PartSums>,
     rollups: Rollups<'static>,
     epoch: i64,
 }
 
-/// A flow that goes on, as the database has it.
+/// An open flow in the database.
 struct LiveRow {
     user: String,
     class: String,
     counters: CounterColumns,
-    /// Whether its rest was taken out of the sums: a row of a month has it.
+    /// Whether its last hour was subtracted from the sums: a month's row has it.
     is_subtracted: bool,
 }
 
-/// What the parts of a flow came to.
+/// The sum of a flow's parts.
 struct PartSums {
     user: String,
     host: String,
@@ -187,7 +186,8 @@ impl<'a> Rebuild<'a> {
     }
 
     fn add_flows(&mut self, file: &Connection) -> Result<(), SinkError> {
-        // Those that the database knows as open, and their parts: few. All others are added as they come.
+        // The ids of flows that the database has as open, and of those with parts: few. All other rows are
+        // added at once.
         let (mut ended, mut rollups, mut epoch) = (Vec::new(), Rollups::default(), self.epoch);
         self.each(file, "flow", |row| {
             let (flow_columns, counters) = (FlowColumns::read(row)?, CounterColumns::read(row, "closed_ns")?);
@@ -224,7 +224,7 @@ impl<'a> Rebuild<'a> {
         Ok(())
     }
 
-    /// Takes out of the sums what a flow had moved in its last hour: a row of a month has that and more.
+    /// Subtracts the bytes of a flow's last hour from the sums: a month's row has those and more.
     fn subtract_live(&mut self, id: u128) {
         let Some(known) = self.live.get_mut(&id).filter(|known| !known.is_subtracted) else { return };
         known.is_subtracted = true;
@@ -233,7 +233,7 @@ impl<'a> Rebuild<'a> {
         self.rollups.add(known.counters.hour(), known.user.clone(), known.class.clone(), &sums);
     }
 
-    /// Writes the sums, the flows that go on as far as their parts tell, and how far all has come.
+    /// Writes the sums, the open flows as far as their parts are known, and the watermark.
     fn finish(mut self, epoch: i64) -> Result<(), SinkError> {
         let epoch = epoch.max(self.epoch);
         self.rollups.write(self.connection)?;
@@ -251,7 +251,7 @@ impl<'a> Rebuild<'a> {
 }
 
 impl PartSums {
-    /// All that a part says of how its flow began.
+    /// The identity of a flow, as far as its parts have it.
     fn flow_columns(&self, id: u128) -> FlowColumns<'_> {
         FlowColumns {
             id: id.to_be_bytes(),
@@ -268,7 +268,7 @@ impl PartSums {
         }
     }
 
-    /// What the flow had come to when it left the hour of its last part.
+    /// The counters of the flow at the end of the hour of its last part.
     fn counters(&self, known: Option<CounterColumns>) -> CounterColumns {
         let before = known.map_or((0, 0), |known| (known.up_before, known.down_before));
         let (up, down) = (before.0 + self.up, before.1 + self.down);

@@ -1,16 +1,15 @@
-//! A month that is behind `ledger.db`, made whole again from the journal.
+//! Completes a month that is behind `ledger.db` from the journal.
 //!
-//! Guarantees: the month's file is replaced by one whose flows and parts come to the sums of `ledger.db`,
-//! or stays as it is. Leaves out: telling that it is behind (`inventory`), and what the journal has
-//! (`journal::scan`).
+//! Guarantees: the month's file is replaced by one whose flows and parts match the sums of `ledger.db`, or
+//! stays as it is.
 //!
 //! ```text
 //!   months up to entry F - 1 --rebuild--> totals in memory  <--apply-- entries F.. of the journal
 //!                                              '--rows--> copy of the month --sums equal?--> the month
 //! ```
 //!
-//! F is the first entry that the journal still has. What flows had come to before it is known as far as their
-//! parts tell; where that is not enough, the sums differ and the copy is thrown away.
+//! F is the first entry in the journal. The earlier counts of flows are known only as far as their parts are.
+//! Where that is not enough, the sums differ and the copy is discarded.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -33,24 +32,24 @@ use crate::limits::BATCH_ENTRIES_MAX;
 use crate::query::{self, Usage};
 use crate::verify;
 
-/// Where copies are made.
+/// The name of the directory for the copies.
 const DIRECTORY: &str = "month-being-mended";
 
-/// A month that is being made whole.
+/// A month that is being completed.
 pub(crate) struct Resend {
     directory: PathBuf,
     gateway: i64,
     month: Month,
-    /// `ledger.db` as it was before the journal's first entry, brought on with each batch.
+    /// `ledger.db` as it was before the journal's first entry, advanced by each batch.
     totals: Connection,
     live: LiveFlows,
     months: MonthFiles,
-    /// The copies, which go with this.
+    /// The copies; removed on drop.
     copies: CopyDirectory,
     batch: Batch,
 }
 
-/// Entries that follow one another, of one run.
+/// Consecutive entries of one run.
 #[derive(Default)]
 struct Batch {
     epoch: u32,
@@ -64,7 +63,7 @@ struct CopyDirectory(PathBuf);
 impl CopyDirectory {
     fn make(directory: &Path) -> Result<CopyDirectory, SinkError> {
         let copies = directory.join(DIRECTORY);
-        // Of an attempt that was cut short.
+        // Left by an interrupted attempt.
         let _ = fs::remove_dir_all(&copies).or_else(|_| fs::remove_file(&copies));
         DirBuilder::new().mode(0o700).create(&copies).map_err(failed(&copies))?;
         Ok(CopyDirectory(copies))
@@ -73,7 +72,7 @@ impl CopyDirectory {
 
 impl Drop for CopyDirectory {
     fn drop(&mut self) {
-        // What stays is removed by the next attempt.
+        // If the removal fails, the next attempt removes it.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -100,7 +99,7 @@ impl Resend {
         Ok(Resend { directory, gateway, month, totals, live, months, copies, batch })
     }
 
-    /// Takes the next entries, which run `epoch` wrote.
+    /// Adds the next entries, which run `epoch` wrote.
     ///
     /// # Errors
     /// A copy cannot be written.
@@ -136,10 +135,10 @@ impl Resend {
         Ok(())
     }
 
-    /// Puts the copy in place of the month, if it comes to the sums.
+    /// Replaces the month by the copy, if the copy matches the sums.
     ///
     /// # Errors
-    /// It does not, or a file cannot be written; then the month is as it was.
+    /// It does not match, or a file cannot be written; then the month is as it was.
     pub(crate) fn finish(mut self) -> Result<(), SinkError> {
         self.flush()?;
         self.months.close()?;
@@ -148,20 +147,20 @@ impl Resend {
     }
 }
 
-/// Whether the month in `place` goes with the `ledger.db` of `directory`.
+/// Checks that the month in `copies` matches the `ledger.db` of `directory`.
 fn check_copy(copies: &Path, directory: &Path, month: Month) -> Result<(), SinkError> {
     let usage = Usage::open(directory)?;
     let file = query::open_month(copies, month)?
-        .ok_or_else(|| SinkError::Fatal("the journal has nothing of it".to_owned()))?;
+        .ok_or_else(|| SinkError::Fatal("the journal has no entries of it".to_owned()))?;
     match verify::month_problem(&usage, month, &file)? {
         None => Ok(()),
         Some(problem) => {
-            Err(SinkError::Fatal(format!("with what the journal has its sums do not come out: {problem}")))
+            Err(SinkError::Fatal(format!("with the journal's entries its sums do not match: {problem}")))
         }
     }
 }
 
-/// Copies a database as of one moment, its log included; none if it is missing, or was never finished.
+/// Copies a snapshot of a database, its log included; no copy if it is missing or was never finished.
 fn copy(source: &Path, target: &Path) -> Result<(), SinkError> {
     if !query::has_content(source) {
         return Ok(());
@@ -177,12 +176,11 @@ fn copy(source: &Path, target: &Path) -> Result<(), SinkError> {
     to.close().map_err(|(_, error)| SinkError::from(error))
 }
 
-/// Pages that are copied at a time.
+/// Pages that are copied in one step.
 const PAGES: i32 = 4096;
 
-/// Puts a database that is closed in place of another, if there is one. The other's log is copied into its
-/// file and removed first, since SQLite would replay it into the new one: a replacement that fails loses
-/// nothing.
+/// Replaces a database, if it exists, by a closed one. The old log is first copied into the old file and
+/// removed, since SQLite would replay it into the new one: a replacement that fails loses nothing.
 fn replace(new: &Path, old: &Path) -> Result<(), SinkError> {
     File::open(new).and_then(|file| file.sync_all()).map_err(failed(new))?;
     if query::has_content(old) {

@@ -1,8 +1,8 @@
-//! Which months' details are kept: as many as are wanted, counted by their files.
+//! Which months' details are kept: a fixed number of files, the newest.
 //!
-//! Promises: the clock alone removes nothing: a month goes only when another has come, so that a clock that
-//! jumps costs at most one month of details for each month that never was; what is removed is marked first,
-//! so that nobody takes the rest for the whole. Leaves to others: when to look; the rollups stay for ever.
+//! Guarantees: the clock alone removes nothing. A month is removed only when another one was created, so that
+//! a clock that jumps costs at most one month of details for each month that never was. A month is marked
+//! before its removal, so that results without it are reported as incomplete. Rollups are kept forever.
 
 use std::path::Path;
 
@@ -13,8 +13,8 @@ use super::month::Month;
 use super::month_file::MonthFiles;
 use super::watermarks::drop_months;
 
-/// Removes the oldest files in `directory` until `months_max` are left. Everything in them is on stable
-/// storage in `ledger.db` as far as `applied_lsn` of `gateway`; a file that is ahead of it is kept.
+/// Removes the oldest files in `directory` until `months_max` are left. The entries of `gateway` up to
+/// `applied_lsn` are on stable storage in `ledger.db`; a file that is ahead of it is kept.
 pub(crate) fn remove_oldest(
     connection: &mut Connection,
     months: &mut MonthFiles,

@@ -1,14 +1,13 @@
 //! The runs of a gateway: when each began, and whether it ended in order.
 //!
-//! Guarantees: a run that has an end has had everything before it applied. Leaves out: what a run that has
-//! none left behind (`recover`).
+//! Guarantees: of a run with an end everything before it is applied.
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::checksum;
 
-/// A number of an entry, and its moment in nanoseconds.
+/// The number of an entry, and its moment in nanoseconds.
 type Instant = (i64, i64);
 
 /// A row of `run`.
@@ -16,7 +15,7 @@ type Instant = (i64, i64);
 pub(crate) struct Run {
     pub(crate) epoch: u32,
     pub(crate) began: Instant,
-    /// Zeros while it has none.
+    /// Zeros without an end.
     pub(crate) ended: Instant,
 }
 
@@ -51,11 +50,11 @@ impl Run {
     }
 }
 
-/// Run `epoch` ended in order.
+/// Stores the end of run `epoch`.
 pub(crate) fn end(connection: &Connection, gateway: i64, epoch: u32, ended: Instant) -> rusqlite::Result<()> {
     match Run::last(connection, gateway)?.filter(|run| run.epoch == epoch) {
         Some(run) => Run { ended, ..run }.write(connection, gateway),
-        // It began under an earlier version, which kept no runs.
+        // The run began under an earlier version, which stored no runs.
         None => Run { epoch, began: (0, 0), ended }.write(connection, gateway),
     }
 }

@@ -1,10 +1,10 @@
-//! The database's schema: the list of migrations, and what tells our file from any other.
+//! The schema of a database: how migrations are applied, and how a foreign file is recognized.
 //!
-//! Promises: a migration is applied once, in one transaction, in the order of the list; a file that is not
-//! ours, comes from a newer version, or was made by other migrations than these is refused untouched.
-//! Leaves to others: settings of a connection that the file does not keep.
+//! Guarantees: a migration is applied once, in one transaction, in the order of the list. A file that is
+//! foreign, of a newer version, or made by other migrations is refused unchanged.
 //!
-//! A released migration is never edited: its checksum is in the databases that it made. Append.
+//! A released migration is never edited: its checksum is in the databases that it made. Append a new one
+//! instead.
 
 pub(crate) mod ledger_db;
 pub(crate) mod month_db;
@@ -18,19 +18,20 @@ use thiserror::Error;
 
 use crate::limits::WRITER_BUSY_MAX;
 
-/// "Toll": what SQLite's header of our files says (`PRAGMA application_id`).
+/// "Toll": the `PRAGMA application_id` of the ledger's databases.
 const APPLICATION_ID: i32 = 0x546f_6c6c;
 
-/// The oldest SQLite that may touch a ledger: in WAL mode, 3.7.0 to 3.51.2 may corrupt the file when a
-/// log is reset while another connection checkpoints.
+/// The oldest SQLite that may open a ledger. In WAL mode, 3.7.0 to 3.51.2 may corrupt the file when a log is
+/// reset while another connection checkpoints.
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
 
 /// A step to the next `user_version`.
 pub(crate) struct Migration {
     sql: &'static str,
-    /// What SQL alone cannot do, after it and in the same transaction; it is told where the database lies.
+    /// The part that SQL cannot do, after it and in the same transaction; its argument is the path of the
+    /// database.
     then: Option<Then>,
-    /// Whether readers need what it made.
+    /// Whether readers need the result.
     is_read: bool,
 }
 
@@ -50,16 +51,16 @@ const LOG_NUMBERS: &str =
          crc    INTEGER NOT NULL
      ) STRICT;";
 
-/// Why a database is not one that this program can use.
+/// Why a database cannot be used.
 #[derive(Debug, Error)]
 pub enum SchemaError {
-    /// The SQLite that was linked is too old.
+    /// The linked SQLite is too old.
     #[error("SQLite {found} may corrupt a database in WAL mode; 3.51.3 is the oldest that may be used")]
     SqliteTooOld {
-        /// The version that was linked.
+        /// The version of the linked SQLite.
         found: &'static str,
     },
-    /// Somebody else's file.
+    /// The database belongs to another program.
     #[error("{path} is a database, and not one of Tollgate's: move it away, or restore a backup")]
     Foreign {
         /// The file.
@@ -72,20 +73,20 @@ pub enum SchemaError {
         path: String,
         /// Its schema version.
         found: usize,
-        /// Ours.
+        /// The last version that this program knows.
         known: usize,
     },
-    /// Written by an earlier version of the program, by a reader that may not migrate it.
+    /// Written by an earlier version of the program; a reader must not migrate it.
     #[error("{path} has schema version {found} of {known}: start `tollgate serve` once to migrate it")]
     TooOld {
         /// The file.
         path: String,
         /// Its schema version.
         found: usize,
-        /// Ours.
+        /// The last version that this program knows.
         known: usize,
     },
-    /// The file was made by a migration of the same number and other content.
+    /// The file was made by a different migration with the same number.
     #[error(
         "{path} was made by another migration {version} than this program has: use the program that made it, \
          or restore a backup"
@@ -96,30 +97,30 @@ pub enum SchemaError {
         /// The migration.
         version: i64,
     },
-    /// The flows of an earlier version could not be moved to where they belong now.
+    /// The flows of an earlier version could not be moved to files by month.
     #[error("the flows of schema version 1 could not be moved to files by month: {0}")]
     Move(String),
-    /// The file could not be made.
+    /// The file could not be created.
     #[error("{path}: {cause}")]
     Unmade {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
-    /// SQLite could not do it.
+    /// SQLite failed.
     #[error(
         "{path}: {cause}. Check that this account may use it and the files beside it, or restore a backup"
     )]
     Sqlite {
         /// The file.
         path: String,
-        /// What SQLite said.
+        /// SQLite's error.
         cause: rusqlite::Error,
     },
 }
 
-/// Brings the database at `path` to the last of `migrations`, from nothing if need be.
+/// Brings the database at `path`, which may be blank, to the last of `migrations`.
 pub(crate) fn migrate(
     connection: &mut Connection,
     path: &Path,
@@ -146,7 +147,7 @@ pub(crate) fn migrate(
     transaction.commit().map_err(failed)
 }
 
-/// Checks that the database at `path` has a version that a reader of ours can read.
+/// Checks that a reader can read the version of the database at `path`.
 pub(crate) fn check(
     connection: &Connection,
     path: &Path,
@@ -160,7 +161,7 @@ pub(crate) fn check(
     }
 }
 
-/// A connection for the file's one writer.
+/// Opens a connection for the file's only writer.
 pub(crate) fn connect(path: &Path) -> Result<Connection, SchemaError> {
     let failed = |cause| sqlite(path, cause);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -169,22 +170,22 @@ pub(crate) fn connect(path: &Path) -> Result<Connection, SchemaError> {
     Ok(connection)
 }
 
-/// How the names of files end that SQLite keeps beside a database: its log, the log's index, and the journal
-/// by which it undoes what a power failure cut short before there was a log.
+/// The suffixes of the files that SQLite keeps beside a database: the log, the log's index, and the journal
+/// by which it rolls back an interrupted transaction from before there was a log.
 pub(crate) const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
 
-/// The file that SQLite keeps beside the database at `path` under its name and `suffix`.
+/// The path of the file that SQLite keeps beside the database at `path` with `suffix`.
 pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
 }
 
-/// More than a writer has: none is prepared twice.
+/// More than a writer's statements: none is prepared twice.
 const STATEMENTS_MAX: usize = 32;
 
-/// What a writer's connection needs and the file does not keep. One of them writes, so [`migrate`] comes
-/// first: a file of somebody else is left as it is.
+/// Sets the options of a writer's connection that the file does not store. One of them writes to the file, so
+/// [`migrate`] comes first, which refuses a foreign file.
 pub(crate) fn configure(connection: &Connection) -> rusqlite::Result<()> {
     let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
     if mode != "wal" {
@@ -192,7 +193,7 @@ pub(crate) fn configure(connection: &Connection) -> rusqlite::Result<()> {
         let code = ffi::Error::new(ffi::SQLITE_CANTOPEN);
         return Err(rusqlite::Error::SqliteFailure(code, Some(text)));
     }
-    // In WAL mode, NORMAL syncs at checkpoints only. Checkpoints are ours (`pairing`), for the one inside a
+    // In WAL mode, NORMAL syncs at checkpoints only. `pairing` makes all checkpoints, for the one inside a
     // commit would hide a failed sync.
     connection.pragma_update(None, "synchronous", "NORMAL")?;
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
@@ -202,7 +203,7 @@ pub(crate) fn configure(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "trusted_schema", false)
 }
 
-/// What a new file would be, in memory.
+/// A new database in memory.
 pub(crate) fn new_in_memory(migrations: &[Migration]) -> Result<Connection, SchemaError> {
     let path = Path::new("in memory");
     let mut connection = Connection::open_in_memory().map_err(|cause| sqlite(path, cause))?;
@@ -210,7 +211,7 @@ pub(crate) fn new_in_memory(migrations: &[Migration]) -> Result<Connection, Sche
     Ok(connection)
 }
 
-/// Refuses to go on with a SQLite that may corrupt the file.
+/// Refuses a SQLite that may corrupt the file.
 pub(crate) fn check_sqlite() -> Result<(), SchemaError> {
     if rusqlite::version_number() < SQLITE_VERSION_MIN {
         return Err(SchemaError::SqliteTooOld { found: rusqlite::version() });
@@ -222,7 +223,7 @@ pub(crate) fn sqlite(path: &Path, cause: rusqlite::Error) -> SchemaError {
     SchemaError::Sqlite { path: text(path), cause }
 }
 
-/// The number of migrations that the database has seen, all of which are the first of `migrations`.
+/// The number of applied migrations, which are the first ones of `migrations`.
 fn version(connection: &Connection, path: &Path, migrations: &[Migration]) -> Result<usize, SchemaError> {
     let failed = |cause| sqlite(path, cause);
     let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(failed);
@@ -244,8 +245,8 @@ fn version(connection: &Connection, path: &Path, migrations: &[Migration]) -> Re
     Ok(found)
 }
 
-/// A count as SQLite keeps it. What exceeds 2^63 - 1 can only be the work of a fault; it is stored as that
-/// number, so that one such record cannot hold up all that follow.
+/// A count as SQLite stores it. More than 2^63 - 1 can only come from a fault; it is stored as that number,
+/// so that such a record does not block all later ones.
 pub(crate) fn integer(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
@@ -259,12 +260,12 @@ fn apply(connection: &Connection, sql: &str, version: i64) -> rusqlite::Result<(
     connection.pragma_update(None, "user_version", version)
 }
 
-/// Whether a reader failed because a transaction was cut short that only a writer can undo.
+/// Whether a reader failed because of an interrupted transaction that only a writer can roll back.
 pub(crate) fn is_half_made(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|error| error.extended_code == ffi::SQLITE_READONLY_ROLLBACK)
 }
 
-/// Whether nobody has put anything into the file yet.
+/// Whether the file has no contents yet.
 pub(crate) fn is_blank(connection: &Connection) -> rusqlite::Result<bool> {
     let query = "SELECT count(*) FROM sqlite_schema";
     let objects: i64 = connection.query_row(query, [], |row| row.get(0))?;
@@ -272,7 +273,7 @@ pub(crate) fn is_blank(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(objects == 0 && application == 0)
 }
 
-/// FNV-1a, 64 bits: enough to notice an edit, and it never changes.
+/// FNV-1a, 64 bits: enough to detect an edit, and fixed forever.
 fn checksum(sql: &str) -> i64 {
     let start = 0xcbf2_9ce4_8422_2325_u64;
     let hash = sql.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
@@ -304,7 +305,7 @@ mod tests {
         let error = run(connection, migrations).unwrap_err();
         assert!(error.contains(expected), "{error}");
         let after: i64 = connection.pragma_query_value(None, "schema_version", |row| row.get(0)).unwrap();
-        assert_eq!(before, after, "a refused file is left as it was");
+        assert_eq!(before, after, "a refused file is unchanged");
     }
 
     #[test]

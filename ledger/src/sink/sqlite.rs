@@ -1,13 +1,13 @@
-//! The default sink: SQLite in WAL mode, one file of totals, and one of details for each month.
+//! The default sink: SQLite in WAL mode, with one file of totals and one file of details for each month.
 //!
-//! Promises: the contract of [`Sink`]; readers are never blocked and never block. A process that dies
-//! loses no applied batch; a power failure may take those since the last checkpoint, which are sent again,
-//! and damages nothing. Leaves to others: when to checkpoint, and when to try again.
+//! Guarantees: the contract of [`Sink`]; readers and the writer never block each other. A process that dies
+//! loses no applied batch. A power failure may take the batches since the last checkpoint, which are sent
+//! again, and damages nothing.
 //!
 //! ```text
-//!   entries --tally--> rows by month --> usage-202601.db   each commits first, with a watermark of its own
-//!               |                    '-> usage-202602.db
-//!               '----> live, rollups, source ------------> ledger.db commits last
+//!   entries --aggregate--> rows by month --> usage-202601.db   each commits first, with its own watermark
+//!                   |                    '-> usage-202602.db
+//!                   '----> live, rollups, source ------------> ledger.db commits last
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ use crate::directory::{self, PathIdentity};
 use crate::entry::Entry;
 use crate::query::{QueryError, Usage};
 
-/// See the file's header.
+/// The connection to `ledger.db`, and the months that are open.
 pub(crate) struct SqliteSink {
     directory: PathBuf,
     connection: Connection,
@@ -36,15 +36,15 @@ pub(crate) struct SqliteSink {
     months: MonthFiles,
     gateway: i64,
     months_max: u32,
-    /// `ledger.db`, as it was opened.
+    /// The identity of `ledger.db` when it was opened.
     path_identity: PathIdentity,
 }
 
 impl SqliteSink {
-    /// Opens the ledger in `directory` for the entries of `gateway`, and brings it to our schema.
+    /// Opens the ledger in `directory` for the entries of `gateway`, and migrates it.
     pub(crate) fn open(directory: &Path, gateway: u32, settings: SinkSettings) -> Result<Self, SchemaError> {
         schema::check_sqlite()?;
-        assert!(gateway != 0, "0 stands for flows that no entry brought");
+        assert!(gateway != 0, "gateway 0 stands for flows without an entry");
         let path = directory::database(directory);
         month_file::make(&path)
             .map_err(|cause| SchemaError::Unmade { path: path.display().to_string(), cause })?;
@@ -62,10 +62,10 @@ impl SqliteSink {
         Ok(Self { directory, connection, live, months, gateway, months_max, path_identity })
     }
 
-    /// Brings the ledger in `directory` to our schema, if there is one of an earlier version.
+    /// Migrates the ledger in `directory`, if it is of an earlier version.
     pub(crate) fn migrate(directory: &Path) -> Result<(), SchemaError> {
         match Usage::open(directory) {
-            // The gateway is of no account: none of its entries is applied.
+            // Any gateway will do: no entry is applied.
             Err(QueryError::Schema(SchemaError::TooOld { .. })) => {
                 Self::open(directory, u32::MAX, SinkSettings::default()).map(drop)
             }
@@ -73,13 +73,13 @@ impl SqliteSink {
         }
     }
 
-    /// The connection to `ledger.db`, for what a start sets right.
+    /// The connection to `ledger.db`, for repairs by a start.
     pub(crate) fn connection(&mut self) -> &mut Connection {
         &mut self.connection
     }
 
-    /// Has the ledger know the gateway, whose entries begin with number 1, before its journal does: from
-    /// then on a `ledger.db` that does not know it is another one. A backup is one no more.
+    /// Stores the gateway, whose entries begin with number 1, before its journal exists: a `ledger.db`
+    /// without it is another one from then on. A backup stops being one.
     pub(crate) fn register_gateway(&mut self) -> Result<(), SinkError> {
         self.connection.pragma_update(None, "synchronous", "FULL")?;
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -92,15 +92,15 @@ impl SqliteSink {
         Ok(self.connection.pragma_update(None, "synchronous", "NORMAL")?)
     }
 
-    /// Has the ledger know that run `epoch` begins to write, before its journal does: a journal that is
-    /// gone then is missed, although the run before ended in order.
+    /// Stores the beginning of run `epoch` before its journal does: a journal that is missing later is
+    /// detected, although the run before ended in order.
     pub(crate) fn begin_run(&mut self, epoch: u32, at: WallNanos) -> Result<(), SinkError> {
         self.connection.pragma_update(None, "synchronous", "FULL")?;
         run::Run { epoch, began: (0, integer(at.0)), ended: (0, 0) }.write(&self.connection, self.gateway)?;
         Ok(self.connection.pragma_update(None, "synchronous", "NORMAL")?)
     }
 
-    /// Ends the flows of other gateways that go on: those gateways write to other files, if they run at all.
+    /// Ends the open flows of other gateways: those write to other files, if they run at all.
     pub(crate) fn end_others(directory: &Path, gateway: u32, at: WallNanos) -> Result<(), SinkError> {
         let others: Vec<(i64, i64, i64)> = {
             let mut sink = Self::open(directory, gateway, SinkSettings::default())?;
@@ -120,8 +120,8 @@ impl SqliteSink {
         Ok(())
     }
 
-    /// Does all of an `apply` but the last commit; `None` if there is nothing new. Dropping what it returns
-    /// leaves what a process leaves that dies at this point.
+    /// Does all of an `apply` except the last commit; `None` if there is nothing new. Dropping the result
+    /// leaves the same state as a process that dies here.
     fn stage(
         &mut self,
         epoch: u32,
@@ -149,8 +149,8 @@ impl SqliteSink {
         Ok(Some(transaction))
     }
 
-    /// Brings the log of `ledger.db` to stable storage: months are there already. A checkpoint alone would
-    /// sync only as far as the oldest reader permits; a commit in this mode syncs the whole log.
+    /// Syncs the log of `ledger.db`; months are synced already. A checkpoint alone would sync only as far as
+    /// the oldest reader permits, while a commit in this mode syncs the whole log.
     fn sync(&mut self) -> Result<u64, SinkError> {
         let Some(source) = Source::read(&self.connection, self.gateway)? else { return Ok(0) };
         if source.durable_lsn < source.applied_lsn {
@@ -176,7 +176,7 @@ impl Sink for SqliteSink {
     }
 
     fn checkpoint(&mut self) -> Result<u64, SinkError> {
-        // The journal must not let go of what goes with this process.
+        // The journal must not release entries that exist only in unlinked files.
         check_linked(&self.path_identity).and_then(|()| self.months.check_linked())?;
         let durable_lsn = self.sync()?;
         self.months.checkpoint()?;
@@ -191,7 +191,7 @@ impl Sink for SqliteSink {
 
     fn seal(&mut self) -> Result<(), SinkError> {
         self.checkpoint()?;
-        // For tidiness, no more: it leaves empty logs, unless a reader is in the way.
+        // Only for tidiness: it leaves empty logs, unless a reader blocks it.
         self.months.close()?;
         Ok(pairing::checkpoint(&self.connection, Checkpoint::Truncate)?)
     }
@@ -210,7 +210,7 @@ fn already_applied(
         return Err(SinkError::Fatal(format!("entry {expected} is due, and {first_lsn} came")));
     };
     let known = usize::try_from(known).unwrap_or(usize::MAX).min(count);
-    // What is known already may be sent again by whom it may.
+    // Entries that are already applied may be sent again by any run.
     if known < count && epoch < source.epoch {
         let text = format!("run {} of this gateway has taken over from run {epoch}", source.epoch);
         return Err(SinkError::Fatal(text));
@@ -221,10 +221,10 @@ fn already_applied(
 impl From<rusqlite::Error> for SinkError {
     fn from(error: rusqlite::Error) -> Self {
         let text = format!("SQLite: {error}");
-        // What SQLite did not say is ours: a column of another kind, a row that is not there.
+        // An error without a code of SQLite is the ledger's own: a column of another type, a missing row.
         let Some(cause) = error.sqlite_error() else { return Self::Fatal(text) };
         let damaged = matches!(cause.code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase);
-        // Linux marks pages clean whose write failed, so a second sync would succeed and mean nothing.
+        // Linux marks pages clean whose write failed: another sync would succeed and prove nothing.
         let unsynced = [ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_DIR_FSYNC].contains(&cause.extended_code);
         if damaged || unsynced { Self::Fatal(text) } else { Self::Retryable(text) }
     }

@@ -1,8 +1,8 @@
-//! Tables of sums: the rollups by hour and by day, and what is summed up where details would be too many.
+//! Tables of sums: the rollups by hour and by day, and the sums of flows beyond a month's row limit.
 //!
-//! Promises: what is added in memory reaches a table as one row per key, in the order of the keys; a damaged
-//! row is never added to. Sums end at 2^63 - 1, which stands for "too many to tell": one faulty record must
-//! not hold up all that follow. Leaves to others: the transaction.
+//! Guarantees: what is added in memory reaches a table as one row for each key, in the order of the keys. A
+//! damaged row is never added to. Sums end at 2^63 - 1, which stands for any larger sum: one faulty record
+//! must not block all later ones.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use super::checksum;
 /// Hours of a day.
 const DAY_HOURS: i64 = 24;
 
-/// What flows came to together. No field is negative.
+/// The sums of several flows. No field is negative.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Sums {
     pub(crate) flows: i64,
@@ -26,7 +26,7 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// From a row with our columns.
+    /// Reads a row with these columns.
     pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         Ok(Self {
             flows: row.get("flows")?,
@@ -78,7 +78,7 @@ pub(crate) const AGGREGATE: SumTable = SumTable {
 };
 
 impl SumTable {
-    /// Adds `sums` to what the table has under `key`.
+    /// Adds `sums` to the row with `key`.
     pub(crate) fn add(
         &self,
         connection: &Connection,
@@ -103,7 +103,7 @@ impl SumTable {
     }
 }
 
-/// What is to be added to the rollups.
+/// Changes that are to be added to the rollups.
 #[derive(Default)]
 pub(crate) struct Rollups<'a> {
     /// By hour, user and class.
@@ -121,12 +121,12 @@ impl<'a> Rollups<'a> {
         self.hours.entry((hour, user.into(), class.into())).or_default().add(sums);
     }
 
-    /// How many rows it would touch.
+    /// The number of rows that a write would change.
     pub(crate) fn len(&self) -> usize {
         self.hours.len()
     }
 
-    /// Adds everything to the tables of `connection`, and is empty then.
+    /// Adds everything to the tables of `connection`, and becomes empty.
     pub(crate) fn write(&mut self, connection: &Connection) -> rusqlite::Result<()> {
         let mut days: BTreeMap<(i64, &str, &str), Sums> = BTreeMap::new();
         for ((hour, user, class), sums) in &self.hours {

@@ -1,8 +1,8 @@
-//! The way from schema version 1, where all flows were in `ledger.db`, to files by month.
+//! Migrates schema version 1, in which all flows were in `ledger.db`, to files by month.
 //!
-//! Promises: no row is lost or doubled, wherever it is interrupted: each month's file remembers, as the
-//! watermark of gateway 0, the last row that it took, and the rows leave `ledger.db` in the transaction that
-//! fills the rollups. Leaves to others: that transaction (`schema`).
+//! Guarantees: no row is lost or doubled, wherever the migration is interrupted. Each month's file stores the
+//! last row that it took as the watermark of gateway 0. The rows are deleted from `ledger.db` in the
+//! transaction that fills the rollups.
 
 use std::path::Path;
 
@@ -17,13 +17,13 @@ use super::sums::{Rollups, Sums};
 use super::watermarks::put_month;
 use crate::limits::MOVE_ROWS_MAX;
 
-/// Who wrote the flows that have no number of an entry.
+/// The origin of flows without an entry.
 pub(crate) const ORIGIN: Origin = Origin { gateway: 0, epoch: 0 };
 
 const CURRENT_COLUMNS: &str = "SELECT rowid, *, 0 AS uncertain_up, 0 AS uncertain_down, 0 AS up_before,
      0 AS down_before FROM flow_1";
 
-/// Moves every flow of `flow_1` to the file of its month, fills the rollups, and drops what is left.
+/// Moves every flow of `flow_1` to the file of its month, fills the rollups, and drops the old tables.
 pub(super) fn move_flows(connection: &Connection, path: &Path) -> Result<(), SchemaError> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let mut months = MonthFiles::new(directory, u64::MAX);
@@ -49,7 +49,7 @@ fn move_to_months(connection: &Connection, months: &mut MonthFiles) -> Result<()
     Ok(())
 }
 
-/// Moves the next rows of the month; whether there were any.
+/// Moves the next rows of the month; returns whether there were any.
 fn move_rows(connection: &Connection, months: &mut MonthFiles, month: Month) -> Result<bool, SinkError> {
     let applied = months.applied(month, ORIGIN.gateway)?;
     let span = params![applied, month.beginning_ns(), month.last_ns(), MOVE_ROWS_MAX as i64];

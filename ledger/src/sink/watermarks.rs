@@ -1,6 +1,7 @@
-//! How far entries have come, as `ledger.db` keeps it: by gateway in `source`, by month and gateway in `month`.
+//! How far entries are applied, as `ledger.db` stores it: by gateway in `source`, by month and gateway in
+//! `month`.
 //!
-//! Guarantees: a damaged row is refused; a month that was marked as dropped stays marked.
+//! Guarantees: a damaged row is refused. A month that was marked as dropped stays marked.
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
@@ -8,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use super::checksum;
 use super::month::Month;
 
-/// How far a gateway's entries have come: a row of `source`.
+/// How far a gateway's entries are applied: a row of `source`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source {
     pub(crate) gateway: i64,
@@ -19,7 +20,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// That of `gateway`, if it has one.
+    /// Reads the row of `gateway`, if it has one.
     pub(crate) fn read(connection: &Connection, gateway: i64) -> rusqlite::Result<Option<Source>> {
         let mut select = connection.prepare_cached("SELECT * FROM source WHERE gateway = ?1")?;
         select
@@ -35,7 +36,7 @@ impl Source {
             .optional()
     }
 
-    /// Stores it.
+    /// Writes the row.
     pub(crate) fn write(&self, connection: &Connection) -> rusqlite::Result<()> {
         let put = "INSERT OR REPLACE INTO source VALUES (?1, ?2, ?3, ?4, ?5)";
         let values = [self.gateway, self.epoch, self.applied_lsn, self.durable_lsn];
@@ -43,7 +44,8 @@ impl Source {
     }
 }
 
-/// The file of `month` has come to `applied_lsn` of `gateway`, or is `dropped`, which it remains for ever.
+/// Stores that the file of `month` has the entries of `gateway` up to `applied_lsn`, or is `dropped`, which
+/// it stays forever.
 pub(crate) fn put_month(
     connection: &Connection,
     month: Month,
@@ -73,7 +75,7 @@ pub(crate) fn drop_months(connection: &mut Connection, months: &[Month]) -> rusq
             .prepare_cached("SELECT gateway, applied_lsn FROM month WHERE month = ?1")?
             .query_map([month.number()], |row| Ok((row.get(0)?, row.get(1)?)))?
             .collect::<rusqlite::Result<_>>()?;
-        // A file that nobody told us of is marked too, in the name of no gateway.
+        // An unregistered file is marked too, for no gateway.
         if gateways.is_empty() {
             gateways.push((0, 0));
         }

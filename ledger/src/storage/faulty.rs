@@ -1,4 +1,4 @@
-//! Memory that fails: any call may be refused, cut short or be lied about, as a seed decides.
+//! Memory that fails: any call may be refused or cut short, as a seed decides.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -32,15 +32,15 @@ pub(crate) enum Fault {
     Full,
 }
 
-/// Decides about each call, of which it is told the number.
+/// Decides whether a call fails, by its kind and its number.
 pub(crate) type Plan = Box<dyn FnMut(Call, u64) -> Option<Fault> + Send>;
 
-/// See the file's header.
+/// A memory storage with injected failures.
 #[derive(Clone)]
 pub(crate) struct Faulty {
     memory: Memory,
     state: Arc<Mutex<State>>,
-    /// Calls so far. Outside of the lock, for a model checker switches threads here.
+    /// Calls so far. Outside of the lock, so that a model checker can switch threads here.
     calls: Arc<AtomicU64>,
 }
 
@@ -57,36 +57,36 @@ pub(crate) struct FaultyFile {
 }
 
 impl Faulty {
-    /// `memory`, with failures by `plan`.
+    /// Wraps `memory`, with failures by `plan`.
     pub(crate) fn new(memory: Memory, random: Random, plan: Plan) -> Faulty {
         let state = State { plan, faults: 0, random };
         Faulty { memory, state: Arc::new(Mutex::new(state)), calls: Arc::default() }
     }
 
-    /// The calls so far.
+    /// Calls so far.
     #[cfg(test)]
     pub(crate) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// The calls that failed so far.
+    /// Failed calls so far.
     pub(crate) fn faults(&self) -> u64 {
         self.with(|state| state.faults)
     }
 
-    /// From here on calls fail by `plan`.
+    /// From now on calls fail by `plan`.
     #[cfg(all(test, shuttle))]
     pub(crate) fn set_plan(&self, plan: Plan) {
         self.with(|state| state.plan = plan);
     }
 
-    /// From here on every call fails.
+    /// From now on every call fails.
     pub(crate) fn fail_always(&self) {
         self.with(|state| state.plan = Box::new(|_, _| Some(Fault::Broken)));
     }
 
     fn with<R>(&self, access: impl FnOnce(&mut State) -> R) -> R {
-        access(&mut self.state.lock().expect("no test panics in a plan"))
+        access(&mut self.state.lock().expect("no plan panics"))
     }
 
     fn fault(&self, call: Call) -> Option<Fault> {

@@ -16,11 +16,11 @@ use crate::directory::PathIdentity;
 #[derive(Clone, Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
-    /// The directory itself, if it is written.
+    /// The open directory, if it is written.
     opened: Option<OpenedDirectory>,
 }
 
-/// A directory that stays the same one where its path comes to lead to another.
+/// An open directory, which stays the same when its path leads to another.
 #[derive(Clone, Debug)]
 struct OpenedDirectory {
     file: Arc<File>,
@@ -28,19 +28,19 @@ struct OpenedDirectory {
 }
 
 impl Directory {
-    /// The directory at `path`, which exists. Another one that takes its path is never written to.
+    /// The directory at `path`, which exists. If another directory takes that path, it is never written.
     ///
     /// # Errors
     /// It cannot be opened.
     pub(crate) fn at(path: &Path) -> io::Result<Directory> {
         let path_identity = PathIdentity::at(path)?;
         let file = Arc::new(File::open(path)?);
-        // The kernel resolves this name to the open directory, whatever its path is by now.
+        // The kernel resolves this path to the open directory, whatever its own path is by now.
         let own = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         Ok(Directory { path: own, opened: Some(OpenedDirectory { file, path_identity }) })
     }
 
-    /// The same, whose files are read alone: the file system may be a read-only one.
+    /// The directory at `path`, whose files are only read: the file system may be read-only.
     pub(crate) fn for_reading(path: &Path) -> Directory {
         Directory { path: path.to_owned(), opened: None }
     }
@@ -64,7 +64,7 @@ impl Storage for Directory {
             entries => entries?,
         };
         let names = entries.map(|entry| entry.map(|entry| entry.file_name().into_string()));
-        // A name that is not UTF-8 is none of ours.
+        // A name that is not UTF-8 is not the ledger's.
         Ok(names.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
@@ -89,7 +89,7 @@ impl Storage for Directory {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         match fs::remove_file(self.path.join(name)) {
-            // Another has removed it.
+            // Another process has removed it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed,
         }

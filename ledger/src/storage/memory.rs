@@ -1,4 +1,4 @@
-//! Storage in memory that can lose power: each unsynced sector then survives or not, as a seed decides.
+//! Storage in memory that can lose power: then each unsynced sector survives or not, as a seed decides.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::{Storage, StorageFile};
 use crate::simulation::Random;
 
-/// What a disk writes whole or not at all.
+/// Bytes that a disk writes atomically.
 const SECTOR_BYTES: usize = 512;
 
 /// A disk in memory. Clones are the same disk.
@@ -17,7 +17,7 @@ pub(crate) struct Memory(Arc<Mutex<Disk>>);
 #[derive(Debug, Default)]
 struct Disk {
     names: BTreeMap<String, usize>,
-    /// As a power failure would leave them: some of the changes since may have come to the disk too.
+    /// The names after a power failure; some later changes may survive too.
     durable_names: BTreeMap<String, usize>,
     files: Vec<Content>,
 }
@@ -38,10 +38,10 @@ pub(crate) struct MemoryFile {
 }
 
 impl Memory {
-    /// The disk after a power failure. Handles of before are of another disk.
+    /// The disk after a power failure. Earlier handles belong to the old disk.
     pub(crate) fn after_power_failure(&self, random: &mut Random) -> Memory {
         let disk = self.lock();
-        // Directories are journaled by file systems: their changes come in order, all or a prefix. One coin.
+        // File systems journal directories: of the changes a prefix survives. Here it is all or none.
         let names = if random.chance(50) { &disk.names } else { &disk.durable_names };
         let files = disk.files.iter().map(|content| {
             let mut durable = content.durable.clone();
@@ -60,7 +60,7 @@ impl Memory {
         Memory(Arc::new(Mutex::new(Disk { durable_names: names.clone(), names, files })))
     }
 
-    /// The disk as another process finds it after this one was killed: the kernel has everything.
+    /// The disk as another process finds it after a kill: the kernel has every write.
     pub(crate) fn after_kill(&self) -> Memory {
         self.clone()
     }
@@ -78,7 +78,7 @@ impl Memory {
         Memory(Arc::new(Mutex::new(Disk { durable_names: names.clone(), names, files })))
     }
 
-    /// Flips bit `bit` of file `name`, on the disk and in what was not synced.
+    /// Flips bit `bit` of file `name`, in the synced and the unsynced contents.
     pub(crate) fn flip(&self, name: &str, bit: usize) {
         let mut disk = self.lock();
         let index = disk.names[name];
@@ -96,7 +96,7 @@ impl Memory {
         disk.names.get(name).map(|index| disk.files[*index].bytes.clone())
     }
 
-    /// Has file `name`, which is there, have these bytes.
+    /// Replaces the bytes of the existing file `name`.
     pub(crate) fn put_content(&self, name: &str, bytes: Vec<u8>) {
         let mut disk = self.lock();
         let index = disk.names[name];
@@ -104,7 +104,7 @@ impl Memory {
     }
 
     fn lock(&self) -> MutexGuard<'_, Disk> {
-        self.0.lock().expect("no test panics while it holds the disk")
+        self.0.lock().expect("no thread panics while it holds the lock")
     }
 
     fn file(&self, index: usize) -> MemoryFile {
@@ -207,8 +207,8 @@ impl StorageFile for MemoryFile {
 }
 
 impl MemoryFile {
-    /// What a failed sync does: each write since the last good one came to the disk or is forgotten, and no
-    /// later sync will bring it there.
+    /// Simulates a failed sync: each write since the last successful one is on the disk or lost, and no later
+    /// sync writes it.
     pub(crate) fn fail_sync(&self, random: &mut Random) {
         let mut disk = self.disk.lock();
         let content = &mut disk.files[self.index];

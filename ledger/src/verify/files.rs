@@ -1,4 +1,4 @@
-//! One file at a time: its structure, its schema, each row's checksum, and how far it has come.
+//! Checks one file at a time: its structure, its schema, each row's checksum, and its watermark.
 
 use rusqlite::Connection;
 
@@ -8,7 +8,7 @@ use crate::sink::checksum;
 use crate::sink::month_file;
 use crate::sink::schema::{self, Migration};
 
-/// Checks what one file tells by itself; whether all of it could be read.
+/// Checks one file by itself; returns whether all of it could be read.
 pub(super) fn check(
     report: &mut VerifyReport,
     name: &str,
@@ -36,26 +36,26 @@ fn check_structure(report: &mut VerifyReport, name: &str, file: &Connection) -> 
     Ok(())
 }
 
-/// Compares the schema with a new file's; the tables whose rows have checksums.
+/// Compares the schema with that of a new file; returns the tables whose rows have checksums.
 fn check_schema(
     report: &mut VerifyReport,
     name: &str,
     file: &Connection,
     migrations: &[Migration],
 ) -> Result<Vec<String>, QueryError> {
-    // A month to which nothing is written any more keeps its version.
+    // A month without later writes keeps its version.
     let version: i64 = file.pragma_query_value(None, "user_version", |row| row.get(0))?;
     let seen = usize::try_from(version).unwrap_or(0).min(migrations.len());
     let expected = objects(&schema::new_in_memory(&migrations[..seen])?)?;
     if objects(file)? != expected {
-        let text = "its schema is not the one that we made".to_owned();
+        let text = "its schema differs from that of a new file".to_owned();
         report.problem(Problem::Damaged { file: name.to_owned(), text });
     }
     let sealed = expected.into_iter().filter(|[kind, _, sql]| kind == "table" && sql.contains(" crc "));
     Ok(sealed.map(|[_, table, _]| table).collect())
 }
 
-/// Kind, name and definition of everything in a schema.
+/// Type, name and definition of every object in a schema.
 fn objects(connection: &Connection) -> rusqlite::Result<Vec<[String; 3]>> {
     let sql = "SELECT type, name, ifnull(sql, '') FROM sqlite_schema ORDER BY name";
     let mut select = connection.prepare(sql)?;
@@ -82,7 +82,7 @@ fn check_rows(
     Ok(())
 }
 
-/// Whether each file has come as far as `ledger.db` says, and has nothing beyond what it says of itself.
+/// Checks that each file has come as far as `ledger.db` says, and has no rows beyond its own watermark.
 pub(super) fn check_watermarks(
     report: &mut VerifyReport,
     usage: &Usage,
@@ -93,7 +93,7 @@ pub(super) fn check_watermarks(
     };
     let ahead = "SELECT count(*) FROM source WHERE durable_lsn > applied_lsn";
     if usage.connection.query_row(ahead, [], |row| row.get::<_, i64>(0))? > 0 {
-        impossible("ledger.db", "more is on stable storage than was applied".to_owned());
+        impossible("ledger.db", "its `durable_lsn` is beyond its `applied_lsn`".to_owned());
     }
     for state in months.iter().filter(|state| state.whole) {
         let Some(file) = &state.file else { continue };

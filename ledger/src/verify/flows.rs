@@ -1,4 +1,4 @@
-//! Each flow: once, and with parts that come to what it says.
+//! Checks that each flow exists once, and that its parts sum up to what its row says.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::sink::month::Month;
 /// Bytes up and down.
 type Bytes = (i64, i64);
 
-/// A flow's id, what it had before its last hour, and the months from its beginning to its last count.
+/// A flow's id, its bytes before its last hour, and the months of its opening and its last count.
 struct Before {
     id: u128,
     bytes: Bytes,
@@ -19,8 +19,8 @@ struct Before {
     last: Month,
 }
 
-/// Checks that what each flow had moved before its last hour is the sum of its parts, the oldest month first:
-/// what is held in memory are the parts of flows that go on at that point.
+/// Checks that what each flow moved before its last hour is the sum of its parts. The oldest month comes
+/// first: only the parts of flows that are open at that point are in memory.
 pub(super) fn check_parts(
     report: &mut VerifyReport,
     usage: &Usage,
@@ -58,7 +58,7 @@ pub(super) fn check_parts(
         check(&mut parts, before(row)?);
         Ok(())
     })?;
-    // Where some flows are kept as sums only, their parts stand alone.
+    // Where some flows are kept as sums only, their parts have no flow row.
     if uncertain_months.is_empty() {
         for (flow, expected) in parts {
             report.problem(Problem::Parts { flow, expected, found: (0, 0) });
@@ -67,7 +67,7 @@ pub(super) fn check_parts(
     Ok(())
 }
 
-/// Checks that no flow is there twice, in one month, in two, or over and yet going on.
+/// Checks that no flow exists twice: in one month, in two, or both open and closed.
 pub(super) fn check_duplicates(
     report: &mut VerifyReport,
     usage: &Usage,
@@ -75,8 +75,8 @@ pub(super) fn check_duplicates(
 ) -> Result<(), QueryError> {
     let visible = usage.is_visible();
     let mut doubled = BTreeSet::new();
-    // How often each flow is there that can be in more than one place: of two months, at most one is the
-    // one in which it was opened.
+    // The rows of each flow that may be in more than one file: of two months, at most one is the month of its
+    // opening.
     let mut counts: BTreeMap<u128, u32> = BTreeMap::new();
     each(&usage.connection, "SELECT id FROM live", |row| {
         counts.insert(id(row)?, 1);

@@ -1,4 +1,4 @@
-//! The rollups, made again from what they are made of.
+//! Recomputes the rollups from their details and compares them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ type Totals = BTreeMap<Key, Sums>;
 const HOURS: &str = "SELECT hour AS time, * FROM rollup_hour WHERE hour BETWEEN ?1 AND ?2";
 const EVER: (i64, i64) = (0, i64::MAX);
 
-/// Compares the rollup of each hour with the details of its month and the flows that go on.
+/// Compares the rollup of each hour with the details of its month and the open flows.
 pub(super) fn check_hours(
     report: &mut VerifyReport,
     usage: &Usage,
@@ -27,12 +27,12 @@ pub(super) fn check_hours(
     for month in rolled_up(usage)?.into_iter().chain(states.keys().copied()).collect::<BTreeSet<_>>() {
         let state = states.get(&month);
         if state.is_some_and(|state| !state.whole) {
-            report.notes.push(format!("{month}: not each flow is kept any more; its sums stand alone"));
+            report.notes.push(format!("{month}: some flows are no longer kept; its sums were not compared"));
             continue;
         }
         let file = state.and_then(|state| state.file.as_ref());
         if state.is_some_and(|state| state.aggregated) && is_ahead(usage, file)? {
-            report.notes.push(format!("{month}: a batch is under way; its sums were not compared"));
+            report.notes.push(format!("{month}: a batch is in progress; its sums were not compared"));
             continue;
         }
         check_month(report, usage, month, file)?;
@@ -40,7 +40,7 @@ pub(super) fn check_hours(
     Ok(())
 }
 
-/// Compares the rollups of the hours of `month` with the details in its file and the flows that go on.
+/// Compares the rollups of the hours of `month` with the details in its file and the open flows.
 pub(super) fn check_month(
     report: &mut VerifyReport,
     usage: &Usage,
@@ -76,7 +76,7 @@ const LIVE: &str = "SELECT counted_ns / 3600000000000 AS time, user, class, 0 AS
 
 const _: () = assert!(HOUR_NS == 3_600_000_000_000, "as in the query above");
 
-/// Adds what is in a month's file; the number of its flows.
+/// Adds the rows of a month's file; returns the number of its flows.
 fn add_details(totals: &mut Totals, usage: &Usage, file: &Connection) -> Result<u64, QueryError> {
     let visible = usage.is_visible();
     let flows = format!(
@@ -95,7 +95,7 @@ fn add_details(totals: &mut Totals, usage: &Usage, file: &Connection) -> Result<
     Ok(count)
 }
 
-/// Adds rows with the columns `time`, `user`, `class` and sums; their number.
+/// Adds rows with the columns `time`, `user`, `class` and sums; returns their number.
 fn add(totals: &mut Totals, connection: &Connection, sql: &str, span: (i64, i64)) -> Result<u64, QueryError> {
     let key =
         |row: &Row<'_>| Ok::<_, rusqlite::Error>((row.get("time")?, row.get("user")?, row.get("class")?));
@@ -120,7 +120,7 @@ fn compare(report: &mut VerifyReport, table: &'static str, expected: &Totals, fo
     report.sums += keys.len() as u64;
     for key in keys {
         let (should, is) = (expected.get(key), found.get(key));
-        // A flow that has moved nothing and goes on makes a rollup of zeros, or none.
+        // An open flow without bytes has a rollup of zeros, or none.
         if should.copied().unwrap_or_default() != is.copied().unwrap_or_default() {
             let (time, user, class) = key;
             let key = format!("{time} {user:?} {class}");
@@ -136,7 +136,7 @@ fn rolled_up(usage: &Usage) -> rusqlite::Result<BTreeSet<Month>> {
     hours.map(|hour| Ok(Month::containing(hour?.saturating_mul(HOUR_NS)))).collect()
 }
 
-/// Whether the file has more of some gateway than `ledger.db`.
+/// Whether the file has later entries of a gateway than `ledger.db`.
 fn is_ahead(usage: &Usage, file: Option<&Connection>) -> rusqlite::Result<bool> {
     let Some(file) = file else { return Ok(false) };
     for (gateway, applied_lsn) in &usage.applied {

@@ -1,4 +1,4 @@
-//! Every kind of damage that a disk does to a file at rest: one bit is another.
+//! Flips single bits in files at rest.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::sink::sqlite::SqliteSink;
 use crate::sink::sqlite::tests::{later, small};
 use crate::sink::{Sink, SinkSettings};
 
-/// Everything that a bill is made of.
+/// All results that a bill uses.
 fn bills(directory: &Path) -> Result<(Vec<Answer>, Row, Vec<FlowRow>), QueryError> {
     let usage = Usage::open(directory)?;
     let all = Filter::default();
@@ -30,7 +30,7 @@ fn flipped_bit_is_found_or_changes_no_bill() {
         let whole = std::fs::read(&path).unwrap();
         for (at, byte) in whole.iter().enumerate() {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // Most of a small file is empty. All of the rest would take a minute.
+            // Most of a small file is zero. Flipping every bit would take a minute.
             if !(seed >> 40).is_multiple_of(if *byte == 0 { 499 } else { 9 }) {
                 continue;
             }
@@ -51,8 +51,8 @@ fn flipped_bit_is_found_or_changes_no_bill() {
     assert!(found > 500 && harmless > 5, "{found} found, {harmless} harmless");
 }
 
-/// A gateway that writes on where a bit has flipped: it refuses, or the damage is still found afterwards, or
-/// the bill is the one without it. What it must not do is to seal the damage with a new checksum.
+/// A gateway that writes on after a bit has flipped: it is refused, or the damage is still found afterwards,
+/// or the bill is the same. The damage must never get a new checksum.
 #[test]
 fn flipped_bit_is_never_resealed_by_writing() {
     let store = small();
@@ -94,10 +94,10 @@ fn flipped_bit_is_never_resealed_by_writing() {
             harmless += 1;
         }
     }
-    assert!(reported > 100 && harmless > 5, "{reported} told, {harmless} harmless");
+    assert!(reported > 100 && harmless > 5, "{reported} reported, {harmless} harmless");
 }
 
-/// Databases whose logs have no numbers are read as they are, and get numbers where they are written to.
+/// Databases whose logs have no numbers are read unchanged, and get numbers when they are written.
 #[test]
 fn previous_version_is_read_then_migrated() {
     let store = small();

@@ -1,6 +1,6 @@
-//! A ledger of a test: its directory, its flows, and its bill.
+//! The fixture of the tests: a ledger's directory, its flows, and its bill.
 //!
-//! Guarantees: a bill is of a ledger that holds together. Leaves out: what is done to it.
+//! Guarantees: a bill comes from a ledger that `verify` finds clean.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,10 +11,10 @@ use ledger::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncerta
 use ledger::{FlowWriter, Ledger, LiveFlow, OpenError, OpenSettings, Recovery};
 use sys::clock::WallNanos;
 
-/// A ledger's directory and its live table's, which end with the test.
+/// The directories of a ledger and of its live table; removed with the test.
 pub(crate) struct Fixture(pub(crate) tempfile::TempDir);
 
-/// What a flow is billed: bytes up and down, and why it ended.
+/// What each flow is billed: bytes up and down, and the reason of its end.
 pub(crate) type Bill = BTreeMap<u128, (u64, u64, String)>;
 
 impl Fixture {
@@ -51,12 +51,12 @@ impl Fixture {
 
     pub(crate) fn refusal(&self) -> OpenError {
         match Ledger::open(&self.settings(1, 64)) {
-            Ok(_) => panic!("it was opened"),
+            Ok(_) => panic!("the ledger was opened"),
             Err(error) => error,
         }
     }
 
-    /// A start and an end in order; what the start found.
+    /// Opens and closes the ledger; returns the report of the start.
     pub(crate) fn restart(&self) -> Recovery {
         let (ledger, _writer) = self.open();
         let recovery = ledger.recovery().clone();
@@ -64,7 +64,7 @@ impl Fixture {
         recovery
     }
 
-    /// The live tables that are there.
+    /// The present live tables.
     pub(crate) fn live_tables(&self) -> Vec<PathBuf> {
         fs::read_dir(self.tables()).unwrap().map(|entry| entry.unwrap().path()).collect()
     }
@@ -74,13 +74,13 @@ impl Fixture {
     }
 }
 
-/// Ends a ledger in order. An inlet that lives on would keep its table in use.
+/// Closes a ledger. A flow writer that exists longer would keep the live table in use.
 pub(crate) fn close_ledger<I>(ledger: Ledger, writers: I) {
     drop(writers);
     ledger.close().unwrap();
 }
 
-/// Every flow that is over, each of them once, in a ledger without a fault.
+/// Every closed flow, each once, of a clean ledger.
 pub(crate) fn bill(directory: &Path) -> Bill {
     let report = ledger::verify::verify(directory).unwrap();
     assert!(report.is_clean(), "{:?}", report.problems);
@@ -112,7 +112,7 @@ pub(crate) fn identity(id: u128, user: &str) -> Identity {
 }
 
 pub(crate) fn open(writer: &mut FlowWriter, id: u128) -> LiveFlow {
-    writer.open(&identity(id, "ci")).expect("the table has room")
+    writer.open(&identity(id, "ci")).expect("the table has a free slot")
 }
 
 /// Counts bytes up and down as a relay does.
@@ -138,7 +138,7 @@ pub(crate) fn billed(flows: &[(u128, u64, u64, &str)]) -> Bill {
     flows.iter().map(|(id, up, down, reason)| (*id, (*up, *down, (*reason).to_owned()))).collect()
 }
 
-/// Copies a directory and what is in it. A gateway that runs may rename a file meanwhile.
+/// Copies a directory and its contents. A running gateway may rename a file meanwhile.
 pub(crate) fn copy_files(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {

@@ -1,8 +1,8 @@
-//! Files that are missing, older, another ledger's, or cut: what a start says of them, and what a repair
-//! leaves.
+//! Files that are missing, older, cut, or another ledger's: what a start reports, and what a repair leaves.
 //!
-//! Guarantees: each test knows what every flow moved; a bill that is not right is told, by a refusal, by
-//! the start, or by `verify`. Leaves out: damage at random under a real gateway (`tollgate/tests/damage`).
+//! Guarantees: each test knows what every flow moved. A wrong bill is reported by a refusal, by the start, or
+//! by `verify`.
+//! Not handled here: random damage under a real gateway (`tollgate/tests/damage`).
 
 use std::fs;
 use std::ops::RangeInclusive;
@@ -16,19 +16,17 @@ use sys::clock::WallNanos;
 
 use crate::fixture::{Bill, Fixture, bill, billed, close, close_ledger, copy_files, count, open, run_flow};
 
-/// What the closes of [`crate::house`] belong to.
+/// The month in which [`crate::fixture::close`] closes flows.
 const MONTH: &str = "usage-202605.db";
 
-/// A ledger of 60 flows, whose journal does not reach back to its beginning: its first segments were used
-/// again.
+/// A ledger of 60 flows whose journal lacks its beginning: its first segments were reused.
 fn recycled_fixture() -> Fixture {
     let fixture = Fixture::new();
     run_flows_until_recycled(&fixture, 1..=60);
     fixture
 }
 
-/// Passes flows in a run with small segments, each in a frame of its own, until the first segment was used
-/// again.
+/// Runs flows with small segments, each flow in a frame of its own, until the first segment was reused.
 fn run_flows_until_recycled(fixture: &Fixture, ids: RangeInclusive<u128>) {
     let settings = OpenSettings { segment_bytes: 64 << 10, ..fixture.settings(1, 64) };
     let (ledger, mut writers) = Ledger::open(&settings).unwrap();
@@ -36,7 +34,7 @@ fn run_flows_until_recycled(fixture: &Fixture, ids: RangeInclusive<u128>) {
     let middle = ids.start() + 30;
     for id in ids {
         if id == middle {
-            // What was applied has a checkpoint a second later.
+            // Applied entries have a checkpoint a second later.
             std::thread::sleep(Duration::from_millis(1500));
         }
         let before = ledger.status().durable;
@@ -48,7 +46,7 @@ fn run_flows_until_recycled(fixture: &Fixture, ids: RangeInclusive<u128>) {
     close_ledger(ledger, writers);
 }
 
-/// The same files in a house of their own, as a machine finds them whose gateway was killed.
+/// The same files in another fixture, as after a kill of the gateway.
 fn copied(fixture: &Fixture) -> Fixture {
     let copy = Fixture::new();
     copy_files(&fixture.directory(), &copy.directory());
@@ -56,7 +54,7 @@ fn copied(fixture: &Fixture) -> Fixture {
     copy
 }
 
-/// What a kill leaves of a ledger with 20 flows that are over and one that is open, all journaled.
+/// The files of a killed ledger with 20 closed flows and an open one, all journaled.
 fn killed_fixture() -> Fixture {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
@@ -77,7 +75,7 @@ fn wait_for(mut is_so: impl FnMut() -> bool) {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("it does not come");
+    panic!("the condition did not become true within 10 s");
 }
 
 fn all_flows(killed: bool) -> Bill {
@@ -90,7 +88,7 @@ fn losses(fixture: &Fixture) -> Vec<Loss> {
     let reported = inspect(&fixture.settings(1, 64)).unwrap().losses;
     match fixture.refusal() {
         OpenError::Incomplete(losses) => {
-            assert_eq!(losses, reported, "an inspection and a start say the same");
+            assert_eq!(losses, reported, "an inspection and a start report the same");
             losses.0
         }
         other => panic!("{other}"),
@@ -104,7 +102,7 @@ fn repaired(fixture: &Fixture) -> Recovery {
     recovery
 }
 
-/// What `verify` says was accepted.
+/// The accepted losses that `verify` lists.
 fn accepted(fixture: &Fixture) -> Vec<String> {
     let report = ledger::verify::verify(&fixture.directory()).unwrap();
     assert!(report.is_clean(), "{:?}", report.problems);
@@ -117,7 +115,7 @@ fn remove(directory: &Path, file: &str) {
     }
 }
 
-/// The segments, the last one that was begun last.
+/// The segments that were begun, in order.
 fn begun_segments(fixture: &Fixture) -> Vec<PathBuf> {
     let mut segments: Vec<PathBuf> =
         fs::read_dir(fixture.journal()).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -159,7 +157,7 @@ fn unrecoverable_month_is_refused_and_loss_recorded() {
     repaired(&fixture);
     assert_eq!(accepted(&fixture).len(), 1);
     let usage = Usage::open(&fixture.directory()).unwrap();
-    assert_eq!(usage.total(&Filter::default()).unwrap().flows, 60, "the sums are there");
+    assert_eq!(usage.total(&Filter::default()).unwrap().flows, 60, "the sums are kept");
     assert_eq!(usage.rows(&Filter::default(), &[GroupBy::Host]).unwrap().missing, ["2026-05"]);
     fixture.restart();
     assert_eq!(accepted(&fixture).len(), 1);
@@ -201,7 +199,7 @@ fn older_ledger_db_catches_up_by_months_and_journal() {
     assert_eq!(fixture.bill(), before);
 }
 
-/// As where a copy of `ledger.db` is put back, and its newer log is left beside it.
+/// As after `ledger.db` was restored from a copy, and its newer log stayed beside it.
 #[test]
 fn older_database_beside_newer_log_is_rebuilt() {
     for name in ["ledger.db", MONTH] {
@@ -212,7 +210,7 @@ fn older_database_beside_newer_log_is_rebuilt() {
         for id in 1..=20 {
             run_flow(&mut writer, id, 10, 20);
             if [1, 10].contains(&id) {
-                // It changes by checkpoints alone.
+                // Only checkpoints change it.
                 let before = fs::read(&file).unwrap_or_default();
                 wait_for(|| fs::read(&file).is_ok_and(|now| now != before));
                 older.get_or_insert_with(|| fs::read(&file).unwrap());
@@ -243,7 +241,7 @@ fn missing_databases_are_refused() {
     remove(&fixture.directory(), MONTH);
     assert!(matches!(losses(&fixture)[..], [Loss::Between { applied: 0, .. }]));
     repaired(&fixture);
-    assert_eq!(accepted(&fixture).len(), 1, "what was accepted is told");
+    assert_eq!(accepted(&fixture).len(), 1, "the accepted loss is listed");
 }
 
 #[test]
@@ -260,7 +258,7 @@ fn missing_journal_end_is_detected_after_a_kill() {
     for (kind, cut) in cuts {
         let fixture = Fixture::new();
         let (ledger, mut writer) = fixture.open();
-        // The database takes nothing: the journal alone has what follows.
+        // The database is locked: only the journal has the following entries.
         let lock = rusqlite::Connection::open(fixture.directory().join("ledger.db")).unwrap();
         lock.execute_batch("BEGIN IMMEDIATE").unwrap();
         (1..=20).for_each(|id| run_flow(&mut writer, id, 10, 20));
@@ -370,7 +368,7 @@ fn backup_restores_with_and_without_identity() {
         let shared = [(1, 10, 20, "client_closed"), (2, 9 << 20, 40, "lost"), (3, 50, 60, "client_closed")];
         assert_eq!(restored.bill(), billed(&shared), "with its identity: {with_identity}");
         assert!(accepted(&restored)[0].contains("restored from the backup of"), "{:?}", accepted(&restored));
-        // A backup is one once: a journal that is gone later is missed.
+        // A backup is marked once: a journal that is missing later is detected.
         let (ledger, mut writer) = restored.open();
         let flow = open(&mut writer, 4);
         let killed = copied(&restored);
@@ -464,7 +462,7 @@ fn databases_removed_while_open_are_detected() {
         drop(writer);
         let error = ledger.close().unwrap_err().to_string();
         assert!(error.contains("durable in the journal"), "{error}");
-        // The journal has all from its beginning here: nothing needs a consent.
+        // Here the journal has all entries from the first on: no consent is needed.
         fixture.restart();
         assert_eq!(fixture.bill().len(), 2, "{file}");
     }
@@ -496,10 +494,10 @@ fn live_table_removed_while_in_use_is_reported() {
     assert!(status.table_is_missing && status.warning.unwrap().contains("was removed while it is in use"));
     let handle = ledger.status_handle();
     close_ledger(ledger, writer);
-    assert!(!handle.status().table_is_missing, "an end removes it too");
+    assert!(!handle.status().table_is_missing, "closing removes the table too");
 }
 
-/// As a copy that was cut short, or directories that were mixed up.
+/// As after an interrupted copy, or with mixed-up directories.
 #[test]
 fn months_alone_are_refused_then_used_by_repair() {
     let fixture = recycled_fixture();
@@ -563,8 +561,8 @@ fn month_under_another_name_is_refused() {
     assert_eq!(Usage::open(&fixture.directory()).unwrap().total(&Filter::default()).unwrap().up, 600);
 }
 
-/// A power failure, as a month is being made, leaves a journal of SQLite's own beside a file without pages:
-/// SQLite undoes by it what it takes for the file.
+/// A power failure during the creation of a month leaves a rollback journal of SQLite beside a file without
+/// pages. SQLite would roll back the restored file by it.
 #[test]
 fn stale_rollback_journal_does_not_undo_a_month() {
     let fixture = Fixture::new();
@@ -588,7 +586,7 @@ fn stale_rollback_journal_does_not_undo_a_month() {
     }
 }
 
-/// The month that was lost first has less than the journal, which nothing but the lost `ledger.db` knew.
+/// The month that was lost first has less than the journal, which only the lost `ledger.db` recorded.
 #[test]
 fn month_then_ledger_db_lost_come_back_from_journal() {
     let fixture = recycled_fixture();
@@ -606,7 +604,7 @@ fn month_then_ledger_db_lost_come_back_from_journal() {
     assert!((60..=65).all(|id| bill.contains_key(&id)), "the journal has the end of the first run: {bill:?}");
 }
 
-/// What stands behind the damage gets new numbers, and months have it by the old ones.
+/// Entries behind the damage get new numbers, and months have them by the old ones.
 #[test]
 fn damaged_journal_and_lost_ledger_db_bill_once() {
     let fixture = Fixture::new();
@@ -630,12 +628,12 @@ fn damaged_journal_and_lost_ledger_db_bill_once() {
         fs::write(spoilt.journal().join(segment.file_name().unwrap()), bytes).unwrap();
         remove(&spoilt.directory(), "ledger.db");
         repaired(&spoilt);
-        assert_eq!(spoilt.bill(), all_flows(false), "the month has all");
+        assert_eq!(spoilt.bill(), all_flows(false), "the month has all flows");
         assert_eq!(Usage::open(&spoilt.directory()).unwrap().total(&Filter::default()).unwrap().up, 200);
     }
 }
 
-/// A repair that is killed between the databases and the journal.
+/// As after a repair that was killed between the databases and the journal.
 #[test]
 fn consent_of_an_interrupted_repair_is_recorded() {
     let fixture = killed_fixture();
@@ -713,7 +711,7 @@ fn non_file_in_place_of_a_file_is_named() {
 fn usage_without_a_damaged_row_says_so() {
     let fixture = recycled_fixture();
     let month = rusqlite::Connection::open(fixture.directory().join(MONTH)).unwrap();
-    // SQLite shows what damage left of a row, even where a column may not be empty.
+    // SQLite returns a damaged row even where a column may not be null.
     month
         .execute_batch(
             "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = replace(sql, 'NOT NULL', '')",

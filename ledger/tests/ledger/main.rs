@@ -1,10 +1,11 @@
-//! The ledger from outside: what is counted, closed, killed, copied, lost or spoilt, and the bill afterwards.
+//! The ledger from outside: flows are counted and closed, ledgers killed, copied, lost or damaged, and then
+//! the bill is compared.
 //!
-//! `house.rs` is a ledger of a test, `losses.rs` what is missing or older at a start.
+//! `fixture.rs` is the ledger of a test, `losses.rs` has files that are missing or older at a start.
 //!
-//! Promises: each test has a directory and a place for its live table of its own; nothing depends on how
-//! fast a thread is. Leaves to others: failing disks and power (`src/simulation`), real kills
-//! (`tollgate/tests/crash`).
+//! Guarantees: each test has its own directories for the ledger and the live table, and no test depends on
+//! the speed of a thread.
+//! Not handled here: failing disks and power (`src/simulation`), real kills (`tollgate/tests/crash`).
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +23,7 @@ use fixture::{
     Bill, Fixture, bill, billed, close, close_ledger, copy_files, count, identity, open, run_flow,
 };
 
-/// Many flows at a time in each thread; the slots are fewer than the flows, and are used again.
+/// Many flows at a time in each thread, with fewer slots than flows, so that slots are reused.
 fn flows_of_threads(durability: Durability) {
     const THREADS: usize = 4;
     const FLOWS: u128 = 2_000;
@@ -60,7 +61,7 @@ fn flows_of_threads(durability: Durability) {
     };
     let all = (0..THREADS as u128).flat_map(|thread| (0..FLOWS).map(move |number| (thread, number)));
     let expected: Bill = all.map(|(thread, number)| (thread << 64 | number, expected(number))).collect();
-    assert!(fixture.bill() == expected, "some flow is billed otherwise");
+    assert!(fixture.bill() == expected, "some flow is billed differently");
     assert!(fixture.live_tables().is_empty(), "a table without flows is removed");
 }
 
@@ -182,7 +183,7 @@ fn copy_in_use_is_refused_then_becomes_a_new_ledger() {
     let _open = open(&mut writer, 2);
     let copy = copy(&fixture);
     let settings = OpenSettings { directory: copy.clone(), ..fixture.settings(1, 16) };
-    let refusal = Ledger::open(&settings).err().expect("it is refused");
+    let refusal = Ledger::open(&settings).err().expect("the copy is refused");
     assert!(matches!(refusal, OpenError::TableInUse { .. }), "{refusal}");
     // As the refusal advises.
     assert!(refusal.to_string().contains("Remove `identity` and `journal` from the copy"), "{refusal}");
@@ -220,7 +221,7 @@ fn damaged_live_table_is_reported_and_kept() {
         let recovery = fixture.restart();
         assert_eq!((recovery.damaged_tables, recovery.killed), (1, 0));
         assert_eq!(fs::read(table.with_extension("damaged")).unwrap(), damaged);
-        assert_eq!(fixture.restart().damaged_tables, 0, "it is told of once");
+        assert_eq!(fixture.restart().damaged_tables, 0, "it is reported once");
     }
 }
 
@@ -237,7 +238,7 @@ fn live_table_of_another_version_is_refused() {
     assert_eq!(fixture.bill(), billed(&[(7, 70, 0, "killed")]));
 }
 
-/// A ledger that ended with an open flow, and its live table.
+/// A ledger that was closed with an open flow, and its live table.
 fn killed_fixture() -> (Fixture, PathBuf) {
     let fixture = Fixture::new();
     let (ledger, mut writer) = fixture.open();
@@ -257,7 +258,7 @@ fn journal_of_another_gateway_is_refused() {
     copy_files(&other.journal(), &fixture.journal());
     let refusal = fixture.refusal();
     assert!(matches!(refusal, OpenError::Recover(RecoverError::Foreign { .. })), "{refusal}");
-    assert!(fs::read(&table).unwrap() == before, "its table, of which the journal tells, is touched");
+    assert!(fs::read(&table).unwrap() == before, "the table that the journal names was changed");
     fs::remove_dir_all(fixture.journal()).unwrap();
     fs::rename(fixture.directory().join("journal-own"), fixture.journal()).unwrap();
     assert_eq!(fixture.restart().epoch, 2);
@@ -278,7 +279,7 @@ fn lost_identity_is_restored_from_the_journal() {
     }
     fs::remove_file(&path).unwrap();
     assert_eq!(fixture.restart().killed, 1);
-    assert_eq!(fs::read(&path).unwrap(), identity, "it stands in the journal too");
+    assert_eq!(fs::read(&path).unwrap(), identity, "the journal has it too");
     assert_eq!(fixture.bill(), billed(&[(7, 70, 0, "killed")]));
 }
 
@@ -326,7 +327,7 @@ fn ledger_continues_without_its_journal() {
     assert_eq!(fixture.bill(), billed(&expected));
 }
 
-/// A database that takes nothing, until it is dropped.
+/// Locks the database until the connection is dropped.
 fn locked(fixture: &Fixture) -> rusqlite::Connection {
     let connection = rusqlite::Connection::open(fixture.directory().join("ledger.db")).unwrap();
     connection.busy_timeout(std::time::Duration::from_secs(30)).unwrap();
@@ -334,7 +335,7 @@ fn locked(fixture: &Fixture) -> rusqlite::Connection {
     connection
 }
 
-/// Waits until all that is journaled is visible, an entry at least.
+/// Waits until all journaled entries are applied, at least one.
 fn wait_until_applied(ledger: &Ledger) {
     loop {
         let status = ledger.status();
@@ -345,7 +346,7 @@ fn wait_until_applied(ledger: &Ledger) {
     }
 }
 
-/// More than asks for an interim.
+/// More than the bytes that request an interim.
 const MOVED: usize = 9 << 20;
 
 #[test]
@@ -399,13 +400,13 @@ fn full_journal_keeps_flows_in_the_table() {
     let error = ledger.close().unwrap_err();
     let LedgerError::Unjournaled { flows, without_slot, cause, .. } = &error else { panic!("{error}") };
     assert!(*flows > 0 && *without_slot == 0 && cause.contains("journal_max"), "{error}");
-    assert!(error.to_string().contains("the database takes nothing"), "{error}");
+    assert!(error.to_string().contains("the database cannot be written"), "{error}");
     drop((lock, writers));
     assert_eq!(fixture.live_tables().len(), 1);
-    // It is as full as before, and yet can be opened.
+    // The journal is as full as before, and yet can be opened.
     let (ledger, writers) = Ledger::open(&settings).unwrap();
     assert_eq!((ledger.recovery().closed, ledger.recovery().killed), (*flows, 0));
     close_ledger(ledger, writers);
     let expected: Bill = (1..=id).map(|id| (id, (1, id as u64, "client_closed".to_owned()))).collect();
-    assert!(fixture.bill() == expected, "some flow is billed otherwise");
+    assert!(fixture.bill() == expected, "some flow is billed differently");
 }

@@ -1,14 +1,14 @@
-//! Schedules of a machine that has other things to do.
+//! Schedules with stalls, as of a busy machine.
 //!
-//! Promises: a seed gives the same schedule. Leaves to others: what runs.
+//! Guarantees: a seed gives the same schedule.
 
 use shuttle::scheduler::{RandomScheduler, Schedule, Scheduler, Task, TaskId};
 
-/// Random schedules in which now and then a thread is held for long, as one is that the kernel takes from its
-/// CPU: the others come as far as they can while it is between two of its steps.
+/// Random schedules in which now and then a thread stalls for long, as one does that the kernel preempts: the
+/// others proceed while it is between two of its steps.
 pub(super) struct Stalls {
     random: RandomScheduler,
-    /// Who is held, and for how many steps of the others.
+    /// The stalled thread, and for how many steps of the others.
     stalled: Option<(TaskId, u64)>,
 }
 

@@ -5,7 +5,7 @@
 use super::{LOG_NUMBERS, Migration};
 use crate::sink::version_1;
 
-/// The steps of `ledger.db`.
+/// The migrations of `ledger.db`, in order.
 pub(crate) const LEDGER: &[Migration] = &[
     Migration { sql: FLOWS_IN_ONE_FILE, then: None, is_read: true },
     Migration { sql: FLOWS_BY_MONTH, then: Some(version_1::move_flows), is_read: true },
@@ -14,8 +14,8 @@ pub(crate) const LEDGER: &[Migration] = &[
 ];
 
 const FLOWS_IN_ONE_FILE: &str =
-    // `source` has one row per run of the gateway: an epoch, and how far its records have come. `sealed_ns`
-    // is null if the run was not ended in order. `flow` has no index: one costs two thirds of the inserts.
+    // `source` has one row for each run of the gateway: an epoch, and the last record. `sealed_ns` is null if
+    // the run did not end in order. `flow` has no index: one costs two thirds of the inserts.
     "CREATE TABLE source (
          epoch       INTEGER PRIMARY KEY,
          started_ns  INTEGER NOT NULL,
@@ -163,7 +163,7 @@ mod tests {
     use super::super::checksum;
     use super::*;
 
-    /// The checksum of what has been released must stay what it is in the databases out there.
+    /// The checksums of released migrations are stored in existing databases.
     #[test]
     fn released_migrations_are_unchanged() {
         let checksums = |list: &[Migration]| list.iter().map(|step| checksum(step.sql)).collect::<Vec<_>>();

@@ -4,7 +4,7 @@
 
 use super::{LOG_NUMBERS, Migration};
 
-/// The steps of a month's file.
+/// The migrations of a month's file, in order.
 pub(crate) const MONTH: &[Migration] = &[
     Migration { sql: DETAILS, then: None, is_read: true },
     Migration { sql: LOG_NUMBERS, then: None, is_read: false },

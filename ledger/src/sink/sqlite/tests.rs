@@ -31,7 +31,7 @@ impl Store {
         Self { sink: SqliteSink::open(directory.path(), 1, settings).unwrap(), directory }
     }
 
-    /// Another connection to the totals, or to the only month.
+    /// Another connection to the totals.
     fn ledger(&self) -> Connection {
         Connection::open(self.directory.path().join("ledger.db")).unwrap()
     }
@@ -78,7 +78,7 @@ const FLOW: Flow<'_> = Flow {
     uncertain: Uncertain { up: 3, down: 4 },
 };
 
-/// Finals whose `up` are the powers of two, so that a sum tells which are in it.
+/// Finals whose `up` are the powers of two, so that a sum identifies its flows.
 pub(crate) fn finals(count: u32) -> Vec<Entry> {
     let legs = |n| Legs { upstream_tx: 1_u64 << n, client_tx: 1, ..Legs::default() };
     (0..count).map(|n| last(&Flow { id: n.into(), legs: legs(n), ..FLOW })).collect()
@@ -164,14 +164,14 @@ fn impossible_counts_are_capped_and_applied() {
         .unwrap();
     assert_eq!(row, (i64::MAX, 7, i64::MAX));
     let usage = Usage::open(store.directory.path()).unwrap();
-    assert!(usage.total(&Filter::default()).is_err(), "what is too much is never a wrong number");
+    assert!(usage.total(&Filter::default()).is_err(), "an overflow is an error, never a wrong number");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// However the records are cut into batches, and however often batches are sent again from an
-    /// earlier record on, each is one row.
+    /// However the records are cut into batches, and however often earlier records are sent again, each is
+    /// one row.
     #[test]
     fn any_split_and_resend_gives_the_same_totals(
         cuts in prop::collection::vec((1_usize..12, 0_usize..12), 1..20),
@@ -227,10 +227,10 @@ fn full_disk_is_retryable_and_rolls_batch_back() {
             }
         };
         limit(&mut store, 0);
-        // Flows that go on fill `ledger.db`, flows that are over the month.
+        // Open flows fill `ledger.db`, closed ones the month.
         let entries: Vec<Entry> = match of_month {
             true => records[1..].to_vec(),
-            // Wide ones, for the file has some free pages.
+            // Wide rows, for the file has some free pages.
             false => (1..40).map(|n| interim_of(&last(&wide(n)))).collect(),
         };
         for _ in 0..3 {
@@ -280,7 +280,7 @@ fn reader_blocks_neither_checkpoint_nor_seal() {
     store.sink.apply(1, 3, &records[2..]).unwrap();
     assert_eq!(store.sink.checkpoint(), Ok(3));
     store.sink.seal().unwrap();
-    assert_eq!(flows(&reader), 1, "the reader's moment stays");
+    assert_eq!(flows(&reader), 1, "the reader's snapshot stays");
     assert_eq!(reader.rows(&Filter::default(), &[GroupBy::Host]).unwrap().rows[0].flows, 1);
     assert_eq!(store.totals(), (3, 7, 3, 3));
 }
@@ -290,7 +290,7 @@ fn lsns_continue_across_runs_and_old_run_is_fenced() {
     let mut store = Store::new();
     let records = finals(4);
     assert_eq!(store.sink.applied_lsn(), Ok(None));
-    // The store takes whichever number comes first.
+    // The store accepts any first number.
     store.sink.apply(3, 77, &records[..2]).unwrap();
     store.reopen();
     assert_eq!(store.sink.applied_lsn(), Ok(Some(78)));
@@ -344,7 +344,7 @@ fn foreign_files_are_refused_unchanged() {
     let check = |expected: &str| {
         let before = std::fs::read(&path).unwrap();
         let opened = SqliteSink::open(directory.path(), 1, SinkSettings::default());
-        let error = opened.err().expect("it is refused").to_string();
+        let error = opened.err().expect("the file is refused").to_string();
         assert!(error.contains(expected) && error.contains("ledger.db"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), before);
     };

@@ -1,4 +1,4 @@
-//! Random flows over hours and months, delivered in any way, against a model that is a list of items.
+//! Random flows over hours and months, delivered in any way, compared with a model that is a list of items.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::query::Row as UsageRow;
 use crate::sink::month::HOUR_NS;
 use crate::verify::verify;
 
-/// 2026-01-31T20:00:00Z, so that months' ends are near.
+/// 2026-01-31T20:00:00Z, close to the end of a month.
 const BEGINNING_NS: u64 = 1_769_889_600_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 const SLOTS: u8 = 5;
@@ -19,7 +19,7 @@ const SLOTS: u8 = 5;
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Interim,
-    /// An interim that says less than was known.
+    /// An interim with lower counts than an earlier one.
     Stale,
     Final,
     RunBegan,
@@ -52,7 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
     )
 }
 
-/// How a piece of the entries is delivered.
+/// How one portion of the entries is delivered.
 #[derive(Clone, Debug)]
 struct Delivery {
     fresh: usize,
@@ -69,7 +69,7 @@ fn delivery() -> impl Strategy<Value = Delivery> {
     )
 }
 
-/// A flow of the model: what was last counted.
+/// The last counts of a flow of the model.
 #[derive(Clone, Copy, Default)]
 struct Known {
     at_ns: u64,
@@ -77,7 +77,7 @@ struct Known {
     down: u64,
 }
 
-/// What the ledger should answer: items that are to be summed up, and flows that go on.
+/// The expected contents of a ledger: items that are summed up, and open flows.
 #[derive(Default)]
 struct Model {
     entries: Vec<(u32, Entry)>,
@@ -106,17 +106,17 @@ fn class(slot: u8) -> Class {
     if slot == 3 { Class::Internal } else { Class::External }
 }
 
-/// What a key says of a slot.
+/// The text of a key for a slot.
 type TextOf = fn(u8) -> String;
 
-/// Whether a month has more rows than it may, so that ports and protocols of some flows are not known.
+/// Whether a month exceeds its row limit, so that ports and protocols of some flows are not known.
 fn has_aggregates(usage: &Usage) -> bool {
     let files = usage.months().unwrap().into_keys().filter_map(|month| usage.month(month).unwrap());
     let rows = |file: Connection| file.query_row("SELECT count(*) FROM aggregate", [], |row| row.get(0));
     files.map(|file| rows(file).unwrap()).any(|rows: i64| rows > 0)
 }
 
-/// Checks that no row has more than it should, and that what is not known is the rest.
+/// Checks that no row exceeds the expected one, and that unknown keys have the difference.
 fn check_as_far_as_known(found: &BTreeMap<String, [u64; 4]>, expected: &BTreeMap<String, [u64; 4]>) {
     for (key, sums) in found.iter().filter(|(key, _)| !format!("|{key}|").contains("||")) {
         let most = expected.get(key).unwrap_or_else(|| panic!("{key} in {expected:?}"));
@@ -174,7 +174,7 @@ impl Model {
                     *generation += 1;
                 }
                 Kind::RunBegan => {
-                    // As after a kill: the next run closes what it found in the live table first.
+                    // As after a kill: the next run first closes the flows in the live table.
                     if model.live.contains_key(&step.slot) {
                         model.close(step.slot, at.0, total.0, total.1);
                         model.entries.push((epoch + 1, Entry::Final(record(total.0, total.1))));
@@ -217,7 +217,7 @@ impl Model {
         next
     }
 
-    /// Key, flows, live, up and down by whatever `key` makes of hour and slot.
+    /// Flows, live, up and down for each `key` of hour and slot.
     fn rows(&self, key: impl Fn(u64, u8) -> String) -> BTreeMap<String, [u64; 4]> {
         let mut rows: BTreeMap<String, [u64; 4]> = BTreeMap::new();
         for (hour, slot, flows, up, down) in &self.items {
@@ -230,7 +230,7 @@ impl Model {
         rows
     }
 
-    /// Every pair of keys, and the sums of every pair with a time, against the model and the total.
+    /// Checks every pair of keys, and the sums of every pair with a time, against the model and the total.
     fn check_several(&self, usage: &Usage, all: &Filter) {
         let texts: [(GroupBy, TextOf); 5] = [
             (GroupBy::User, |slot| user(slot).to_owned()),
@@ -288,7 +288,7 @@ impl Model {
         let by_hour = self.rows(|hour, _| format!("{hour:08}"));
         let by_hour: Vec<[u64; 4]> = by_hour.into_values().collect();
         assert_eq!(found(GroupBy::Hour, &all).into_values().collect::<Vec<_>>(), by_hour);
-        // Over single hours, details and rollups agree, and with the model.
+        // Over single hours, details, rollups and the model agree.
         for (hour, expected) in hours.iter().zip(&by_hour) {
             let one = window(Some((*hour, hour + 1)));
             let by_host = found(GroupBy::Host, &one);
@@ -296,7 +296,7 @@ impl Model {
             assert_eq!(sum.collect::<Vec<_>>(), expected, "hour {hour}");
             let total = usage.total(&one).unwrap();
             assert_eq!([total.flows, total.live, total.up, total.down], *expected);
-            // A window with ragged ends: whole hours from rollups, and details for the rest.
+            // A window that is not of whole hours: whole hours from rollups, its ends from details.
             let beginning = hour * HOUR_NS as u64;
             let ragged = Filter {
                 since: Some(WallNanos(beginning - 1_000 * SECOND_NS)),
@@ -312,7 +312,7 @@ impl Model {
     }
 }
 
-/// Every row of every table, in an order of their own, without what depends on the way of delivery.
+/// Every row of every table, sorted, without columns that depend on the delivery.
 fn dump(directory: &Path) -> Vec<String> {
     let mut lines = Vec::new();
     let months = Month::files(directory).unwrap();
@@ -340,12 +340,12 @@ fn deliver(store: &mut Store, settings: SinkSettings, model: &Model, deliveries:
     for delivery in deliveries.iter().chain([&rest]) {
         let mut first = end - delivery.again.min(end);
         end = (end + delivery.fresh).min(entries.len());
-        // One batch is of one run.
+        // A batch is of one run.
         while first < end {
             let epoch = model.entries[first].0;
             let length = model.entries[first..end].iter().take_while(|entry| entry.0 == epoch).count();
             let batch = &entries[first..first + length];
-            // What was under way may have been cut in another way.
+            // The interrupted attempt may have been cut into batches differently.
             let same_run = model.entries[first..].iter().take_while(|entry| entry.0 == epoch).count();
             let longer = &entries[first..first + same_run.min(length + usize::from(delivery.crashes) * 3)];
             for _ in 0..delivery.crashes {

@@ -1,4 +1,4 @@
-//! Cases one by one: borders of hours and months, the row cap, retention, files of schema version 1.
+//! Single cases: borders of hours and months, the row limit, retention, files of schema version 1.
 
 use std::fs;
 
@@ -25,7 +25,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Details of all months, one row per line: file, table, and what is asked for.
+/// Details of all months, one row for each line: file, table, hour and bytes.
 fn details(store: &Store) -> Vec<String> {
     let mut lines = Vec::new();
     for month in Month::files(store.directory.path()).unwrap() {
@@ -70,23 +70,23 @@ fn bytes_belong_to_the_hour_of_their_count() {
     let interim = |at, up| Entry::Interim(record(1, at, up));
     let end = |at, up| Entry::Final(record(1, at, up));
     let (late, early) = (FEBRUARY - 1, FEBRUARY);
-    // Within one hour, the flow's row says all.
+    // Within one hour, the flow's row has all bytes.
     check(&[interim(late, 5), end(late, 7)], &["2026-01 flow -1: 7"]);
-    // Over the border of a month: each has its own.
+    // Over the border of a month: each has its own row.
     check(&[interim(late, 5), end(early, 7)], &["2026-01 part -1: 5", "2026-02 flow 0: 2"]);
-    // Hours in which nothing moved have no part.
+    // Hours without bytes have no part.
     check(
         &[interim(late, 5), interim(early + 5 * HOUR, 5), end(early + 9 * HOUR, 5)],
         &["2026-01 part -1: 5", "2026-02 flow 9: 0"],
     );
     check(&[interim(late, 0), end(early, 7)], &["2026-02 flow 0: 7"]);
-    // The clock steps back over the border: the flow stays where it was.
+    // The clock steps back over the border: the flow stays in its hour.
     check(&[interim(early, 5), interim(late, 6), end(late, 9)], &["2026-02 flow 0: 9"]);
-    // Another flow that the clock finds in January is written there, though February has begun.
+    // A new flow that the clock puts into January is written there, though February has begun.
     check(&[end(early, 1), Entry::Final(record(2, late, 2))], &["2026-01 flow -1: 2", "2026-02 flow 0: 1"]);
-    // A final that says less than an interim: what was counted was counted.
+    // A final with lower counts than an interim: the higher counts stay.
     check(&[interim(late, 5), end(late, 3)], &["2026-01 flow -1: 5"]);
-    // A run that is over takes its flows along, as they were last counted.
+    // A run that has ended ends its flows, as of their last count.
     check(
         &[interim(late, 5), Entry::RunBegan { epoch: 1, at: WallNanos(early + HOUR) }],
         &["2026-01 flow -1: 5"],
@@ -184,7 +184,7 @@ fn retention_keeps_newest_months_and_all_sums() {
     store.sink.checkpoint().unwrap();
     store.sink.checkpoint().unwrap();
     assert_eq!(Month::files(store.directory.path()).unwrap().len(), 2);
-    // What comes late for a month that was dropped is kept, until the next month; nobody takes it for whole.
+    // A late row for a dropped month is kept until the next month; the month stays marked as incomplete.
     store.sink.apply(1, 7, &[Entry::Final(record(7, FEBRUARY, 64))]).unwrap();
     let usage = Usage::open(store.directory.path()).unwrap();
     let february = Filter { until: Some(WallNanos(FEBRUARY + month / 2)), ..Filter::default() };
@@ -217,7 +217,7 @@ fn batch_of_many_months_bounds_open_files() {
     check_clean(&store);
 }
 
-/// A month that is locked fails the batch, and those before it have it already.
+/// A locked month fails the batch, which earlier months already have.
 #[test]
 fn batch_failing_between_months_is_resent() {
     let mut store = Store::new();
@@ -233,7 +233,7 @@ fn batch_failing_between_months_is_resent() {
     check_clean(&store);
 }
 
-/// What is known of a flow that goes on is its row, whatever became of the transactions that touched it.
+/// The row of an open flow is its state, whatever happened to the transactions that changed it.
 #[test]
 fn live_flow_survives_rolled_back_batches() {
     let mut store = Store::new();
@@ -243,10 +243,10 @@ fn live_flow_survives_rolled_back_batches() {
     drop(store.sink.stage(1, 3, &[interim(2, 48), final_of(1, 3), interim(3, 64)]).unwrap());
     store.sink.apply(1, 3, &[interim(2, 48)]).unwrap();
     store.sink.apply(1, 4, &[final_of(1, 3), interim(3, 64)]).unwrap();
-    // An interim behind its final is in no journal; if it were, the flow would begin anew, and be known.
+    // No journal has an interim behind its final. If one came, the flow would begin again, and be open.
     store.sink.apply(1, 6, &[final_of(3, 64), interim(3, 192)]).unwrap();
     store.sink.apply(1, 8, &[final_of(3, 192), final_of(2, 48)]).unwrap();
-    assert_eq!(store.sink.live.ids().len(), 0, "nothing is kept of flows that are over");
+    assert_eq!(store.sink.live.ids().len(), 0, "no ended flow stays in the live set");
     let usage = Usage::open(store.directory.path()).unwrap();
     assert_eq!(usage.total(&Filter::default()).unwrap().up, 3 + 48 + 192 + 64);
 }
@@ -267,7 +267,7 @@ fn lost_flows_leave_the_live_set() {
 
 const VERSION_1: &str = include_str!("version_1.sql");
 
-/// A directory as schema version 1 left it: two runs, two months.
+/// A directory in the state of schema version 1: two runs, two months.
 fn version_1() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     Connection::open(directory.path().join("ledger.db")).unwrap().execute_batch(VERSION_1).unwrap();
@@ -299,7 +299,7 @@ fn version_1_flows_are_migrated_without_loss() {
     check(&directory);
     let reopened = SqliteSink::open(directory.path(), 1, SinkSettings::default()).unwrap().applied_lsn();
     assert_eq!(reopened, Ok(Some(1)));
-    // Interrupted after the months were written, and written on by a program of version 1.
+    // Interrupted after the months were written, and then written by a program of version 1.
     let interrupted = version_1();
     let path = interrupted.path().join("ledger.db");
     let copy = interrupted.path().join("copy");
@@ -347,7 +347,7 @@ const DOUBLE: &str =
      uncertain_down, up_before, down_before, reason, gateway, epoch, lsn, crc FROM flow WHERE rowid = 1;
      INSERT INTO flow SELECT * FROM again;";
 
-/// A sealed store with something of everything.
+/// A sealed store with one row of each kind.
 pub(crate) fn small() -> Store {
     let mut store = Store::with(SinkSettings { rows_per_month_max: 4, ..SinkSettings::default() });
     let entries = [
@@ -363,7 +363,7 @@ pub(crate) fn small() -> Store {
     store
 }
 
-/// What comes behind the entries of [`small`]: a flow that goes on, ends, and others are summed up.
+/// The entries behind those of [`small`]: an open flow, its end, and flows beyond the row limit.
 pub(crate) fn later() -> Vec<Entry> {
     vec![
         Entry::Interim(record(3, FEBRUARY + 2 * HOUR, 19)),
@@ -373,7 +373,7 @@ pub(crate) fn later() -> Vec<Entry> {
     ]
 }
 
-/// Flows, half of which go on for some hours, every six entries within some hours.
+/// Flows, half of which stay open for some hours; every six entries within some hours.
 pub(crate) fn mixed(count: u64) -> Vec<Entry> {
     let day = 24 * HOUR;
     let entry = |n: u64| {
@@ -387,9 +387,9 @@ pub(crate) fn mixed(count: u64) -> Vec<Entry> {
     (0..count).map(entry).collect()
 }
 
-/// Some hundred thousand finals of short flows in batches as the applier makes them, over users and hosts.
+/// Some hundred thousand finals of short flows in batches of the applier's size, over users and hosts.
 #[test]
-#[ignore = "prints a rate, which says something in release only"]
+#[ignore = "prints a rate, which is meaningful in release builds only"]
 fn rate_of_finals() {
     const BATCHES: u64 = 50;
     const BATCH: u64 = 8192;
