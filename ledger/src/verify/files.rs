@@ -45,8 +45,8 @@ fn check_schema(
 ) -> Result<Vec<String>, QueryError> {
     // A month without later writes keeps its version.
     let version: i64 = file.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    let seen = usize::try_from(version).unwrap_or(0).min(migrations.len());
-    let expected = objects(&schema::new_in_memory(&migrations[..seen])?)?;
+    let applied = usize::try_from(version).unwrap_or(0).min(migrations.len());
+    let expected = objects(&schema::new_in_memory(&migrations[..applied])?)?;
     if objects(file)? != expected {
         let text = "its schema differs from that of a new file".to_owned();
         report.problem(Problem::Damaged { file: name.to_owned(), text });

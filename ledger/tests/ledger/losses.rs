@@ -622,14 +622,14 @@ fn damaged_journal_and_lost_ledger_db_bill_once() {
     let is_frame = |at: &usize| whole[*at..].starts_with(b"FRAM");
     let frames: Vec<usize> = (4096..whole.len()).step_by(4096).filter(is_frame).collect();
     for damaged in [frames[8], frames[frames.len() - 2]] {
-        let spoilt = copied(&killed);
+        let broken = copied(&killed);
         let mut bytes = whole.clone();
         bytes[damaged..damaged + 4096].fill(0);
-        fs::write(spoilt.journal().join(segment.file_name().unwrap()), bytes).unwrap();
-        remove(&spoilt.directory(), "ledger.db");
-        repaired(&spoilt);
-        assert_eq!(spoilt.bill(), all_flows(false), "the month has all flows");
-        assert_eq!(Usage::open(&spoilt.directory()).unwrap().total(&Filter::default()).unwrap().up, 200);
+        fs::write(broken.journal().join(segment.file_name().unwrap()), bytes).unwrap();
+        remove(&broken.directory(), "ledger.db");
+        repaired(&broken);
+        assert_eq!(broken.bill(), all_flows(false), "the month has all flows");
+        assert_eq!(Usage::open(&broken.directory()).unwrap().total(&Filter::default()).unwrap().up, 200);
     }
 }
 
@@ -728,9 +728,9 @@ fn usage_without_a_damaged_row_says_so() {
         let file = if damage.contains("rollup") { "ledger.db" } else { MONTH };
         let database = rusqlite::Connection::open(fixture.directory().join(file)).unwrap();
         database.execute_batch(damage).unwrap();
-        let is_broken = |ask: &dyn Fn(&Usage) -> u64, due: u64| {
+        let is_broken = |query: &dyn Fn(&Usage) -> u64, due: u64| {
             let usage = Usage::open(&fixture.directory()).unwrap();
-            assert_eq!(ask(&usage), due, "{damage}");
+            assert_eq!(query(&usage), due, "{damage}");
             usage.is_broken()
         };
         assert_eq!(is_broken(&|usage| usage.total(&filter).unwrap().flows, flows), flows < 60);

@@ -197,8 +197,8 @@ impl Model {
     }
 
     fn count(&mut self, slot: u8, at_ns: u64, up: u64, down: u64) {
-        let news = self.live.get(&slot).is_none_or(|known| up > known.up || down > known.down);
-        if news {
+        let is_new = self.live.get(&slot).is_none_or(|known| up > known.up || down > known.down);
+        if is_new {
             let known = self.advance(slot, 0, at_ns, up, down);
             self.live.insert(slot, known);
         }
@@ -335,9 +335,9 @@ fn dump(directory: &Path) -> Vec<String> {
 
 fn deliver(store: &mut Store, settings: SinkSettings, model: &Model, deliveries: &[Delivery]) {
     let entries: Vec<Entry> = model.entries.iter().map(|(_, entry)| *entry).collect();
-    let rest = Delivery { fresh: 1_000, again: 0, crashes: 0, reopen: false, checkpoint: true };
+    let remainder = Delivery { fresh: 1_000, again: 0, crashes: 0, reopen: false, checkpoint: true };
     let mut end = 0;
-    for delivery in deliveries.iter().chain([&rest]) {
+    for delivery in deliveries.iter().chain([&remainder]) {
         let mut first = end - delivery.again.min(end);
         end = (end + delivery.fresh).min(entries.len());
         // A batch is of one run.
@@ -374,12 +374,12 @@ proptest! {
     ) {
         let settings = SinkSettings { detail_months: 1_000, rows_per_month_max };
         let model = Model::new(&steps);
-        let (mut once, mut any_way) = (Store::with(settings), Store::with(settings));
+        let (mut once, mut split) = (Store::with(settings), Store::with(settings));
         deliver(&mut once, settings, &model, &[]);
-        deliver(&mut any_way, settings, &model, &deliveries);
-        model.check(any_way.directory.path());
-        prop_assert_eq!(dump(any_way.directory.path()), dump(once.directory.path()));
-        let report = verify(any_way.directory.path()).unwrap();
+        deliver(&mut split, settings, &model, &deliveries);
+        model.check(split.directory.path());
+        prop_assert_eq!(dump(split.directory.path()), dump(once.directory.path()));
+        let report = verify(split.directory.path()).unwrap();
         prop_assert!(report.is_clean(), "{:#?}", report.problems);
         let other = report.notes.iter().find(|note| !note.contains("gaps in the journal"));
         prop_assert_eq!(other, None);
