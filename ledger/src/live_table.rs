@@ -1,7 +1,8 @@
 //! The live table: every open flow with its counts, in shared memory that outlives the process.
 //!
-//! Guarantees: a counted byte survives `kill -9`. Of a call in progress when the process died, at most its
-//! length is unknown, and that length is recorded. A flipped bit in anything that is billed is detected.
+//! Guarantees: a counted byte survives `kill -9`. Of a call in progress when the process died, it is unknown
+//! whether the kernel took its bytes; its length is recorded as uncertain. A flipped bit in anything that is
+//! billed is detected.
 //!
 //! A slot has one writer at a time, which its state determines:
 //!

@@ -405,7 +405,7 @@ pub enum QueryError {
     /// There are months, and no `ledger.db`.
     #[error(
         "ledger.db is missing in {}, and months (usage-*.db) are there: put it back or restore a backup; \
-         `tollgate ledger repair` tells what going on without it means",
+         `tollgate ledger repair` explains what continuing without it means",
         directory.display()
     )]
     Incomplete {
