@@ -1,7 +1,8 @@
 //! The counters as Prometheus reads them, in the OpenMetrics text format.
 //!
 //! Promises: every name begins with `tollgate_`, but for those that Prometheus keeps for any process; labels
-//! have few values, known beforehand: no user and no host. Leaves to others: counting (`gateway::observe::stats`).
+//! have few values, known beforehand: no user and no host. Leaves to others: counting
+//! (`gateway::observe::stats`).
 
 use std::fmt;
 use std::sync::Arc;
