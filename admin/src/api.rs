@@ -27,28 +27,28 @@ const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 
 /// What answers are made of.
 struct ApiState {
-    figures: Arc<MetricsSource>,
+    source: Arc<MetricsSource>,
     registry: Registry,
 }
 
 /// All paths, behind the checks that hold for each.
-pub(crate) fn routes(stats: Arc<Stats>, ledger: Box<dyn Fn() -> Status + Send + Sync>) -> Router {
-    let figures = Arc::new(MetricsSource { stats, ledger });
+pub(crate) fn routes(stats: Arc<Stats>, ledger_status: Box<dyn Fn() -> Status + Send + Sync>) -> Router {
+    let source = Arc::new(MetricsSource { stats, ledger_status });
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Arc::clone(&figures)));
+    registry.register_collector(Box::new(Arc::clone(&source)));
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readiness))
         .route("/metrics", get(metrics))
         .route("/version", get(version))
         .fallback(async || (StatusCode::NOT_FOUND, "try /healthz, /readyz, /metrics or /version\n"))
-        .layer(middleware::from_fn(guard))
-        .with_state(Arc::new(ApiState { figures, registry }))
+        .layer(middleware::from_fn(check_request))
+        .with_state(Arc::new(ApiState { source, registry }))
 }
 
 /// 200 while new flows are welcome, else 503 with each reason on a line.
-async fn readiness(State(facts): State<Arc<ApiState>>) -> (StatusCode, String) {
-    let stats = &facts.figures.stats;
+async fn readiness(State(state): State<Arc<ApiState>>) -> (StatusCode, String) {
+    let stats = &state.source.stats;
     let mut reasons = String::new();
     if !stats.is_ready() {
         reasons.push_str("the listeners are not bound yet\n");
@@ -59,7 +59,7 @@ async fn readiness(State(facts): State<Arc<ApiState>>) -> (StatusCode, String) {
     if let Some(shortage) = stats.shortage(clock::monotonic()) {
         reasons.push_str(&format!("{shortage}: new connections wait\n"));
     }
-    if let Some(failure) = (facts.figures.ledger)().failing {
+    if let Some(failure) = (state.source.ledger_status)().failing {
         reasons.push_str(&format!("the ledger cannot be written: {failure}\n"));
     }
     match reasons.is_empty() {
@@ -68,18 +68,18 @@ async fn readiness(State(facts): State<Arc<ApiState>>) -> (StatusCode, String) {
     }
 }
 
-async fn metrics(State(facts): State<Arc<ApiState>>) -> Response {
+async fn metrics(State(state): State<Arc<ApiState>>) -> Response {
     let mut page = String::new();
-    text::encode(&mut page, &facts.registry).expect("a string takes whatever is written to it");
+    text::encode(&mut page, &state.registry).expect("a string takes whatever is written to it");
     ([(CONTENT_TYPE, METRICS_TYPE)], page).into_response()
 }
 
-async fn version(State(facts): State<Arc<ApiState>>) -> String {
-    format!("tollgate {}\n", facts.figures.stats.version)
+async fn version(State(state): State<Arc<ApiState>>) -> String {
+    format!("tollgate {}\n", state.source.stats.version)
 }
 
 /// Turns away what no path may see.
-async fn guard(request: Request, next: Next) -> Response {
+async fn check_request(request: Request, next: Next) -> Response {
     let mut response = match refusal(&request) {
         Some(refusal) => refusal,
         None => next.run(request).await,
@@ -95,17 +95,19 @@ fn refusal(request: &Request) -> Option<Response> {
         let text = "only GET and HEAD are answered here\n";
         return Some((StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET, HEAD")], text).into_response());
     }
-    let named_in_target = request.uri().authority();
-    let is_known = match host(request.headers()) {
+    let target_authority = request.uri().authority();
+    let is_allowed = match host_header(request.headers()) {
         // RFC 9112, section 3.2: a request of HTTP/1.1 has one. Browsers always send it; an old probe that
         // speaks HTTP/1.0 and sends none was not led here by a name.
-        HostHeader::Nothing if request.version() == Version::HTTP_10 => true,
-        HostHeader::Nothing | HostHeader::Nonsense => {
+        HostHeader::Missing if request.version() == Version::HTTP_10 => true,
+        HostHeader::Missing | HostHeader::Invalid => {
             return Some((StatusCode::BAD_REQUEST, "send one valid Host field\n").into_response());
         }
-        HostHeader::Host(authority) => is_ours(&authority) && named_in_target.is_none_or(is_ours),
+        HostHeader::Host(authority) => {
+            is_address_or_localhost(&authority) && target_authority.is_none_or(is_address_or_localhost)
+        }
     };
-    if is_known {
+    if is_allowed {
         return None;
     }
     let text = "ask by IP address, or as localhost: other names are refused, lest a web page point its own \
@@ -115,26 +117,26 @@ fn refusal(request: &Request) -> Option<Response> {
 
 /// Whom a request names as its host.
 enum HostHeader {
-    Nothing,
-    Nonsense,
+    Missing,
+    Invalid,
     Host(Authority),
 }
 
-fn host(headers: &HeaderMap) -> HostHeader {
+fn host_header(headers: &HeaderMap) -> HostHeader {
     let mut fields = headers.get_all(HOST).iter();
     match (fields.next(), fields.next()) {
-        (None, _) => HostHeader::Nothing,
-        (Some(only), None) => match Authority::try_from(only.as_bytes()) {
+        (None, _) => HostHeader::Missing,
+        (Some(field), None) => match Authority::try_from(field.as_bytes()) {
             Ok(authority) if !authority.as_str().contains('@') => HostHeader::Host(authority),
-            Ok(_) | Err(_) => HostHeader::Nonsense,
+            Ok(_) | Err(_) => HostHeader::Invalid,
         },
-        (Some(_), Some(_)) => HostHeader::Nonsense,
+        (Some(_), Some(_)) => HostHeader::Invalid,
     }
 }
 
 /// Whether it is an address, which no other site can have for a name, or `localhost`, which browsers keep for
 /// the machine itself.
-fn is_ours(authority: &Authority) -> bool {
+fn is_address_or_localhost(authority: &Authority) -> bool {
     let host = authority.host();
     let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
     bare.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost")

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
-use crate::spare::Spare;
+use crate::spare_descriptor::SpareDescriptor;
 
 /// What a client may take.
 #[derive(Clone, Copy)]
@@ -31,23 +31,23 @@ pub(crate) struct HttpLimits {
     /// For a request's head, counted from the moment at which one may begin: it ends idle connections too.
     pub(crate) head_span_max: Duration,
     /// For a connection, whatever goes on: a client that does not read its answers goes with it.
-    pub(crate) life_span_max: Duration,
+    pub(crate) lifetime_max: Duration,
     /// For the answer that is under way when a connection has to end.
-    pub(crate) farewell_span_max: Duration,
+    pub(crate) shutdown_grace_max: Duration,
 }
 
 /// The bounds that hold in earnest; tests have shorter ones.
-pub(crate) const BOUNDS: HttpLimits = HttpLimits {
+pub(crate) const DEFAULT_LIMITS: HttpLimits = HttpLimits {
     connections_max: 64,
     head_span_max: Duration::from_secs(5),
-    life_span_max: Duration::from_secs(60),
-    farewell_span_max: Duration::from_secs(1),
+    lifetime_max: Duration::from_secs(60),
+    shutdown_grace_max: Duration::from_secs(1),
 };
 
 /// Bytes of a request's head, and of the buffers per connection.
 pub(crate) const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// Fields in a request's head.
-pub(crate) const HEAD_FIELDS_MAX: usize = 64;
+pub(crate) const HEADERS_MAX: usize = 64;
 /// The pause after a failed accept: descriptors are short, and trying at once would only burn CPU.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -58,30 +58,30 @@ const _: () = assert!(HEAD_BYTES_MAX >= 8192);
 pub(crate) async fn serve(
     listener: TcpListener,
     routes: Router,
-    bounds: HttpLimits,
+    limits: HttpLimits,
     stopped: watch::Receiver<()>,
 ) {
     let mut connections = JoinSet::new();
-    let mut open = Open { by_age: VecDeque::new(), connections_max: bounds.connections_max };
-    let (mut stop, mut spare) = (stopped.clone(), Spare::new());
+    let mut open = OpenConnections { by_age: VecDeque::new(), connections_max: limits.connections_max };
+    let (mut stop, mut spare) = (stopped.clone(), SpareDescriptor::new());
     loop {
         tokio::select! {
             _ = stop.changed() => break,
             // Takes finished tasks away, so that the set does not grow.
-            Some(_) = connections.join_next() => spare.keep(),
+            Some(_) = connections.join_next() => spare.reserve(),
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
-                    open.make_room();
-                    let task = connection(stream, routes.clone(), bounds, stopped.clone());
+                    open.evict_to_fit();
+                    let task = serve_connection(stream, routes.clone(), limits, stopped.clone());
                     open.add(network(peer.ip()), connections.spawn(task));
                     // What has asked already is answered before others that wait can replace it.
                     yield_now().await;
-                    spare.keep();
+                    spare.reserve();
                 }
-                Err(error) if ResourceExhausted::of(&error).is_some() && spare.free() => {}
+                Err(error) if ResourceExhausted::of(&error).is_some() && spare.release() => {}
                 Err(_) => {
                     sleep(ACCEPT_PAUSE).await;
-                    spare.keep();
+                    spare.reserve();
                 }
             },
         }
@@ -91,24 +91,24 @@ pub(crate) async fn serve(
 }
 
 /// The connections that are open, and how each is closed.
-struct Open {
+struct OpenConnections {
     /// With the network that counts as one source, the oldest first.
     by_age: VecDeque<(IpAddr, AbortHandle)>,
     connections_max: usize,
 }
 
-impl Open {
+impl OpenConnections {
     /// Closes connections until there is room for one.
-    fn make_room(&mut self) {
+    fn evict_to_fit(&mut self) {
         self.by_age.retain(|(_, task)| !task.is_finished());
         while self.by_age.len() >= self.connections_max {
-            let Some((_, task)) = self.by_age.remove(self.first_to_go()) else { return };
+            let Some((_, task)) = self.by_age.remove(self.eviction_index()) else { return };
             task.abort();
         }
     }
 
     /// The oldest connection of the source that has most; of equal ones, that of the oldest connection.
-    fn first_to_go(&self) -> usize {
+    fn eviction_index(&self) -> usize {
         let share = |source: IpAddr| self.by_age.iter().filter(|(other, _)| *other == source).count();
         let shares = self.by_age.iter().map(|(source, _)| share(*source));
         let most = shares.clone().max();
@@ -120,20 +120,26 @@ impl Open {
     }
 }
 
-async fn connection(stream: TcpStream, routes: Router, bounds: HttpLimits, mut stopped: watch::Receiver<()>) {
+async fn serve_connection(
+    stream: TcpStream,
+    routes: Router,
+    limits: HttpLimits,
+    mut stopped: watch::Receiver<()>,
+) {
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(bounds.head_span_max)
+        .header_read_timeout(limits.head_span_max)
         .max_buf_size(HEAD_BYTES_MAX)
-        .max_headers(HEAD_FIELDS_MAX);
-    let mut served = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)));
+        .max_headers(HEADERS_MAX);
+    let mut connection =
+        pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)));
     tokio::select! {
         // Errors are the client's: it went away, or sent what is not HTTP and was told so.
-        _ = served.as_mut() => return,
+        _ = connection.as_mut() => return,
         _ = stopped.changed() => {}
-        () = sleep(bounds.life_span_max) => {}
+        () = sleep(limits.lifetime_max) => {}
     }
-    served.as_mut().graceful_shutdown();
-    let _ = timeout(bounds.farewell_span_max, served).await;
+    connection.as_mut().graceful_shutdown();
+    let _ = timeout(limits.shutdown_grace_max, connection).await;
 }

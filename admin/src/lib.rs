@@ -14,7 +14,7 @@
 mod api;
 mod http;
 mod metrics;
-mod spare;
+mod spare_descriptor;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -27,18 +27,18 @@ use ledger::Status;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
 
-use crate::http::{BOUNDS, HttpLimits};
+use crate::http::{DEFAULT_LIMITS, HttpLimits};
 
 /// Listens on `address`; nobody answers yet. Whoever connects waits.
 ///
 /// # Errors
 /// The address cannot be bound; the error names it.
 pub fn bind(address: SocketAddr) -> io::Result<BoundAdmin> {
-    let named = |error: io::Error| {
+    let with_address = |error: io::Error| {
         let error = sys::limits::explained(address, error);
         io::Error::new(error.kind(), format!("the admin address {address}: {error}"))
     };
-    let listener = TcpListener::bind(address).map_err(named)?;
+    let listener = TcpListener::bind(address).map_err(with_address)?;
     listener.set_nonblocking(true)?;
     Ok(BoundAdmin { address: listener.local_addr()?, listener })
 }
@@ -56,7 +56,7 @@ impl BoundAdmin {
         self.address
     }
 
-    /// Answers from a new thread. `ledger` tells how the ledger is doing, and is called for each question
+    /// Answers from a new thread. `ledger_status` tells how the ledger is doing, and is called for each question
     /// about it.
     ///
     /// # Errors
@@ -64,12 +64,12 @@ impl BoundAdmin {
     pub fn start(
         self,
         stats: Arc<Stats>,
-        ledger: Box<dyn Fn() -> Status + Send + Sync>,
+        ledger_status: Box<dyn Fn() -> Status + Send + Sync>,
     ) -> io::Result<Admin> {
-        self.start_within(BOUNDS, api::routes(stats, ledger))
+        self.start_with_limits(DEFAULT_LIMITS, api::routes(stats, ledger_status))
     }
 
-    fn start_within(self, bounds: HttpLimits, routes: Router) -> io::Result<Admin> {
+    fn start_with_limits(self, limits: HttpLimits, routes: Router) -> io::Result<Admin> {
         let BoundAdmin { address, listener } = self;
         // Made here, so that what it lacks is an error of this call and not of the thread.
         let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -80,7 +80,7 @@ impl BoundAdmin {
         let (stop, stopped) = watch::channel(());
         let thread = thread::Builder::new()
             .name("admin".into())
-            .spawn(move || runtime.block_on(http::serve(listener, routes, bounds, stopped)))?;
+            .spawn(move || runtime.block_on(http::serve(listener, routes, limits, stopped)))?;
         Ok(Admin { address, stop: Some(stop), thread: Some(thread) })
     }
 }

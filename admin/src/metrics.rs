@@ -26,12 +26,12 @@ use sys::thread::RunTime;
 /// Where figures come from.
 pub(crate) struct MetricsSource {
     pub(crate) stats: Arc<Stats>,
-    pub(crate) ledger: Box<dyn Fn() -> Status + Send + Sync>,
+    pub(crate) ledger_status: Box<dyn Fn() -> Status + Send + Sync>,
 }
 
 impl fmt::Debug for MetricsSource {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Figures").finish_non_exhaustive()
+        out.debug_struct("MetricsSource").finish_non_exhaustive()
     }
 }
 
@@ -49,7 +49,7 @@ impl Collector for MetricsSource {
 
 impl MetricsSource {
     fn flows(&self, page: &mut Page<'_>) -> fmt::Result {
-        let sum = |number: &dyn Fn(&WorkerStats) -> u64| self.stats.sum(number);
+        let sum = |read: &dyn Fn(&WorkerStats) -> u64| self.stats.sum(read);
         page.counters(
             "tollgate_connections",
             "Flows whose relay began, by what the client spoke",
@@ -115,7 +115,7 @@ impl MetricsSource {
     }
 
     fn dials(&self, page: &mut Page<'_>) -> fmt::Result {
-        let sum = |number: fn(&WorkerStats) -> u64| self.stats.sum(number);
+        let sum = |read: fn(&WorkerStats) -> u64| self.stats.sum(read);
         page.gauge(
             "tollgate_dial_extra_attempts",
             "Attempts to connect beside another of the same dial, now",
@@ -134,32 +134,32 @@ impl MetricsSource {
     }
 
     fn threads(&self, page: &mut Page<'_>) -> fmt::Result {
-        let each = |number: fn(&WorkerStats) -> u64| {
+        let per_worker = |read: fn(&WorkerStats) -> u64| {
             let workers = self.stats.workers.iter().enumerate();
-            workers.map(move |(index, worker)| ([("worker", index.to_string())], number(worker)))
+            workers.map(move |(index, worker)| ([("worker", index.to_string())], read(worker)))
         };
         page.gauges(
             "tollgate_worker_connections",
             "Flows relayed now, by thread",
-            each(WorkerStats::flows_active),
+            per_worker(WorkerStats::flows_active),
         )?;
         self.accepts(page)?;
         page.counters(
             "tollgate_reactor_turns",
             "Turns of the reactors' loops",
-            each(|it| it.reactor.turns.value()),
+            per_worker(|it| it.reactor.turns.value()),
         )?;
         page.counters(
             "tollgate_reactor_events",
             "Events from the kernel",
-            each(|it| it.reactor.events.value()),
+            per_worker(|it| it.reactor.events.value()),
         )?;
         page.counters(
             "tollgate_task_panics",
             "Flows that a panic ended",
-            each(|it| it.reactor.panics.value()),
+            per_worker(|it| it.reactor.panics.value()),
         )?;
-        let sum = |number: fn(&WorkerStats) -> u64| self.stats.sum(number);
+        let sum = |read: fn(&WorkerStats) -> u64| self.stats.sum(read);
         page.counter(
             "tollgate_splice_promotions",
             "Directions of flows that went over from copying to splicing",
@@ -190,19 +190,19 @@ impl MetricsSource {
 
     /// How connections reach the threads, and how evenly.
     fn accepts(&self, page: &mut Page<'_>) -> fmt::Result {
-        let each = |number: fn(&ReactorStats) -> u64| {
+        let per_worker = |read: fn(&ReactorStats) -> u64| {
             let workers = self.stats.workers.iter().enumerate();
-            workers.map(move |(index, worker)| ([("worker", index.to_string())], number(&worker.reactor)))
+            workers.map(move |(index, worker)| ([("worker", index.to_string())], read(&worker.reactor)))
         };
         page.gauges(
             "tollgate_worker_clients",
             "Client connections now, by thread, also those between two requests and those that wait",
-            each(|it| it.connections.value()),
+            per_worker(|it| it.connections.value()),
         )?;
         page.gauge(
             "tollgate_worker_balance_ratio",
             "The most client connections that a thread has, as a multiple of the mean",
-            balance(self.stats.workers.iter().map(|worker| worker.reactor.connections.value())),
+            balance_ratio(self.stats.workers.iter().map(|worker| worker.reactor.connections.value())),
         )?;
         let workers = self.stats.workers.iter().enumerate();
         page.gauges(
@@ -212,17 +212,21 @@ impl MetricsSource {
                 ([("worker", index.to_string())], worker.reactor.turn_length().as_secs_f64())
             }),
         )?;
-        page.counters("tollgate_accepted", "Connections accepted", each(|it| it.accepts.value()))?;
-        page.counters("tollgate_accept_wakes", "Wakes for a listener", each(|it| it.accept_wakes.value()))?;
+        page.counters("tollgate_accepted", "Connections accepted", per_worker(|it| it.accepts.value()))?;
+        page.counters(
+            "tollgate_accept_wakes",
+            "Wakes for a listener",
+            per_worker(|it| it.accept_wakes.value()),
+        )?;
         page.counters(
             "tollgate_accept_empty",
             "Accepts that found nobody: another thread was faster",
-            each(|it| it.accepts_empty.value()),
+            per_worker(|it| it.accepts_empty.value()),
         )?;
         page.counters(
             "tollgate_handed_over",
             "Connections accepted by the thread and served by another",
-            each(|it| it.handed_over.value()),
+            per_worker(|it| it.handed_over.value()),
         )?;
         let workers = self.stats.workers.iter().enumerate();
         page.counters(
@@ -254,7 +258,7 @@ impl MetricsSource {
             "Failed attempts to write or open the log",
             stats.log_write_errors.load(Ordering::Relaxed),
         )?;
-        let ledger = (self.ledger)();
+        let ledger = (self.ledger_status)();
         page.counter("tollgate_ledger_records", "Flows that the ledger made visible", ledger.records)?;
         page.gauge("tollgate_ledger_appended_lsn", "Number of the journal's last entry", ledger.appended)?;
         page.gauge("tollgate_ledger_durable_lsn", "Number up to which all is durable", ledger.durable)?;
@@ -336,38 +340,38 @@ impl MetricsSource {
             "Jobs that were found asleep without having said so",
             pool.suspected,
         )?;
-        let each = |number: fn(&ClassStats) -> u64| {
-            pool.classes.iter().map(move |class| ([("class", class.name)], number(class)))
+        let per_class = |read: fn(&ClassStats) -> u64| {
+            pool.classes.iter().map(move |class| ([("class", class.name)], read(class)))
         };
-        page.gauges("tollgate_pool_queued", "Jobs that wait", each(|it| it.queued as u64))?;
-        page.counters("tollgate_pool_finished", "Jobs that were run", each(|it| it.finished))?;
+        page.gauges("tollgate_pool_queued", "Jobs that wait", per_class(|it| it.queued as u64))?;
+        page.counters("tollgate_pool_finished", "Jobs that were run", per_class(|it| it.finished))?;
         page.counters(
             "tollgate_pool_refused",
             "Jobs that were refused because too many waited",
-            each(|it| it.refused_full + it.refused_late),
+            per_class(|it| it.refused_full + it.refused_late),
         )?;
         page.counters(
             "tollgate_pool_expired",
             "Jobs that were not run because their deadline had passed",
-            each(|it| it.expired),
+            per_class(|it| it.expired),
         )?;
-        page.counters("tollgate_pool_shed", "Jobs that were shed under overload", each(|it| it.shed))?;
-        page.counters("tollgate_pool_panics", "Jobs that panicked", each(|it| it.panicked))
+        page.counters("tollgate_pool_shed", "Jobs that were shed under overload", per_class(|it| it.shed))?;
+        page.counters("tollgate_pool_panics", "Jobs that panicked", per_class(|it| it.panicked))
     }
 
     /// What the reactor threads waited for, as of the last second. What the machine does not tell is left
     /// out.
     fn pressure(&self, page: &mut Page<'_>) -> fmt::Result {
         let Pressure { threads, stalls, ticks, drops, throttling, .. } = self.stats.pressure.read();
-        let each = |span: fn(&RunTime) -> Duration| {
+        let per_worker = |span: fn(&RunTime) -> Duration| {
             let runs = threads.iter().enumerate().filter_map(|(index, run)| Some((index, (*run)?.total)));
             runs.map(move |(index, run)| ([("worker", index.to_string())], span(&run).as_secs_f64()))
         };
-        page.counters("tollgate_worker_cpu_seconds", "Time on a CPU", each(|run| run.on_cpu))?;
+        page.counters("tollgate_worker_cpu_seconds", "Time on a CPU", per_worker(|run| run.on_cpu))?;
         page.counters(
             "tollgate_worker_run_delay_seconds",
             "Time ready and without a CPU",
-            each(|run| run.delay),
+            per_worker(|run| run.delay),
         )?;
         let stalled = |line: fn(&Stall) -> Option<StallLine>| {
             let stalls = Resource::ALL.iter().zip(&stalls);
@@ -429,10 +433,10 @@ fn process(page: &mut Page<'_>, stats: &Stats) -> fmt::Result {
 }
 
 /// The greatest of `loads` as a multiple of their mean.
-fn balance(loads: impl Iterator<Item = u64> + Clone) -> f64 {
+fn balance_ratio(loads: impl Iterator<Item = u64> + Clone) -> f64 {
     let (count, sum) = (loads.clone().count() as f64, loads.clone().sum::<u64>() as f64);
-    let most = loads.max().unwrap_or(0) as f64;
-    if sum == 0.0 { 1.0 } else { most * count / sum }
+    let greatest = loads.max().unwrap_or(0) as f64;
+    if sum == 0.0 { 1.0 } else { greatest * count / sum }
 }
 
 fn seconds(nanos: u64) -> f64 {
@@ -462,10 +466,10 @@ impl Page<'_> {
         &mut self,
         name: &'static str,
         help: &str,
-        rows: impl IntoIterator<Item = ([(&'static str, V); N], C)>,
+        samples: impl IntoIterator<Item = ([(&'static str, V); N], C)>,
     ) -> fmt::Result {
         let mut metric = self.begin(name, help, MetricType::Counter)?;
-        rows.into_iter().try_for_each(|(labels, value)| {
+        samples.into_iter().try_for_each(|(labels, value)| {
             metric.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)
         })
     }
@@ -480,10 +484,12 @@ impl Page<'_> {
         &mut self,
         name: &'static str,
         help: &str,
-        rows: impl IntoIterator<Item = ([(&'static str, L); N], V)>,
+        samples: impl IntoIterator<Item = ([(&'static str, L); N], V)>,
     ) -> fmt::Result {
         let mut metric = self.begin(name, help, MetricType::Gauge)?;
-        rows.into_iter().try_for_each(|(labels, value)| metric.encode_family(&labels)?.encode_gauge(&value))
+        samples
+            .into_iter()
+            .try_for_each(|(labels, value)| metric.encode_family(&labels)?.encode_gauge(&value))
     }
 
     /// Facts that are no figures. Its name gets the suffix `_info`.

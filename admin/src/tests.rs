@@ -14,23 +14,23 @@ use sys::socket::ResourceExhausted;
 use sys::thread::RunTime;
 
 use super::*;
-use crate::http::{HEAD_BYTES_MAX, HEAD_FIELDS_MAX};
+use crate::http::{HEAD_BYTES_MAX, HEADERS_MAX};
 
 /// Only a test that fails waits for it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Two places, and heads that must come soon.
-const HASTY: HttpLimits = HttpLimits {
+const SHORT_HEAD_LIMITS: HttpLimits = HttpLimits {
     connections_max: 2,
     head_span_max: Duration::from_millis(100),
-    life_span_max: PATIENCE,
-    ..BOUNDS
+    lifetime_max: TEST_TIMEOUT,
+    ..DEFAULT_LIMITS
 };
 /// Connections that live for a moment.
-const BRIEF: HttpLimits = HttpLimits {
-    head_span_max: PATIENCE,
-    life_span_max: Duration::from_millis(200),
-    farewell_span_max: Duration::from_millis(50),
-    ..BOUNDS
+const SHORT_LIFETIME_LIMITS: HttpLimits = HttpLimits {
+    head_span_max: TEST_TIMEOUT,
+    lifetime_max: Duration::from_millis(200),
+    shutdown_grace_max: Duration::from_millis(50),
+    ..DEFAULT_LIMITS
 };
 
 /// A running admin side, and what it reads.
@@ -40,42 +40,42 @@ struct Fixture {
     ledger: Arc<Mutex<Status>>,
 }
 
-fn fixture(bounds: HttpLimits) -> Fixture {
+fn fixture(limits: HttpLimits) -> Fixture {
     let pool = gateway::jobs::start(1).unwrap();
     let stats = Stats::new("1.2.3", WallNanos(1_700_000_000_500_000_000), 2, pool);
     let ledger = Arc::new(Mutex::new(Status::default()));
-    let told = Arc::clone(&ledger);
-    let routes = api::routes(Arc::clone(&stats), Box::new(move || told.lock().unwrap().clone()));
-    let admin = bind("127.0.0.1:0".parse().unwrap()).unwrap().start_within(bounds, routes).unwrap();
+    let status = Arc::clone(&ledger);
+    let routes = api::routes(Arc::clone(&stats), Box::new(move || status.lock().unwrap().clone()));
+    let admin = bind("127.0.0.1:0".parse().unwrap()).unwrap().start_with_limits(limits, routes).unwrap();
     Fixture { admin, stats, ledger }
 }
 
 impl Fixture {
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.admin.address()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(TEST_TIMEOUT)).unwrap();
         stream
     }
 
     /// Sends `request` and returns all that comes back before the connection ends.
-    fn ask(&self, request: &[u8]) -> String {
+    fn send(&self, request: &[u8]) -> String {
         let mut stream = self.connect();
         // What is refused early may be closed before all of it is sent.
         let _ = stream.write_all(request);
-        until_closed(&mut stream)
+        read_until_closed(&mut stream)
     }
 
     fn get(&self, path: &str) -> (u16, String) {
-        let answer = self
-            .ask(format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n").as_bytes());
-        let (head, body) = answer.split_once("\r\n\r\n").expect("an answer has a head");
+        let response = self
+            .send(format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n").as_bytes());
+        let (head, body) = response.split_once("\r\n\r\n").expect("an answer has a head");
         (status(head), body.to_owned())
     }
 }
 
 /// Whatever comes before the end; a reset is an end too.
-fn until_closed(stream: &mut TcpStream) -> String {
+fn read_until_closed(stream: &mut TcpStream) -> String {
     let (mut text, mut buffer) = (Vec::new(), [0; 4096]);
     loop {
         match stream.read(&mut buffer) {
@@ -88,22 +88,22 @@ fn until_closed(stream: &mut TcpStream) -> String {
     String::from_utf8(text).unwrap()
 }
 
-fn status(answer: &str) -> u16 {
-    answer.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse().ok()).unwrap_or(0)
+fn status(response: &str) -> u16 {
+    response.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse().ok()).unwrap_or(0)
 }
 
 #[test]
-fn requests_get_the_status_that_they_deserve() {
-    let fixture = fixture(BOUNDS);
+fn host_method_and_path_decide_the_status() {
+    let fixture = fixture(DEFAULT_LIMITS);
     let check = |request: &str, expected: u16| {
-        let answer = fixture.ask(request.replace('\n', "\r\n").as_bytes());
-        assert_eq!(status(&answer), expected, "{request:?} was answered {answer:?}");
+        let response = fixture.send(request.replace('\n', "\r\n").as_bytes());
+        assert_eq!(status(&response), expected, "{request:?} was answered {response:?}");
     };
-    let with = |host: &str| format!("GET /healthz HTTP/1.1\nHost: {host}\nConnection: close\n\n");
+    let with_host = |host: &str| format!("GET /healthz HTTP/1.1\nHost: {host}\nConnection: close\n\n");
     for host in
         ["127.0.0.1", "127.0.0.1:9128", "10.0.0.7:1", "[::1]", "[fe80::1]:9128", "localhost", "LocalHost:80"]
     {
-        check(&with(host), 200);
+        check(&with_host(host), 200);
     }
     for host in [
         "evil.example",
@@ -115,7 +115,7 @@ fn requests_get_the_status_that_they_deserve() {
         "localhost.",
         "metrics",
     ] {
-        check(&with(host), 421);
+        check(&with_host(host), 421);
     }
     for host in [
         "",
@@ -125,7 +125,7 @@ fn requests_get_the_status_that_they_deserve() {
         "127.0.0.1\nHost: 127.0.0.1",
         "127.0.0.1\nHost: evil.example",
     ] {
-        check(&with(host), 400);
+        check(&with_host(host), 400);
     }
     check("GET /healthz HTTP/1.1\nConnection: close\n\n", 400);
     check("GET /healthz HTTP/1.0\n\n", 200);
@@ -145,16 +145,16 @@ fn requests_get_the_status_that_they_deserve() {
 }
 
 #[test]
-fn what_is_not_http_or_too_large_is_refused_and_closed() {
-    let fixture = fixture(BOUNDS);
+fn invalid_or_oversized_head_is_refused_and_closed() {
+    let fixture = fixture(DEFAULT_LIMITS);
     let check = |request: &[u8], expected: &[u16]| {
-        let answer = fixture.ask(request);
-        assert!(expected.contains(&status(&answer)), "{answer:?}");
+        let response = fixture.send(request);
+        assert!(expected.contains(&status(&response)), "{response:?}");
     };
     let long = "x".repeat(2 * HEAD_BYTES_MAX);
     check(format!("GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX: {long}\r\n\r\n").as_bytes(), &[431]);
     check(format!("GET /{long} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").as_bytes(), &[414, 431]);
-    let fields = "X: y\r\n".repeat(HEAD_FIELDS_MAX + 1);
+    let fields = "X: y\r\n".repeat(HEADERS_MAX + 1);
     check(format!("GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n{fields}\r\n").as_bytes(), &[431]);
     check(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[0, 400, 505]);
     check(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", &[0, 400]);
@@ -163,11 +163,11 @@ fn what_is_not_http_or_too_large_is_refused_and_closed() {
 }
 
 #[test]
-fn answers_carry_what_keeps_caches_and_browsers_from_guessing() {
-    let fixture = fixture(BOUNDS);
+fn responses_forbid_caching_and_type_sniffing() {
+    let fixture = fixture(DEFAULT_LIMITS);
     let request = "HEAD /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
-    let answer = fixture.ask(request.as_bytes()).to_ascii_lowercase();
-    assert!(answer.ends_with("\r\n\r\n"), "an answer to HEAD has no body: {answer}");
+    let response = fixture.send(request.as_bytes()).to_ascii_lowercase();
+    assert!(response.ends_with("\r\n\r\n"), "an answer to HEAD has no body: {response}");
     let expected = [
         "http/1.1 200 ok",
         "content-length: 3",
@@ -176,117 +176,117 @@ fn answers_carry_what_keeps_caches_and_browsers_from_guessing() {
         "content-type: text/plain; charset=utf-8",
     ];
     for field in expected {
-        assert!(answer.lines().any(|line| line == field), "{field} in {answer}");
+        assert!(response.lines().any(|line| line == field), "{field} in {response}");
     }
-    let answer = fixture.ask(b"POST / HTTP/1.0\r\n\r\n").to_ascii_lowercase();
-    assert!(answer.contains("\r\nallow: get, head\r\n"), "{answer}");
+    let response = fixture.send(b"POST / HTTP/1.0\r\n\r\n").to_ascii_lowercase();
+    assert!(response.contains("\r\nallow: get, head\r\n"), "{response}");
 }
 
 #[test]
-fn a_connection_serves_one_request_after_the_other() {
-    let fixture = fixture(BOUNDS);
+fn connection_serves_requests_in_sequence() {
+    let fixture = fixture(DEFAULT_LIMITS);
     let mut stream = fixture.connect();
     let request = "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n";
     for _ in 0..3 {
         stream.write_all(request.as_bytes()).unwrap();
-        let (mut answer, mut byte) = (String::new(), [0]);
-        while !answer.ends_with("tollgate 1.2.3\n") {
+        let (mut response, mut byte) = (String::new(), [0]);
+        while !response.ends_with("tollgate 1.2.3\n") {
             stream.read_exact(&mut byte).unwrap();
-            answer.push(byte[0].into());
+            response.push(byte[0].into());
         }
-        assert_eq!(status(&answer), 200);
+        assert_eq!(status(&response), 200);
     }
 }
 
 #[test]
-fn readiness_follows_listeners_ledger_and_drain_and_health_does_not() {
-    let fixture = fixture(BOUNDS);
+fn readiness_follows_state_and_health_does_not() {
+    let fixture = fixture(DEFAULT_LIMITS);
     assert_eq!(fixture.get("/readyz"), (503, "the listeners are not bound yet\n".into()));
     fixture.stats.mark_ready();
     assert_eq!(fixture.get("/readyz"), (200, "ready\n".into()));
     fixture.ledger.lock().unwrap().failing = Some("disk I/O error".into());
     assert_eq!(fixture.get("/readyz"), (503, "the ledger cannot be written: disk I/O error\n".into()));
     fixture.stats.mark_draining();
-    let both = "draining\nthe ledger cannot be written: disk I/O error\n";
-    assert_eq!(fixture.get("/readyz"), (503, both.into()));
+    let both_reasons = "draining\nthe ledger cannot be written: disk I/O error\n";
+    assert_eq!(fixture.get("/readyz"), (503, both_reasons.into()));
     assert_eq!(fixture.get("/healthz"), (200, "ok\n".into()));
 }
 
 #[test]
-fn silent_and_slow_clients_lose_their_places_to_the_next() {
-    let fixture = fixture(HASTY);
+fn new_connection_replaces_silent_and_slow_ones() {
+    let fixture = fixture(SHORT_HEAD_LIMITS);
     let mut silent = fixture.connect();
     let mut slow = fixture.connect();
     slow.write_all(b"GET /healthz HTTP/1.1\r\nHo").unwrap();
     // Both places are taken: this one waits until one of them is free again.
     assert_eq!(fixture.get("/healthz"), (200, "ok\n".into()));
-    assert_eq!((status(&until_closed(&mut silent)), status(&until_closed(&mut slow))), (0, 0));
+    assert_eq!((status(&read_until_closed(&mut silent)), status(&read_until_closed(&mut slow))), (0, 0));
 }
 
 /// Places in which a connection may stay for longer than a test lasts.
-const PATIENT: HttpLimits =
-    HttpLimits { connections_max: 4, head_span_max: AN_HOUR, life_span_max: AN_HOUR, ..BOUNDS };
-const AN_HOUR: Duration = Duration::from_secs(3600);
+const LONG_LIMITS: HttpLimits =
+    HttpLimits { connections_max: 4, head_span_max: HOUR, lifetime_max: HOUR, ..DEFAULT_LIMITS };
+const HOUR: Duration = Duration::from_secs(3600);
 
 #[test]
-fn the_oldest_connection_of_the_source_with_the_most_makes_room() {
-    let fixture = fixture(PATIENT);
-    let from = |source: &str| {
+fn busiest_source_loses_its_oldest_connection() {
+    let fixture = fixture(LONG_LIMITS);
+    let connect_from = |source: &str| {
         let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
         rustix::net::bind(&socket, &format!("{source}:0").parse::<SocketAddr>().unwrap()).unwrap();
         rustix::net::connect(&socket, &fixture.admin.address()).unwrap();
         let stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         stream
     };
-    // Its answer shows that it has its place.
-    let ask = |stream: &mut TcpStream| {
+    // Its response shows that it has its place.
+    let exchange = |stream: &mut TcpStream| {
         stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"ok\n") {
+        let mut response = Vec::new();
+        while !response.ends_with(b"ok\n") {
             let mut byte = [0];
             stream.read_exact(&mut byte).unwrap();
-            answer.push(byte[0]);
+            response.push(byte[0]);
         }
     };
-    let mut other = from("127.0.0.2");
-    ask(&mut other);
-    let mut crowd: Vec<TcpStream> = (0..3).map(|_| from("127.0.0.3")).collect();
-    crowd.iter_mut().for_each(ask);
+    let mut other = connect_from("127.0.0.2");
+    exchange(&mut other);
+    let mut crowd: Vec<TcpStream> = (0..3).map(|_| connect_from("127.0.0.3")).collect();
+    crowd.iter_mut().for_each(exchange);
     // Each arrival takes the place of the oldest of the crowd, until no source has more than another.
-    let mut third = from("127.0.0.4");
-    ask(&mut third);
-    assert_eq!(until_closed(&mut crowd[0]), "");
-    let mut fourth = from("127.0.0.5");
-    ask(&mut fourth);
-    assert_eq!(until_closed(&mut crowd[1]), "");
-    [&mut other, &mut crowd[2], &mut third, &mut fourth].into_iter().for_each(ask);
+    let mut third = connect_from("127.0.0.4");
+    exchange(&mut third);
+    assert_eq!(read_until_closed(&mut crowd[0]), "");
+    let mut fourth = connect_from("127.0.0.5");
+    exchange(&mut fourth);
+    assert_eq!(read_until_closed(&mut crowd[1]), "");
+    [&mut other, &mut crowd[2], &mut third, &mut fourth].into_iter().for_each(exchange);
     // Then the oldest of all.
-    ask(&mut from("127.0.0.6"));
-    assert_eq!(until_closed(&mut other), "");
+    exchange(&mut connect_from("127.0.0.6"));
+    assert_eq!(read_until_closed(&mut other), "");
 }
 
 #[test]
-fn a_client_that_drips_its_head_is_cut_off() {
-    let fixture = fixture(HASTY);
+fn dripped_head_is_cut_off() {
+    let fixture = fixture(SHORT_HEAD_LIMITS);
     let mut stream = fixture.connect();
     stream.write_all(b"GET /healthz HTTP/1.1\r\nX: ").unwrap();
-    let is_cut = (0..HEAD_BYTES_MAX / 2).any(|_| {
+    let is_closed = (0..HEAD_BYTES_MAX / 2).any(|_| {
         thread::sleep(Duration::from_millis(1));
         stream.write_all(b"x").is_err()
     });
-    assert!(is_cut);
+    assert!(is_closed);
 }
 
 #[test]
-fn a_connection_ends_with_its_time() {
-    let fixture = fixture(BRIEF);
-    assert_eq!(until_closed(&mut fixture.connect()), "");
+fn connection_ends_at_its_lifetime() {
+    let fixture = fixture(SHORT_LIFETIME_LIMITS);
+    assert_eq!(read_until_closed(&mut fixture.connect()), "");
 }
 
 #[test]
-fn a_client_that_asks_on_and_never_reads_is_cut_off() {
-    let fixture = fixture(BRIEF);
+fn client_that_never_reads_is_cut_off() {
+    let fixture = fixture(SHORT_LIFETIME_LIMITS);
     let mut stream = fixture.connect();
     let request = "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".repeat(100);
     // Ends only because the other side does: a stalled one would end in the write's time-out.
@@ -299,19 +299,19 @@ fn a_client_that_asks_on_and_never_reads_is_cut_off() {
 }
 
 #[test]
-fn stopping_ends_connections_and_frees_the_address() {
-    let fixture = fixture(BOUNDS);
+fn stop_closes_connections_and_frees_the_address() {
+    let fixture = fixture(DEFAULT_LIMITS);
     let mut idle = fixture.connect();
     assert_eq!(fixture.get("/healthz").0, 200);
     let address = fixture.admin.address();
     fixture.admin.stop();
-    assert_eq!(until_closed(&mut idle), "");
+    assert_eq!(read_until_closed(&mut idle), "");
     assert_eq!(TcpStream::connect(address).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
 }
 
 #[test]
-fn an_address_in_use_is_an_error_that_names_it() {
-    let fixture = fixture(BOUNDS);
+fn address_in_use_error_names_the_address() {
+    let fixture = fixture(DEFAULT_LIMITS);
     let address = fixture.admin.address();
     let error = bind(address).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
@@ -333,62 +333,75 @@ fn samples(page: &str) -> BTreeMap<&str, f64> {
 }
 
 #[test]
-fn metrics_say_what_was_counted() {
-    let fixture = fixture(BOUNDS);
+fn counters_appear_with_their_values() {
+    let fixture = fixture(DEFAULT_LIMITS);
     let mut expected = BTreeMap::new();
     // Each counter gets a value of its own, so that none can be taken for another.
     let mut next = 1;
-    let mut fresh = |name: String| {
+    let mut next_value_for = |name: String| {
         next += 1;
         assert_eq!(expected.insert(name, next), None);
         next
     };
     let worker = &fixture.stats.workers[1];
     for protocol in PROTOCOLS {
-        let count = fresh(format!("tollgate_connections_total{{protocol=\"{}\"}}", protocol.as_str()));
+        let count =
+            next_value_for(format!("tollgate_connections_total{{protocol=\"{}\"}}", protocol.as_str()));
         (0..count).for_each(|_| worker.opened(*protocol));
     }
-    for why in DenialKind::ALL {
-        let count = fresh(format!("tollgate_denied_total{{reason=\"{}\"}}", why.as_str()));
-        (0..count).for_each(|_| worker.denied(*why));
+    for kind in DenialKind::ALL {
+        let count = next_value_for(format!("tollgate_denied_total{{reason=\"{}\"}}", kind.as_str()));
+        (0..count).for_each(|_| worker.denied(*kind));
     }
-    worker.bytes.client_rx.add(fresh("tollgate_bytes_total{leg=\"client\",direction=\"rx\"}".into()));
-    worker.bytes.upstream_tx.add(fresh("tollgate_bytes_total{leg=\"upstream\",direction=\"tx\"}".into()));
-    worker.bytes.upstream_rx.add(fresh("tollgate_bytes_total{leg=\"upstream\",direction=\"rx\"}".into()));
-    worker.bytes.client_tx.add(fresh("tollgate_bytes_total{leg=\"client\",direction=\"tx\"}".into()));
-    worker.handshakes_active.set(fresh("tollgate_handshakes_active".into()));
-    worker.splice_promotions.add(fresh("tollgate_splice_promotions_total".into()));
-    worker.pipes_created.add(fresh("tollgate_pipes_created_total".into()));
-    worker.pipes_held.set(fresh("tollgate_pipes_held".into()));
-    worker.pipes_lent.add(fresh("tollgate_pipes_lent_total".into()));
-    worker.pipes_emptied.add(fresh("tollgate_pipes_emptied_total".into()));
-    worker.pending_bytes.set(fresh("tollgate_pending_bytes".into()));
-    worker.log_dropped.add(fresh("tollgate_log_dropped_total".into()));
-    worker.log_left_out.add(fresh("tollgate_log_left_out_total".into()));
-    worker.ledger_full.add(fresh("tollgate_ledger_full_total".into()));
-    worker.reactor.accepts.add(fresh("tollgate_accepted_total{worker=\"1\"}".into()));
-    worker.reactor.accept_wakes.add(fresh("tollgate_accept_wakes_total{worker=\"1\"}".into()));
-    worker.reactor.accepts_empty.add(fresh("tollgate_accept_empty_total{worker=\"1\"}".into()));
-    worker.reactor.handed_over.add(fresh("tollgate_handed_over_total{worker=\"1\"}".into()));
-    worker.reactor.connections.set(fresh("tollgate_worker_clients{worker=\"1\"}".into()));
+    worker
+        .bytes
+        .client_rx
+        .add(next_value_for("tollgate_bytes_total{leg=\"client\",direction=\"rx\"}".into()));
+    worker
+        .bytes
+        .upstream_tx
+        .add(next_value_for("tollgate_bytes_total{leg=\"upstream\",direction=\"tx\"}".into()));
+    worker
+        .bytes
+        .upstream_rx
+        .add(next_value_for("tollgate_bytes_total{leg=\"upstream\",direction=\"rx\"}".into()));
+    worker
+        .bytes
+        .client_tx
+        .add(next_value_for("tollgate_bytes_total{leg=\"client\",direction=\"tx\"}".into()));
+    worker.handshakes_active.set(next_value_for("tollgate_handshakes_active".into()));
+    worker.splice_promotions.add(next_value_for("tollgate_splice_promotions_total".into()));
+    worker.pipes_created.add(next_value_for("tollgate_pipes_created_total".into()));
+    worker.pipes_held.set(next_value_for("tollgate_pipes_held".into()));
+    worker.pipes_lent.add(next_value_for("tollgate_pipes_lent_total".into()));
+    worker.pipes_emptied.add(next_value_for("tollgate_pipes_emptied_total".into()));
+    worker.pending_bytes.set(next_value_for("tollgate_pending_bytes".into()));
+    worker.log_dropped.add(next_value_for("tollgate_log_dropped_total".into()));
+    worker.log_left_out.add(next_value_for("tollgate_log_left_out_total".into()));
+    worker.ledger_full.add(next_value_for("tollgate_ledger_full_total".into()));
+    worker.reactor.accepts.add(next_value_for("tollgate_accepted_total{worker=\"1\"}".into()));
+    worker.reactor.accept_wakes.add(next_value_for("tollgate_accept_wakes_total{worker=\"1\"}".into()));
+    worker.reactor.accepts_empty.add(next_value_for("tollgate_accept_empty_total{worker=\"1\"}".into()));
+    worker.reactor.handed_over.add(next_value_for("tollgate_handed_over_total{worker=\"1\"}".into()));
+    worker.reactor.connections.set(next_value_for("tollgate_worker_clients{worker=\"1\"}".into()));
     for shortage in ResourceExhausted::ALL {
         let name = format!("tollgate_accept_errors_total{{worker=\"1\",reason=\"{}\"}}", shortage.as_str());
-        worker.reactor.shortages[shortage as usize].add(fresh(name));
+        worker.reactor.shortages[shortage as usize].add(next_value_for(name));
     }
-    worker.reactor.turns.add(fresh("tollgate_reactor_turns_total{worker=\"1\"}".into()));
-    worker.reactor.events.add(fresh("tollgate_reactor_events_total{worker=\"1\"}".into()));
-    worker.reactor.panics.add(fresh("tollgate_task_panics_total{worker=\"1\"}".into()));
-    let errors = fresh("tollgate_log_write_errors_total".into());
+    worker.reactor.turns.add(next_value_for("tollgate_reactor_turns_total{worker=\"1\"}".into()));
+    worker.reactor.events.add(next_value_for("tollgate_reactor_events_total{worker=\"1\"}".into()));
+    worker.reactor.panics.add(next_value_for("tollgate_task_panics_total{worker=\"1\"}".into()));
+    let errors = next_value_for("tollgate_log_write_errors_total".into());
     fixture.stats.log_write_errors.store(errors, std::sync::atomic::Ordering::Relaxed);
     let mut ledger = fixture.ledger.lock().unwrap();
-    ledger.records = fresh("tollgate_ledger_records_total".into());
-    ledger.batches = fresh("tollgate_ledger_batches_total".into());
-    ledger.waiting = fresh("tollgate_ledger_unflushed_records".into());
-    ledger.appended = fresh("tollgate_ledger_appended_lsn".into());
-    ledger.durable = fresh("tollgate_ledger_durable_lsn".into());
-    ledger.applied = fresh("tollgate_ledger_applied_lsn".into());
-    ledger.damaged = fresh("tollgate_ledger_damaged_slots_total".into());
-    ledger.lag = Duration::from_secs(fresh("tollgate_ledger_lag_seconds".into()));
+    ledger.records = next_value_for("tollgate_ledger_records_total".into());
+    ledger.batches = next_value_for("tollgate_ledger_batches_total".into());
+    ledger.waiting = next_value_for("tollgate_ledger_unflushed_records".into());
+    ledger.appended = next_value_for("tollgate_ledger_appended_lsn".into());
+    ledger.durable = next_value_for("tollgate_ledger_durable_lsn".into());
+    ledger.applied = next_value_for("tollgate_ledger_applied_lsn".into());
+    ledger.damaged = next_value_for("tollgate_ledger_damaged_slots_total".into());
+    ledger.lag = Duration::from_secs(next_value_for("tollgate_ledger_lag_seconds".into()));
     drop(ledger);
 
     let (_, page) = fixture.get("/metrics");
@@ -399,8 +412,8 @@ fn metrics_say_what_was_counted() {
 }
 
 #[test]
-fn gauges_flags_and_spans_are_told_too() {
-    let fixture = fixture(BOUNDS);
+fn gauges_flags_and_durations_appear() {
+    let fixture = fixture(DEFAULT_LIMITS);
     let [first, second] = &fixture.stats.workers[..] else { panic!("there are two workers") };
     (0..5).for_each(|_| first.opened(PROTOCOLS[0]));
     (0..7).for_each(|_| second.opened(PROTOCOLS[0]));
@@ -451,8 +464,8 @@ fn gauges_flags_and_spans_are_told_too() {
 }
 
 #[test]
-fn balance_is_the_most_that_a_thread_has_beside_the_mean() {
-    let fixture = fixture(BOUNDS);
+fn balance_ratio_is_the_maximum_over_the_mean() {
+    let fixture = fixture(DEFAULT_LIMITS);
     let balance = || samples(&fixture.get("/metrics").1)["tollgate_worker_balance_ratio"];
     assert_eq!(balance(), 1.0, "nobody is connected");
     let workers = &fixture.stats.workers;
@@ -463,9 +476,9 @@ fn balance_is_the_most_that_a_thread_has_beside_the_mean() {
 }
 
 #[test]
-fn pressure_is_told_as_far_as_the_machine_tells_it() {
-    let fixture = fixture(BOUNDS);
-    let is_there = |page: &str, name: &str| samples(page).keys().any(|it| it.starts_with(name));
+fn pressure_shows_only_what_the_machine_reports() {
+    let fixture = fixture(DEFAULT_LIMITS);
+    let has_metric = |page: &str, name: &str| samples(page).keys().any(|it| it.starts_with(name));
     let (_, page) = fixture.get("/metrics");
     for name in [
         "tollgate_worker_run_delay",
@@ -474,7 +487,7 @@ fn pressure_is_told_as_far_as_the_machine_tells_it() {
         "tollgate_cgroup",
         "tollgate_listen",
     ] {
-        assert!(!is_there(&page, name), "{name} before the first sample in\n{page}");
+        assert!(!has_metric(&page, name), "{name} before the first sample in\n{page}");
     }
     let ms = Duration::from_millis;
     let run = |on_cpu, delay| {
@@ -523,11 +536,11 @@ fn pressure_is_told_as_far_as_the_machine_tells_it() {
 }
 
 #[test]
-fn the_page_is_openmetrics_with_our_names_and_few_labels() {
-    let fixture = fixture(BOUNDS);
+fn page_is_openmetrics_with_known_names_and_labels() {
+    let fixture = fixture(DEFAULT_LIMITS);
     let request = "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
-    let answer = fixture.ask(request.as_bytes());
-    let (head, page) = answer.split_once("\r\n\r\n").unwrap();
+    let response = fixture.send(request.as_bytes());
+    let (head, page) = response.split_once("\r\n\r\n").unwrap();
     assert!(
         head.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"),
         "{head}"
@@ -538,7 +551,7 @@ fn the_page_is_openmetrics_with_our_names_and_few_labels() {
         let labels = name.split_once('{').map_or("", |(_, labels)| labels);
         for label in labels.trim_end_matches('}').split(',').filter(|label| !label.is_empty()) {
             let label = label.split_once('=').unwrap().0;
-            let known = [
+            let allowed = [
                 "protocol",
                 "reason",
                 "leg",
@@ -550,7 +563,7 @@ fn the_page_is_openmetrics_with_our_names_and_few_labels() {
                 "version",
                 "le",
             ];
-            assert!(known.contains(&label), "{name}");
+            assert!(allowed.contains(&label), "{name}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 #[test]
-fn the_tree_is_tidy() {
+fn tree_is_tidy() {
     let output = Command::new(env!("CARGO_BIN_EXE_xtask")).arg("tidy").output().expect("xtask was built");
     assert!(output.status.success(), "\n{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_that_are_concerned_are_found_and_no_others() {
+    fn only_affected_versions_are_found() {
         let leak = "take >=1.2.3, <2.0.0 or >=2.0.1, or ignore it with a reason in deny.toml";
         let leak =
             |version: &str| format!("kettle@{version}: RUSTSEC-2026-9001, vulnerable: It leaks: {leak}");
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ignored_must_be_needed() {
+    fn unused_ignore_is_found() {
         let packages = [("kettle", "1.0.0"), ("lantern", "3.0.0")];
         assert_eq!(find(&["RUSTSEC-2026-9001", "RUSTSEC-2026-9002"], &packages).expect("readable").len(), 0);
         assert_eq!(
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn an_advisory_that_cannot_be_read_is_an_error() {
+    fn unreadable_advisory_is_an_error() {
         let said = |name: &str| format!("{:#}", find(&[], &[(name, "1.0.0")]).expect_err("it is damaged"));
         assert!(
             said("damaged").ends_with(
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_packages_are_not_those_of_the_same_name() {
+    fn workspace_packages_have_no_advisories() {
         let lock = fs::read_to_string(Path::new(TESTDATA).join("lock.toml")).expect("it is there");
         let locked = crate::deny::packages::locked(&lock).expect("it is a lock file");
         let found = check(Path::new(TESTDATA), &[], &locked).expect("all can be read");

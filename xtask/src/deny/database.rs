@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_state_replaces_what_was_fetched_before() {
+    fn fetch_replaces_the_previous_copy() {
         let room = tempfile::tempdir().expect("a folder");
         let (origin, copy) = (room.path().join("origin"), room.path().join("copy"));
         fs::create_dir_all(origin.join("crates")).expect("a folder");
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_fetched_is_told_in_one_line() {
+    fn failed_fetch_is_reported_in_one_line() {
         let room = tempfile::tempdir().expect("a folder");
         let url = format!("file://{}/missing", room.path().display());
         let cause = fetch(&url, &room.path().join("copy")).expect("git runs").expect_err("nothing is there");

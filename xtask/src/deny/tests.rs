@@ -46,7 +46,7 @@ fn find(config: &str, others: &[(&str, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn each_check_finds_what_it_forbids_and_nothing_else() {
+fn each_check_finds_only_what_it_forbids() {
     let registry = concat!(r#","source":"registry+https://github.com/rust-lang/crates"#, r#".io-index""#);
     let mirror = r#","source":"registry+https://example.com/index""#;
     let git = r#","source":"git+https://example.com/a""#;
@@ -76,7 +76,7 @@ fn each_check_finds_what_it_forbids_and_nothing_else() {
 }
 
 #[test]
-fn an_exception_that_nobody_needs_is_found() {
+fn unused_exception_is_found() {
     let skip = CONFIG.replace("skip = []", "skip = [{ crate = \"theirs@1.0.0\", reason = \"old\" }]");
     assert!(find(&skip, &[("theirs 2.0.0 MIT", "")]).is_empty());
     assert_eq!(find(&skip, &[]), ["deny.toml: skipping `theirs@1.0.0` is needless: remove it"]);
@@ -85,7 +85,7 @@ fn an_exception_that_nobody_needs_is_found() {
 }
 
 #[test]
-fn a_setting_that_would_not_be_enforced_is_refused() {
+fn unenforced_setting_is_refused() {
     let refused = |from: &str, to: &str| {
         let changed = CONFIG.replace(from, to);
         assert_ne!(changed, CONFIG);

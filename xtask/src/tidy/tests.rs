@@ -18,7 +18,7 @@ struct Case {
 }
 
 #[test]
-fn each_rule_finds_what_it_forbids_and_nothing_else() {
+fn each_rule_finds_only_what_it_forbids() {
     for Case { rule, files, finds } in cases() {
         let found = find(rule, &files);
         let agrees = found.len() == finds.len()
@@ -37,7 +37,7 @@ fn each_rule_has_a_planted_violation() {
 }
 
 #[test]
-fn each_banned_call_is_found_in_code_and_not_in_tests() {
+fn banned_calls_are_found_outside_tests_only() {
     for ban in &BANS {
         for (path, pattern) in ban.patterns.iter().map(|pattern| ("/src/planted.rs", pattern)) {
             let path: &'static str = String::leak(ban.crates[0].to_owned() + path);

@@ -6,25 +6,25 @@
 use std::fs::File;
 
 /// See the file's header.
-pub(crate) struct Spare(Option<File>);
+pub(crate) struct SpareDescriptor(Option<File>);
 
-impl Spare {
+impl SpareDescriptor {
     /// Keeps one, if there is one.
-    pub(crate) fn new() -> Spare {
-        let mut spare = Spare(None);
-        spare.keep();
+    pub(crate) fn new() -> SpareDescriptor {
+        let mut spare = SpareDescriptor(None);
+        spare.reserve();
         spare
     }
 
     /// Keeps one again, if there is one.
-    pub(crate) fn keep(&mut self) {
+    pub(crate) fn reserve(&mut self) {
         if self.0.is_none() {
             self.0 = File::open("/dev/null").ok();
         }
     }
 
     /// Frees the one that is kept, for an accept that follows at once; says whether there was one.
-    pub(crate) fn free(&mut self) -> bool {
+    pub(crate) fn release(&mut self) -> bool {
         self.0.take().is_some()
     }
 }
