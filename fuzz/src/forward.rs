@@ -6,8 +6,10 @@
 use std::num::NonZeroU16;
 
 use httparse::Header;
-use proto::http_forward::{Answer, Asked, Body, BodyError, Forward, Framing, Ours, write_answer};
-use proto::http_head::{HeadScanner, RequestHead, ResponseHead, Room, UriForm, Version};
+use proto::http_forward::{
+    Body, BodyError, Forward, Framing, RequestTraits, ResponseHeaders, ResponseKind, write_answer,
+};
+use proto::http_head::{HeadScanner, HeaderStorage, RequestHead, ResponseHead, UriForm, Version};
 use proto::limits::HEADERS_MAX;
 use proto::target::Target;
 
@@ -16,13 +18,13 @@ use crate::server::hyper_reads;
 const VIA: &str = "gate";
 
 /// Of a `Host` that names none.
-const PORT: NonZeroU16 = NonZeroU16::new(80).expect("80 is not 0");
+const DEFAULT_PORT: NonZeroU16 = NonZeroU16::new(80).expect("80 is not 0");
 
-/// Room for the lines that we write: all that a head may have, and our own.
-const LINES_MAX: usize = HEADERS_MAX + 8;
+/// HeaderStorage for the lines that we write: all that a head may have, and our own.
+const WRITTEN_HEADERS_MAX: usize = HEADERS_MAX + 8;
 
 /// Never in what is written. `Connection`, `TE` and `Upgrade` may be, of our own making.
-const NEVER: [&str; 6] = [
+const FORBIDDEN_HEADERS: [&str; 6] = [
     "Keep-Alive",
     "Proxy-Connection",
     "Proxy-Authorization",
@@ -45,21 +47,21 @@ pub fn http_forward(data: &[u8]) {
     let Ok(Some(length)) = HeadScanner::default().find(buffer) else { return };
     let (head, rest) = buffer.split_at(length);
     if head.starts_with(b"HTTP/") {
-        assert_answers(head, rest, split);
+        assert_responses(head, rest, split);
     } else {
         assert_request(head, rest, split);
     }
 }
 
 fn assert_request(head: &[u8], rest: &[u8], split: usize) {
-    let mut room = Room::new();
+    let mut storage = HeaderStorage::new();
     let bytes = head;
-    let Ok(head) = RequestHead::parse(bytes, &mut room) else { return };
+    let Ok(head) = RequestHead::parse(bytes, &mut storage) else { return };
     let forward = match Forward::read(&head) {
         Ok(forward) => forward,
         Err(error) => return assert!((400..600).contains(&error.status())),
     };
-    assert_one_reading(bytes);
+    assert_unambiguous(bytes);
     assert!(!head.is_connect() && head.uri_form() == UriForm::Absolute);
     assert_ne!(forward.body, Framing::UntilClose);
     for closes in [false, true] {
@@ -69,24 +71,24 @@ fn assert_request(head: &[u8], rest: &[u8], split: usize) {
         assert_forwarded_again(&written, &forward, closes);
     }
     assert_split(forward.body, rest, split);
-    assert_seen(&forward, rest);
+    assert_hyper_agrees(&forward, rest);
 }
 
 /// Of what we accept, lines end in CRLF, and one of them at most says where the body ends.
-fn assert_one_reading(head: &[u8]) {
+fn assert_unambiguous(head: &[u8]) {
     let mut lines = head.split(|&byte| byte == b'\n').rev();
     assert_eq!((lines.next(), lines.next()), (Some(&b""[..]), Some(&b"\r"[..])));
     let lines: Vec<_> = lines.map(|line| line.strip_suffix(b"\r").expect("CRLF ends a line")).collect();
-    let says_end = |line: &&[u8]| {
+    let sets_body_length = |line: &&[u8]| {
         let name = line.split(|&byte| byte == b':').next().unwrap_or_default().trim_ascii();
         name.eq_ignore_ascii_case(b"Content-Length") || name.eq_ignore_ascii_case(b"Transfer-Encoding")
     };
-    assert!(lines.iter().copied().filter(says_end).count() <= 1);
+    assert!(lines.iter().copied().filter(sets_body_length).count() <= 1);
 }
 
 /// What `httparse` alone finds in what we write.
 fn assert_request_tokens(written: &[u8], head: &RequestHead<'_>, forward: &Forward<'_>) {
-    let mut headers = [httparse::EMPTY_HEADER; LINES_MAX];
+    let mut headers = [httparse::EMPTY_HEADER; WRITTEN_HEADERS_MAX];
     let mut oracle = httparse::Request::new(&mut headers);
     assert_eq!(oracle.parse(written), Ok(httparse::Status::Complete(written.len())));
     assert_eq!((oracle.method, oracle.version), (Some(head.method), Some(1)));
@@ -95,7 +97,7 @@ fn assert_request_tokens(written: &[u8], head: &RequestHead<'_>, forward: &Forwa
     assert!(path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#'), "{path}");
     let authority = values(oracle.headers, "Host").concat();
     assert_eq!(values(oracle.headers, "Host").len(), 1);
-    assert_eq!(Target::parse_with_port(authority.as_bytes(), PORT), Ok(forward.target));
+    assert_eq!(Target::parse_with_port(authority.as_bytes(), DEFAULT_PORT), Ok(forward.target));
     assert_headers(oracle.headers);
     assert_framing(oracle.headers, forward.body);
 }
@@ -107,15 +109,15 @@ fn assert_forwarded_again(written: &[u8], forward: &Forward<'_>, closes: bool) {
     if lines > HEADERS_MAX {
         return;
     }
-    let mut room = Room::new();
-    let origin = RequestHead::parse(written, &mut room).expect("what we write is sound");
+    let mut storage = HeaderStorage::new();
+    let origin = RequestHead::parse(written, &mut storage).expect("what we write is sound");
     assert!(matches!(origin.uri_form(), UriForm::Origin | UriForm::Asterisk));
     assert!(Forward::read(&origin).is_err());
     let start = written.iter().position(|&byte| byte == b' ').expect("a request line") + 1;
     let path = written[start..].strip_prefix(b"*").unwrap_or(&written[start..]);
     let absolute = [&written[..start], format!("http://{}", forward.target).as_bytes(), path].concat();
-    let mut room = Room::new();
-    let again = RequestHead::parse(&absolute, &mut room).expect("the URL alone has changed");
+    let mut storage = HeaderStorage::new();
+    let again = RequestHead::parse(&absolute, &mut storage).expect("the URL alone has changed");
     let again = Forward::read(&again).expect("what was forwarded can be forwarded");
     assert!(again.has_passed(VIA));
     assert_eq!((again.target, again.body, again.authorization), (forward.target, forward.body, None));
@@ -134,18 +136,18 @@ fn sorted_lines(head: &[u8]) -> Vec<&[u8]> {
 }
 
 /// What `hyper` finds: this one request with all its headers, and this body.
-fn assert_seen(forward: &Forward<'_>, rest: &[u8]) {
+fn assert_hyper_agrees(forward: &Forward<'_>, rest: &[u8]) {
     let mut sent = rest.to_vec();
     match forward.body {
         Framing::Length(length) if length > BODY_BYTES_MAX => return,
         Framing::Length(length) => sent.resize(length as usize, b'x'),
         _ => {}
     }
-    let Ok((kept, _)) = pass(Body::new(forward.body), &sent, sent.len()) else { return };
-    let (data, _) = pass(Body::unwrapped(forward.body), &sent, sent.len()).expect("it passed before");
+    let Ok((kept, _)) = feed(Body::new(forward.body), &sent, sent.len()) else { return };
+    let (data, _) = feed(Body::unwrapped(forward.body), &sent, sent.len()).expect("it passed before");
     let mut written = Vec::new();
     forward.write(&mut written, VIA, false);
-    let mut headers = [httparse::EMPTY_HEADER; LINES_MAX];
+    let mut headers = [httparse::EMPTY_HEADER; WRITTEN_HEADERS_MAX];
     let mut oracle = httparse::Request::new(&mut headers);
     assert!(oracle.parse(&written).is_ok());
     let mut expected: Vec<(String, Vec<u8>)> = oracle
@@ -154,11 +156,11 @@ fn assert_seen(forward: &Forward<'_>, rest: &[u8]) {
         .map(|header| (header.name.to_ascii_lowercase(), header.value.to_vec()))
         .collect();
     expected.sort_by(|one, other| one.0.cmp(&other.0));
-    let seen = hyper_reads(&[&written[..], &kept].concat()).expect("hyper takes what we write");
-    assert_eq!(seen.len(), 1, "one request is one");
-    assert_eq!((Some(&*seen[0].method), Some(&*seen[0].path)), (oracle.method, oracle.path));
-    assert_eq!(seen[0].headers, expected);
-    assert_eq!(seen[0].body, data);
+    let requests = hyper_reads(&[&written[..], &kept].concat()).expect("hyper takes what we write");
+    assert_eq!(requests.len(), 1, "one request is one");
+    assert_eq!((Some(&*requests[0].method), Some(&*requests[0].path)), (oracle.method, oracle.path));
+    assert_eq!(requests[0].headers, expected);
+    assert_eq!(requests[0].body, data);
 }
 
 /// One of each kind that is answered in its own way.
@@ -170,62 +172,62 @@ const REQUESTS: [&str; 5] = [
     "GET ws://a/ HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
 ];
 
-fn asked(request: &str) -> Asked {
-    let mut room = Room::new();
-    let head = RequestHead::parse(request.as_bytes(), &mut room).expect("it is well-formed");
-    Forward::read(&head).expect("it is forwarded").asked()
+fn request_traits(request: &str) -> RequestTraits {
+    let mut storage = HeaderStorage::new();
+    let head = RequestHead::parse(request.as_bytes(), &mut storage).expect("it is well-formed");
+    Forward::read(&head).expect("it is forwarded").traits()
 }
 
 /// The same answer to each kind of request.
-fn assert_answers(head: &[u8], rest: &[u8], split: usize) {
-    let mut room = Room::new();
+fn assert_responses(head: &[u8], rest: &[u8], split: usize) {
+    let mut storage = HeaderStorage::new();
     let bytes = head;
-    let Ok(head) = ResponseHead::parse(bytes, &mut room) else { return };
+    let Ok(head) = ResponseHead::parse(bytes, &mut storage) else { return };
     for request in REQUESTS {
-        let asked = asked(request);
-        let Ok(answer) = Answer::read(&head, &asked) else { continue };
+        let traits = request_traits(request);
+        let Ok(kind) = ResponseKind::read(&head, &traits) else { continue };
         for closes in [false, true] {
-            assert_answer(&head, answer, &asked, closes);
+            assert_response(&head, kind, &traits, closes);
         }
-        if let Answer::Final { body, .. } = answer {
-            assert_one_reading(bytes);
+        if let ResponseKind::Final { body, .. } = kind {
+            assert_unambiguous(bytes);
             assert_split(body, rest, split);
         }
     }
 }
 
-fn assert_answer(head: &ResponseHead<'_>, answer: Answer, asked: &Asked, closes: bool) {
+fn assert_response(head: &ResponseHead<'_>, kind: ResponseKind, traits: &RequestTraits, closes: bool) {
     let mut written = Vec::new();
-    write_answer(&mut written, head, answer, asked, Ours { via: VIA, date: None, closes });
+    write_answer(&mut written, head, kind, traits, ResponseHeaders { via: VIA, date: None, closes });
     if written.is_empty() {
-        return assert_eq!((answer, asked.version), (Answer::Interim, Version::Http10));
+        return assert_eq!((kind, traits.version), (ResponseKind::Interim, Version::Http10));
     }
-    let mut headers = [httparse::EMPTY_HEADER; LINES_MAX];
+    let mut headers = [httparse::EMPTY_HEADER; WRITTEN_HEADERS_MAX];
     let mut oracle = httparse::Response::new(&mut headers);
     assert_eq!(oracle.parse(&written), Ok(httparse::Status::Complete(written.len())));
     assert_eq!((oracle.code, oracle.version), (Some(head.status), Some(1)));
     assert_headers(oracle.headers);
-    let closes = closes || answer.ends_with_connection(asked);
-    let told = match answer {
-        Answer::Final { body, .. } if body != Framing::None => body,
+    let closes = closes || kind.ends_with_connection(traits);
+    let framing = match kind {
+        ResponseKind::Final { body, .. } if body != Framing::None => body,
         // A length that nothing follows may stand there.
         _ => return assert!(values(oracle.headers, "Transfer-Encoding").is_empty()),
     };
-    let says_close = values(oracle.headers, "Connection") == ["close"];
-    assert_eq!(says_close, closes);
-    let told = if answer.ends_with_connection(asked) { Framing::UntilClose } else { told };
-    assert_framing(oracle.headers, told);
+    let has_close = values(oracle.headers, "Connection") == ["close"];
+    assert_eq!(has_close, closes);
+    let framing = if kind.ends_with_connection(traits) { Framing::UntilClose } else { framing };
+    assert_framing(oracle.headers, framing);
     if oracle.headers.len() <= HEADERS_MAX {
-        let mut room = Room::new();
-        let again = ResponseHead::parse(&written, &mut room).expect("what we write is sound");
-        let expected = Answer::Final { body: told, keeps_alive: !closes };
-        assert_eq!(Answer::read(&again, asked), Ok(expected));
+        let mut storage = HeaderStorage::new();
+        let again = ResponseHead::parse(&written, &mut storage).expect("what we write is sound");
+        let expected = ResponseKind::Final { body: framing, keeps_alive: !closes };
+        assert_eq!(ResponseKind::read(&again, traits), Ok(expected));
     }
 }
 
 fn assert_headers(headers: &[Header<'_>]) {
     assert_eq!(headers.last().map(|header| header.name), Some("Via"));
-    for name in NEVER {
+    for name in FORBIDDEN_HEADERS {
         assert!(values(headers, name).is_empty(), "{name}");
     }
     assert!(values(headers, "Connection").len() <= 1);
@@ -256,29 +258,29 @@ fn values(headers: &[Header<'_>], name: &str) -> Vec<String> {
 
 /// A body passes alike in one piece and in two, and what was kept of it passes as it is.
 fn assert_split(framing: Framing, bytes: &[u8], split: usize) {
-    let whole = pass(Body::new(framing), bytes, bytes.len());
-    assert_eq!(whole, pass(Body::new(framing), bytes, split));
-    let data = pass(Body::unwrapped(framing), bytes, bytes.len());
-    assert_eq!(data, pass(Body::unwrapped(framing), bytes, split));
+    let whole = feed(Body::new(framing), bytes, bytes.len());
+    assert_eq!(whole, feed(Body::new(framing), bytes, split));
+    let data = feed(Body::unwrapped(framing), bytes, bytes.len());
+    assert_eq!(data, feed(Body::unwrapped(framing), bytes, split));
     assert_eq!(whole.as_ref().map(|(_, taken)| taken), data.as_ref().map(|(_, taken)| taken));
     if let (Ok((kept, taken)), Ok((data, _))) = (whole, data) {
         assert!(data.len() <= kept.len() && taken <= bytes.len());
-        assert_eq!(pass(Body::new(framing), &kept, split), Ok((kept.clone(), kept.len())));
-        assert_eq!(pass(Body::unwrapped(framing), &kept, split), Ok((data, kept.len())));
+        assert_eq!(feed(Body::new(framing), &kept, split), Ok((kept.clone(), kept.len())));
+        assert_eq!(feed(Body::unwrapped(framing), &kept, split), Ok((data, kept.len())));
     }
 }
 
 /// What goes on, its tail included, and how many bytes belonged to the body.
-fn pass(mut body: Body, bytes: &[u8], split: usize) -> Result<(Vec<u8>, usize), BodyError> {
+fn feed(mut body: Body, bytes: &[u8], split: usize) -> Result<(Vec<u8>, usize), BodyError> {
     let (first, second) = bytes.split_at(split.min(bytes.len()));
     let (mut out, mut taken) = (Vec::new(), 0);
     for piece in [first, second] {
         let mut piece = piece.to_vec();
-        let done = body.take(&mut piece)?;
-        assert!(done.kept <= done.taken && done.taken <= piece.len());
-        assert!(done.taken == piece.len() || body.is_complete());
-        taken += done.taken;
-        out.extend_from_slice(&piece[..done.kept]);
+        let consumed = body.take(&mut piece)?;
+        assert!(consumed.kept <= consumed.taken && consumed.taken <= piece.len());
+        assert!(consumed.taken == piece.len() || body.is_complete());
+        taken += consumed.taken;
+        out.extend_from_slice(&piece[..consumed.kept]);
         out.extend_from_slice(&body.take_tail());
     }
     body.end()?;

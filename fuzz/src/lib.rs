@@ -13,7 +13,7 @@ pub use forward::http_forward;
 use policy::Rule;
 use proto::credentials::{Credentials, basic_credentials};
 use proto::http_connect::Connect;
-use proto::http_head::{HeadScanner, RequestHead, Room};
+use proto::http_head::{HeadScanner, HeaderStorage, RequestHead};
 use proto::limits::{HEAD_BYTES_MAX, HEADERS_MAX};
 use proto::socks5::{self, Socks5Error};
 use proto::target::{Host, Target};
@@ -43,12 +43,12 @@ pub fn http_connect(data: &[u8]) {
         early => early,
     };
     assert_eq!(whole, in_pieces);
-    assert_eq!(whole.ok().flatten(), naive_end(buffer));
+    assert_eq!(whole.ok().flatten(), naive_head_end(buffer));
     let Ok(Some(length)) = whole else { return };
     let head = &buffer[..length];
-    let mut room = Room::new();
-    match RequestHead::parse(head, &mut room) {
-        Ok(request) => assert_same_reading(head, &request),
+    let mut storage = HeaderStorage::new();
+    match RequestHead::parse(head, &mut storage) {
+        Ok(request) => assert_httparse_agrees(head, &request),
         Err(error) => assert!((400..600).contains(&error.status())),
     }
 }
@@ -68,7 +68,7 @@ pub fn socks5(data: &[u8]) {
 }
 
 /// Where the first empty line of a head within its bound ends.
-fn naive_end(buffer: &[u8]) -> Option<usize> {
+fn naive_head_end(buffer: &[u8]) -> Option<usize> {
     (1..=buffer.len().min(HEAD_BYTES_MAX)).find(|&end| {
         let head = &buffer[..end];
         matches!(head, b"\n" | b"\r\n") || head.ends_with(b"\n\n") || head.ends_with(b"\n\r\n")
@@ -95,23 +95,23 @@ fn assert_host(host: &Host) {
     }
 }
 
-fn assert_same_reading(head: &[u8], request: &RequestHead<'_>) {
+fn assert_httparse_agrees(head: &[u8], request: &RequestHead<'_>) {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut oracle = httparse::Request::new(&mut headers);
     assert_eq!(oracle.parse(head), Ok(httparse::Status::Complete(head.len())));
     assert!(!head.split(|&byte| byte == b'\n').rev().skip(1).any(|line| !line.ends_with(b"\r")));
     assert_eq!(oracle.method, Some(request.method));
-    let named =
+    let header_count =
         |name: &str| oracle.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name)).count();
-    assert!(named("Host") <= 1);
+    assert!(header_count("Host") <= 1);
     if !request.is_connect() {
         return;
     }
     match Connect::read(request) {
         Ok(connect) => {
             assert_target(&connect.target);
-            assert_eq!(named("Transfer-Encoding"), 0);
-            assert_eq!(named("Proxy-Authorization"), usize::from(connect.authorization.is_some()));
+            assert_eq!(header_count("Transfer-Encoding"), 0);
+            assert_eq!(header_count("Proxy-Authorization"), usize::from(connect.authorization.is_some()));
             let authority = oracle.path.expect("a complete request has a target");
             assert_eq!(Target::parse_authority(authority.as_bytes()), Ok(connect.target));
         }
