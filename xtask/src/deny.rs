@@ -24,9 +24,9 @@ use spdx::{Expression, Licensee, ParseMode};
 pub(crate) fn run(root: &Path) -> Result<()> {
     let text = fs::read_to_string(root.join("deny.toml")).context("reading deny.toml")?;
     let config = Config::parse(&text).context("deny.toml")?;
-    let packages = packages::of_workspace(root, &config)?;
+    let packages = packages::workspace_packages(root, &config)?;
     let mut findings = check(&config, &packages)?;
-    findings.extend(known(root, &config)?);
+    findings.extend(check_advisories(root, &config)?);
     for finding in &findings {
         eprintln!("{finding}");
     }
@@ -38,32 +38,32 @@ pub(crate) fn run(root: &Path) -> Result<()> {
 }
 
 /// What the database of advisories says about Cargo.lock; nothing where the database cannot be had.
-fn known(root: &Path, config: &Config) -> Result<Vec<String>> {
+fn check_advisories(root: &Path, config: &Config) -> Result<Vec<String>> {
     let database = match database::obtain(root, &config.advisories_url)? {
         Ok(database) => database,
         Err(cause) => {
-            println!("deny: advisories are not checked: {cause}; {} names a copy", database::VARIABLE);
+            println!("deny: advisories are not checked: {cause}; {} names a copy", database::PATH_VARIABLE);
             return Ok(Vec::new());
         }
     };
     let lock = fs::read_to_string(root.join("Cargo.lock")).context("reading Cargo.lock")?;
-    let locked = packages::locked(&lock).context("Cargo.lock")?;
+    let locked = packages::locked_packages(&lock).context("Cargo.lock")?;
     println!("deny: {} packages of Cargo.lock, compared with {}", locked.len(), database.display());
-    advisories::check(&database, &config.ignored, &locked)
+    advisories::check(&database, &config.ignored_advisories, &locked)
 }
 
 /// Each way in which the packages are not what the configuration wants.
 fn check(config: &Config, packages: &[Package]) -> Result<Vec<String>> {
-    let mut findings = licences(config, packages)?;
-    findings.extend(bans(config, packages));
-    findings.extend(packages.iter().filter_map(source));
+    let mut findings = check_licences(config, packages)?;
+    findings.extend(check_bans(config, packages));
+    findings.extend(packages.iter().filter_map(check_source));
     Ok(findings)
 }
 
-fn licences(config: &Config, packages: &[Package]) -> Result<Vec<String>> {
+fn check_licences(config: &Config, packages: &[Package]) -> Result<Vec<String>> {
     let mut findings = Vec::new();
     let mut unused: BTreeMap<&str, Licensee> = BTreeMap::new();
-    for licence in &config.licences {
+    for licence in &config.allowed_licences {
         let licensee = Licensee::parse(licence).with_context(|| format!("deny.toml: licence `{licence}`"))?;
         unused.insert(licence, licensee);
     }
@@ -92,7 +92,7 @@ fn licences(config: &Config, packages: &[Package]) -> Result<Vec<String>> {
     Ok(findings)
 }
 
-fn bans(config: &Config, packages: &[Package]) -> Vec<String> {
+fn check_bans(config: &Config, packages: &[Package]) -> Vec<String> {
     let mut findings = Vec::new();
     let mut versions: BTreeMap<&str, Vec<&Package>> = BTreeMap::new();
     for package in packages {
@@ -120,7 +120,7 @@ fn bans(config: &Config, packages: &[Package]) -> Vec<String> {
 }
 
 /// What comes from elsewhere than this workspace and cargo's own registry.
-fn source(package: &Package) -> Option<String> {
+fn check_source(package: &Package) -> Option<String> {
     let source = package.source.as_deref()?;
     // Cargo's name for its own registry, whichever mirror serves it.
     let is_default = source == concat!("registry+https://github.com/rust-lang/crates", ".io-index");

@@ -33,12 +33,12 @@ use anyhow::{Context, Result, bail};
 use daemon::Daemon;
 
 /// The folder of one service, and the port on 127.0.0.1 that it listens on.
-struct Place {
+struct Instance {
     directory: PathBuf,
     port: u16,
 }
 
-impl Place {
+impl Instance {
     /// A path inside the service's folder, as text for a configuration or a command line.
     fn path(&self, name: &str) -> String {
         self.directory.join(name).display().to_string()
@@ -52,9 +52,9 @@ struct Service {
     /// which the kernel picks ports for outgoing connections.
     port: u16,
     /// Writes what the service needs into its folder and returns how to start it.
-    prepare: fn(&Place) -> Result<Daemon>,
+    prepare: fn(&Instance) -> Result<Daemon>,
     /// What tests must know to reach it.
-    endpoints: fn(&Place) -> Result<Endpoints>,
+    endpoints: fn(&Instance) -> Result<Endpoints>,
 }
 
 type Endpoints = Vec<(&'static str, String)>;
@@ -78,9 +78,9 @@ pub(crate) fn start(root: &Path) -> Result<()> {
     packages::install(&packages::PEERS).context("installing the test peers")?;
     let mut lines = String::new();
     for service in &SERVICES {
-        let place = start_one(service, root).with_context(|| format!("starting {}", service.name))?;
-        println!("{:<10} 127.0.0.1:{}", service.name, place.port);
-        for (key, value) in (service.endpoints)(&place)? {
+        let instance = start_one(service, root).with_context(|| format!("starting {}", service.name))?;
+        println!("{:<10} 127.0.0.1:{}", service.name, instance.port);
+        for (key, value) in (service.endpoints)(&instance)? {
             lines.push_str(&format!("{key}={value}\n"));
         }
     }
@@ -117,16 +117,16 @@ pub(crate) fn stop(root: &Path) -> Result<()> {
     }
 }
 
-fn start_one(service: &Service, root: &Path) -> Result<Place> {
+fn start_one(service: &Service, root: &Path) -> Result<Instance> {
     let directory = directory(service, root);
     if let Some(port) = daemon::running(&directory)? {
-        return Ok(Place { directory, port });
+        return Ok(Instance { directory, port });
     }
     fs::create_dir_all(&directory)?;
-    let place = Place { port: free_port(service.port)?, directory };
-    let daemon = (service.prepare)(&place)?;
-    daemon::start(daemon, &place)?;
-    Ok(place)
+    let instance = Instance { port: free_port(service.port)?, directory };
+    let daemon = (service.prepare)(&instance)?;
+    daemon::start(daemon, &instance)?;
+    Ok(instance)
 }
 
 fn free_port(first: u16) -> Result<u16> {

@@ -28,8 +28,8 @@ pub(super) fn check(
     let mut findings = Vec::new();
     let mut unused: BTreeSet<&String> = ignored.iter().collect();
     for (name, version) in packages {
-        for advisory in about(&database.join("crates").join(name))? {
-            if !advisory.concerns(version) {
+        for advisory in advisories_in(&database.join("crates").join(name))? {
+            if !advisory.affects(version) {
                 continue;
             }
             if ignored.contains(&advisory.id) {
@@ -49,7 +49,7 @@ struct Advisory {
     /// `vulnerable`, or what the file says instead: `unsound`, `unmaintained`, `notice`.
     kind: String,
     title: String,
-    withdrawn: bool,
+    is_withdrawn: bool,
     /// Versions that are mended, and versions that never had the fault.
     patched: Vec<VersionReq>,
     unaffected: Vec<VersionReq>,
@@ -82,20 +82,20 @@ impl Advisory {
             id: text("id").context("[advisory] id is missing")?,
             kind: text("informational").unwrap_or_else(|| "vulnerable".to_owned()),
             title: title.context("it has no title")?.trim().to_owned(),
-            withdrawn: value(&file, "advisory", "withdrawn").is_some(),
+            is_withdrawn: value(&file, "advisory", "withdrawn").is_some(),
             patched: requirements(&file, "patched")?,
             unaffected: requirements(&file, "unaffected")?,
         })
     }
 
-    fn concerns(&self, version: &Version) -> bool {
-        let mut good = self.patched.iter().chain(&self.unaffected);
-        !self.withdrawn && !good.any(|requirement| requirement.matches(version))
+    fn affects(&self, version: &Version) -> bool {
+        let mut sound = self.patched.iter().chain(&self.unaffected);
+        !self.is_withdrawn && !sound.any(|requirement| requirement.matches(version))
     }
 }
 
 /// The advisories in the folder of one package, by their names; most packages have none.
-fn about(folder: &Path) -> Result<Vec<Advisory>> {
+fn advisories_in(folder: &Path) -> Result<Vec<Advisory>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.with_context(|| folder.display().to_string())?,
@@ -131,19 +131,19 @@ mod tests {
     /// A small database, and a lock file that names packages of it.
     const TESTDATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/advisories");
 
-    fn find(ignored: &[&str], packages: &[(&str, &str)]) -> Result<Vec<String>> {
-        let own = |(name, version): &(&str, &str)| (name.to_string(), version.parse().expect("a version"));
-        let packages: Vec<(String, Version)> = packages.iter().map(own).collect();
+    fn findings(ignored: &[&str], packages: &[(&str, &str)]) -> Result<Vec<String>> {
+        let parse = |(name, version): &(&str, &str)| (name.to_string(), version.parse().expect("a version"));
+        let packages: Vec<(String, Version)> = packages.iter().map(parse).collect();
         let ignored: Vec<String> = ignored.iter().map(ToString::to_string).collect();
         check(Path::new(TESTDATA), &ignored, &packages)
     }
 
     #[test]
     fn only_affected_versions_are_found() {
-        let leak = "take >=1.2.3, <2.0.0 or >=2.0.1, or ignore it with a reason in deny.toml";
+        let remedy = "take >=1.2.3, <2.0.0 or >=2.0.1, or ignore it with a reason in deny.toml";
         let leak =
-            |version: &str| format!("kettle@{version}: RUSTSEC-2026-9001, vulnerable: It leaks: {leak}");
-        let adrift = "lantern@3.0.0: RUSTSEC-2026-9002, unmaintained: Its author has left: no release mends \
+            |version: &str| format!("kettle@{version}: RUSTSEC-2026-9001, vulnerable: It leaks: {remedy}");
+        let unmaintained = "lantern@3.0.0: RUSTSEC-2026-9002, unmaintained: Its author has left: no release mends \
             it: do without it, or ignore it with a reason in deny.toml";
         let cases: [(&str, &str, Option<String>); 12] = [
             ("kettle", "0.9.9", None),
@@ -155,7 +155,7 @@ mod tests {
             ("kettle", "2.0.1", None),
             // Before 2.0.1, and behind all else that is patched: reported.
             ("kettle", "2.0.1-rc.1", Some(leak("2.0.1-rc.1"))),
-            ("lantern", "3.0.0", Some(adrift.to_owned())),
+            ("lantern", "3.0.0", Some(unmaintained.to_owned())),
             // Its advisory was withdrawn.
             ("anvil", "1.0.0", None),
             ("spoon", "1.0.0", None),
@@ -163,7 +163,7 @@ mod tests {
             ("kett", "1.0.0", None),
         ];
         for (name, version, expected) in cases {
-            let found = find(&[], &[(name, version)]).expect("all can be read");
+            let found = findings(&[], &[(name, version)]).expect("all can be read");
             assert_eq!(found, Vec::from_iter(expected), "{name} {version}");
         }
     }
@@ -171,23 +171,27 @@ mod tests {
     #[test]
     fn unused_ignore_is_found() {
         let packages = [("kettle", "1.0.0"), ("lantern", "3.0.0")];
-        assert_eq!(find(&["RUSTSEC-2026-9001", "RUSTSEC-2026-9002"], &packages).expect("readable").len(), 0);
         assert_eq!(
-            find(&["RUSTSEC-2026-9001"], &[("kettle", "1.2.3")]).expect("readable"),
+            findings(&["RUSTSEC-2026-9001", "RUSTSEC-2026-9002"], &packages).expect("readable").len(),
+            0
+        );
+        assert_eq!(
+            findings(&["RUSTSEC-2026-9001"], &[("kettle", "1.2.3")]).expect("readable"),
             ["deny.toml: ignoring `RUSTSEC-2026-9001` is needless: remove it"]
         );
     }
 
     #[test]
     fn unreadable_advisory_is_an_error() {
-        let said = |name: &str| format!("{:#}", find(&[], &[(name, "1.0.0")]).expect_err("it is damaged"));
+        let error_text =
+            |name: &str| format!("{:#}", findings(&[], &[(name, "1.0.0")]).expect_err("it is damaged"));
         assert!(
-            said("damaged").ends_with(
+            error_text("damaged").ends_with(
                 "RUSTSEC-2026-9004.md: [versions] patched: `yes`: unexpected character \
             'y' while parsing major version number"
             ),
             "{}",
-            said("damaged")
+            error_text("damaged")
         );
         assert!(Advisory::parse("# A title\n").is_err());
         assert!(Advisory::parse("```toml\n[advisory]\n```\n# A title\n").is_err());
@@ -196,7 +200,7 @@ mod tests {
     #[test]
     fn workspace_packages_have_no_advisories() {
         let lock = fs::read_to_string(Path::new(TESTDATA).join("lock.toml")).expect("it is there");
-        let locked = crate::deny::packages::locked(&lock).expect("it is a lock file");
+        let locked = crate::deny::packages::locked_packages(&lock).expect("it is a lock file");
         let found = check(Path::new(TESTDATA), &[], &locked).expect("all can be read");
         assert_eq!(locked.len(), 2);
         assert!(found.len() == 1 && found[0].starts_with("lantern@3.0.0: "), "{found:?}");

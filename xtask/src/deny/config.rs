@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, anyhow, bail};
 use toml::de::{DeTable, DeValue};
 
-/// The settings that vary. Those that `FIXED` lists must stand in the file as they are enforced.
+/// The settings that vary. Those that `FIXED_SETTINGS` lists must stand in the file as they are enforced.
 pub(super) struct Config {
     pub(super) targets: Vec<String>,
-    pub(super) licences: Vec<String>,
+    pub(super) allowed_licences: Vec<String>,
     /// By crate, what to use instead.
     pub(super) banned: BTreeMap<String, String>,
     /// `name@version` of what may stand beside another version of itself.
@@ -16,11 +16,11 @@ pub(super) struct Config {
     /// Where git gets the database of advisories.
     pub(super) advisories_url: String,
     /// Identifiers of advisories that are accepted.
-    pub(super) ignored: Vec<String>,
+    pub(super) ignored_advisories: Vec<String>,
 }
 
 /// What is enforced in one way only; the file says so, for its readers and for cargo-deny.
-const FIXED: [(&str, &str, &str); 8] = [
+const FIXED_SETTINGS: [(&str, &str, &str); 8] = [
     ("graph", "all-features", "true"),
     ("advisories", "unmaintained", "all"),
     ("licenses", "unused-allowed-license", "deny"),
@@ -31,7 +31,7 @@ const FIXED: [(&str, &str, &str); 8] = [
     ("sources", "unknown-git", "deny"),
 ];
 
-const LISTS: [(&str, &str); 6] = [
+const LIST_SETTINGS: [(&str, &str); 6] = [
     ("graph", "targets"),
     ("advisories", "db-urls"),
     ("advisories", "ignore"),
@@ -44,9 +44,9 @@ impl Config {
     /// Reads the file's text, and refuses what would not be enforced.
     pub(super) fn parse(text: &str) -> Result<Config> {
         let file = DeTable::parse(text)?.into_inner();
-        refuse_unknown(&file)?;
-        for (section, key, enforced) in FIXED {
-            let found = value(&file, section, key)?;
+        reject_unknown(&file)?;
+        for (section, key, enforced) in FIXED_SETTINGS {
+            let found = setting(&file, section, key)?;
             if scalar(found).as_deref() != Some(enforced) {
                 bail!("[{section}] {key}: only `{enforced}` is enforced here");
             }
@@ -57,22 +57,22 @@ impl Config {
             .map_err(|urls| anyhow!("[advisories] db-urls: exactly one is read, not {}", urls.len()))?;
         Ok(Config {
             targets: texts(&file, "graph", "targets")?,
-            licences: texts(&file, "licenses", "allow")?,
+            allowed_licences: texts(&file, "licenses", "allow")?,
             banned: pairs(&file, "bans", "deny", ["crate", "use-instead"])?.into_iter().collect(),
             skipped: firsts(pairs(&file, "bans", "skip", ["crate", "reason"])?),
             advisories_url,
-            ignored: firsts(pairs(&file, "advisories", "ignore", ["id", "reason"])?),
+            ignored_advisories: firsts(pairs(&file, "advisories", "ignore", ["id", "reason"])?),
         })
     }
 }
 
-fn refuse_unknown(file: &DeTable<'_>) -> Result<()> {
+fn reject_unknown(file: &DeTable<'_>) -> Result<()> {
     for (section, table) in file {
         let section = section.get_ref().as_ref();
         let table = table.get_ref().as_table().with_context(|| format!("{section} is not a section"))?;
         for key in table.keys().map(|key| key.get_ref().as_ref()) {
-            let is_known = FIXED.iter().any(|(s, k, _)| (*s, *k) == (section, key));
-            if !is_known && !LISTS.contains(&(section, key)) {
+            let is_known = FIXED_SETTINGS.iter().any(|(s, k, _)| (*s, *k) == (section, key));
+            if !is_known && !LIST_SETTINGS.contains(&(section, key)) {
                 bail!("[{section}] {key} is enforced by nobody here: teach xtask's deny, or remove it");
             }
         }
@@ -80,7 +80,7 @@ fn refuse_unknown(file: &DeTable<'_>) -> Result<()> {
     Ok(())
 }
 
-fn value<'a>(file: &'a DeTable<'_>, section: &str, key: &str) -> Result<&'a DeValue<'a>> {
+fn setting<'a>(file: &'a DeTable<'_>, section: &str, key: &str) -> Result<&'a DeValue<'a>> {
     let table = file.get(section).and_then(|table| table.get_ref().as_table());
     let value =
         table.and_then(|table| table.get(key)).with_context(|| format!("[{section}] {key} is missing"))?;
@@ -88,7 +88,7 @@ fn value<'a>(file: &'a DeTable<'_>, section: &str, key: &str) -> Result<&'a DeVa
 }
 
 fn list<'a>(file: &'a DeTable<'_>, section: &str, key: &str) -> Result<Vec<&'a DeValue<'a>>> {
-    let array = value(file, section, key)?.as_array();
+    let array = setting(file, section, key)?.as_array();
     let array = array.with_context(|| format!("[{section}] {key} is not a list"))?;
     Ok(array.iter().map(|item| item.get_ref()).collect())
 }

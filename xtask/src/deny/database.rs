@@ -11,15 +11,15 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 /// The environment variable that names a folder with a copy of the database.
-pub(super) const VARIABLE: &str = "TOLLGATE_ADVISORIES";
+pub(super) const PATH_VARIABLE: &str = "TOLLGATE_ADVISORIES";
 
 /// A copy without its history has some 10 MB.
 const FETCH_SECONDS_MAX: u32 = 60;
 
 /// The folder of the database, or in one line why it cannot be had.
 pub(super) fn obtain(root: &Path, url: &str) -> Result<Result<PathBuf, String>> {
-    let named = env::var_os(VARIABLE).filter(|value| !value.is_empty());
-    let database = match named {
+    let configured = env::var_os(PATH_VARIABLE).filter(|value| !value.is_empty());
+    let database = match configured {
         Some(folder) => PathBuf::from(folder),
         None => match fetch(url, &root.join("target/advisories"))? {
             Ok(folder) => folder,
@@ -45,10 +45,10 @@ fn fetch(url: &str, folder: &Path) -> Result<Result<PathBuf, String>> {
     if output.status.success() {
         return Ok(Ok(folder.to_owned()));
     }
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     // What follows the first line of git's is advice. timeout(1) says nothing.
-    let said = said.lines().next().unwrap_or("it took too long");
-    Ok(Err(format!("{url} cannot be fetched ({said})")))
+    let first_line = stderr.lines().next().unwrap_or("it took too long");
+    Ok(Err(format!("{url} cannot be fetched ({first_line})")))
 }
 
 #[cfg(test)]
@@ -63,8 +63,8 @@ mod tests {
 
     #[test]
     fn fetch_replaces_the_previous_copy() {
-        let room = tempfile::tempdir().expect("a folder");
-        let (origin, copy) = (room.path().join("origin"), room.path().join("copy"));
+        let directory = tempfile::tempdir().expect("a folder");
+        let (origin, copy) = (directory.path().join("origin"), directory.path().join("copy"));
         fs::create_dir_all(origin.join("crates")).expect("a folder");
         git(&origin, &["init", "--quiet"]);
         for content in ["old", "new"] {
@@ -79,9 +79,10 @@ mod tests {
 
     #[test]
     fn failed_fetch_is_reported_in_one_line() {
-        let room = tempfile::tempdir().expect("a folder");
-        let url = format!("file://{}/missing", room.path().display());
-        let cause = fetch(&url, &room.path().join("copy")).expect("git runs").expect_err("nothing is there");
+        let directory = tempfile::tempdir().expect("a folder");
+        let url = format!("file://{}/missing", directory.path().display());
+        let cause =
+            fetch(&url, &directory.path().join("copy")).expect("git runs").expect_err("nothing is there");
         assert!(cause.starts_with(&format!("{url} cannot be fetched (fatal: ")), "{cause}");
         assert_eq!(cause.lines().count(), 1, "{cause}");
     }

@@ -28,10 +28,10 @@ impl fmt::Display for Package {
 }
 
 /// The packages of all features on all targets of the configuration, each once.
-pub(super) fn of_workspace(root: &Path, config: &Config) -> Result<Vec<Package>> {
+pub(super) fn workspace_packages(root: &Path, config: &Config) -> Result<Vec<Package>> {
     let mut packages = BTreeMap::new();
     for target in &config.targets {
-        for package in of_target(root, target)? {
+        for package in target_packages(root, target)? {
             packages.insert(package.to_string(), package);
         }
     }
@@ -39,14 +39,14 @@ pub(super) fn of_workspace(root: &Path, config: &Config) -> Result<Vec<Package>>
 }
 
 /// The packages in the output of `cargo metadata`.
-pub(super) fn parse(metadata: &str) -> Result<Vec<Package>> {
+pub(super) fn parse_metadata(metadata: &str) -> Result<Vec<Package>> {
     let metadata: Value = serde_json::from_str(metadata)?;
     let packages = metadata["packages"].as_array().context("no packages in the metadata")?;
-    packages.iter().map(package).collect::<Option<Vec<_>>>().context("a package without name or version")
+    packages.iter().map(read_package).collect::<Option<Vec<_>>>().context("a package without name or version")
 }
 
 /// Name and version of each package from a registry in the text of Cargo.lock.
-pub(super) fn locked(text: &str) -> Result<Vec<(String, Version)>> {
+pub(super) fn locked_packages(text: &str) -> Result<Vec<(String, Version)>> {
     let file = DeTable::parse(text)?.into_inner();
     let packages = file.get("package").and_then(|value| value.get_ref().as_array()).context("no packages")?;
     let field =
@@ -63,7 +63,7 @@ pub(super) fn locked(text: &str) -> Result<Vec<(String, Version)>> {
     Ok(locked)
 }
 
-fn of_target(root: &Path, target: &str) -> Result<Vec<Package>> {
+fn target_packages(root: &Path, target: &str) -> Result<Vec<Package>> {
     let mut command = Command::new(env!("CARGO"));
     command.args([
         "metadata",
@@ -77,21 +77,21 @@ fn of_target(root: &Path, target: &str) -> Result<Vec<Package>> {
     if !output.status.success() {
         bail!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr).trim_end());
     }
-    parse(&String::from_utf8(output.stdout)?)
+    parse_metadata(&String::from_utf8(output.stdout)?)
 }
 
-fn package(value: &Value) -> Option<Package> {
+fn read_package(value: &Value) -> Option<Package> {
     let text = |key: &str| value[key].as_str().map(str::to_owned);
     Some(Package {
         name: text("name")?,
         version: text("version")?,
         licence: text("license"),
         source: text("source"),
-        wildcards: wildcards(value),
+        wildcards: wildcard_dependencies(value),
     })
 }
 
-fn wildcards(package: &Value) -> Vec<String> {
+fn wildcard_dependencies(package: &Value) -> Vec<String> {
     let dependencies = package["dependencies"].as_array().into_iter().flatten();
     let is_wild = |dependency: &&Value| dependency["req"] == "*" && dependency["path"].is_null();
     dependencies

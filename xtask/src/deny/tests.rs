@@ -29,7 +29,7 @@ type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str]);
 
 /// Checks two packages that are as they should be, and the given ones, of the form
 /// `name version licence`, with `extra` members of their JSON.
-fn find(config: &str, others: &[(&str, &str)]) -> Vec<String> {
+fn findings(config: &str, others: &[(&str, &str)]) -> Vec<String> {
     let mut list = Vec::new();
     for (package, extra) in
         [("ours 1.0.0 MIT/Apache-2.0", ""), ("theirs 1.0.0 Apache-2.0", "")].iter().chain(others)
@@ -41,7 +41,7 @@ fn find(config: &str, others: &[(&str, &str)]) -> Vec<String> {
         list.push(format!(r#"{{"name":"{name}","version":"{version}","license":{licence}{extra}}}"#));
     }
     let packages =
-        packages::parse(&format!(r#"{{"packages":[{}]}}"#, list.join(","))).expect("it is metadata");
+        packages::parse_metadata(&format!(r#"{{"packages":[{}]}}"#, list.join(","))).expect("it is metadata");
     check(&Config::parse(config).expect("the configuration is good"), &packages).expect("licences are known")
 }
 
@@ -68,7 +68,7 @@ fn each_check_finds_only_what_it_forbids() {
         (&[("a 1.0.0 MIT", wild)], &["a@1.0.0: `x = \"*\"` takes any version"]),
     ];
     for (packages, expected) in cases {
-        let found = find(CONFIG, packages);
+        let found = findings(CONFIG, packages);
         let agrees =
             found.len() == expected.len() && found.iter().zip(expected).all(|(f, e)| f.starts_with(e));
         assert!(agrees, "{packages:?}\nfinds  {found:#?}\nwanted {expected:#?}");
@@ -78,38 +78,38 @@ fn each_check_finds_only_what_it_forbids() {
 #[test]
 fn unused_exception_is_found() {
     let skip = CONFIG.replace("skip = []", "skip = [{ crate = \"theirs@1.0.0\", reason = \"old\" }]");
-    assert!(find(&skip, &[("theirs 2.0.0 MIT", "")]).is_empty());
-    assert_eq!(find(&skip, &[]), ["deny.toml: skipping `theirs@1.0.0` is needless: remove it"]);
+    assert!(findings(&skip, &[("theirs 2.0.0 MIT", "")]).is_empty());
+    assert_eq!(findings(&skip, &[]), ["deny.toml: skipping `theirs@1.0.0` is needless: remove it"]);
     let allow = CONFIG.replace("\"MIT\",", "\"MIT\", \"ISC\",");
-    assert_eq!(find(&allow, &[]), ["deny.toml: nobody uses `ISC`: remove it"]);
+    assert_eq!(findings(&allow, &[]), ["deny.toml: nobody uses `ISC`: remove it"]);
 }
 
 #[test]
 fn unenforced_setting_is_refused() {
-    let refused = |from: &str, to: &str| {
+    let parse_error = |from: &str, to: &str| {
         let changed = CONFIG.replace(from, to);
         assert_ne!(changed, CONFIG);
         Config::parse(&changed).err().map(|error| error.to_string()).unwrap_or_default()
     };
     assert_eq!(
-        refused("skip = []", "skip = []\nskip-tree = []"),
+        parse_error("skip = []", "skip = []\nskip-tree = []"),
         "[bans] skip-tree is enforced by nobody here: teach xtask's deny, or remove it"
     );
     assert_eq!(
-        refused("unknown-git = \"deny\"", "unknown-git = \"warn\""),
+        parse_error("unknown-git = \"deny\"", "unknown-git = \"warn\""),
         "[sources] unknown-git: only `deny` is enforced here"
     );
-    assert_eq!(refused("wildcards = \"deny\"\n", ""), "[bans] wildcards is missing");
+    assert_eq!(parse_error("wildcards = \"deny\"\n", ""), "[bans] wildcards is missing");
     assert_eq!(
-        refused(", use-instead = \"rustls\"", ""),
+        parse_error(", use-instead = \"rustls\"", ""),
         "[bans] deny: each needs `crate` and `use-instead`"
     );
     assert_eq!(
-        refused("ignore = []", "ignore = [{ id = \"RUSTSEC-2026-9001\" }]"),
+        parse_error("ignore = []", "ignore = [{ id = \"RUSTSEC-2026-9001\" }]"),
         "[advisories] ignore: each needs `id` and `reason`"
     );
     assert_eq!(
-        refused("[\"https://example.com/advisories\"]", "[]"),
+        parse_error("[\"https://example.com/advisories\"]", "[]"),
         "[advisories] db-urls: exactly one is read, not 0"
     );
 }

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Result;
 
-use super::{Place, tool};
+use super::{Instance, tool};
 
 /// apt asks for ten at once, without waiting for the answers.
 const PACKAGES: u64 = 20;
@@ -18,26 +18,26 @@ const PACKAGES: u64 = 20;
 const STEP_BYTES: u64 = 50_021;
 
 /// Makes the repository in the folder `site/apt` of a web server, once.
-pub(super) fn make(place: &Place) -> Result<()> {
-    if Path::new(&place.path("site/apt")).exists() {
+pub(super) fn make(instance: &Instance) -> Result<()> {
+    if Path::new(&instance.path("site/apt")).exists() {
         return Ok(());
     }
-    let draft = place.path("apt-draft");
+    let draft = instance.path("apt-draft");
     for number in 1..=PACKAGES {
-        make_package(place, &draft, number)?;
+        make_package(instance, &draft, number)?;
     }
     for (kind, file) in [("packages", "Packages"), ("release", "Release")] {
         let index = tool::run(Command::new("apt-ftparchive").args([kind, "."]).current_dir(&draft))?;
         fs::write(format!("{draft}/{file}"), index)?;
     }
-    fs::create_dir_all(place.path("site"))?;
+    fs::create_dir_all(instance.path("site"))?;
     // Renamed last, so that a run that was cut short leaves no half-made repository.
-    Ok(fs::rename(draft, place.path("site/apt"))?)
+    Ok(fs::rename(draft, instance.path("site/apt"))?)
 }
 
-fn make_package(place: &Place, draft: &str, number: u64) -> Result<()> {
+fn make_package(instance: &Instance, draft: &str, number: u64) -> Result<()> {
     let name = format!("sample-{number}");
-    let tree = place.path(&format!("apt-trees/{name}"));
+    let tree = instance.path(&format!("apt-trees/{name}"));
     fs::create_dir_all(format!("{tree}/DEBIAN"))?;
     fs::create_dir_all(draft)?;
     let control = format!(

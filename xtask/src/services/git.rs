@@ -10,34 +10,34 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use super::{Endpoints, Place, daemon, daemon::Daemon, tool};
+use super::{Endpoints, Instance, daemon, daemon::Daemon, tool};
 
 /// How much a clone carries.
 const CONTENT_BYTES: u64 = 1 << 20;
 
 /// Makes the two repositories once, and wraps git-http-backend for a web server.
-pub(super) fn prepare(place: &Place) -> Result<Daemon> {
-    if !Path::new(&place.path("projects/sample.git")).exists() {
-        make_sample(place).context("making the sample repository")?;
+pub(super) fn prepare(instance: &Instance) -> Result<Daemon> {
+    if !Path::new(&instance.path("projects/sample.git")).exists() {
+        make_sample(instance).context("making the sample repository")?;
     }
-    let inbox = place.path("projects/inbox.git");
+    let inbox = instance.path("projects/inbox.git");
     git(&["init", "--quiet", "--bare", "--initial-branch=main", &inbox])?;
     git(&["-C", &inbox, "config", "http.receivepack", "true"])?;
     let mut command = Command::new("/usr/sbin/fcgiwrap");
-    command.args(["-s", &format!("tcp:127.0.0.1:{}", place.port)]);
+    command.args(["-s", &format!("tcp:127.0.0.1:{}", instance.port)]);
     Ok(Daemon::new(command))
 }
 
 /// The commit that a clone must arrive at.
-pub(super) fn endpoints(place: &Place) -> Result<Endpoints> {
-    let commit = git(&["-C", &place.path("projects/sample.git"), "rev-parse", "HEAD"])?;
+pub(super) fn endpoints(instance: &Instance) -> Result<Endpoints> {
+    let commit = git(&["-C", &instance.path("projects/sample.git"), "rev-parse", "HEAD"])?;
     Ok(vec![("GIT_COMMIT", commit.trim().to_owned())])
 }
 
 /// How nginx reaches the repositories, below `/git/`: a location of the configuration of the service `web`.
-pub(super) fn location(web: &Place) -> Result<String> {
+pub(super) fn nginx_location(web: &Instance) -> Result<String> {
     let projects = web.directory.with_file_name("git").join("projects");
-    let (projects, backend) = (projects.display(), backend(web)?);
+    let (projects, backend) = (projects.display(), cgi_backend(web)?);
     Ok(format!(
         r#"    location ~ ^/git(/.*)$ {{
       client_max_body_size 0;
@@ -51,7 +51,7 @@ pub(super) fn location(web: &Place) -> Result<String> {
 }
 
 /// How nginx runs a program by CGI, for the service at `web`; which one, `SCRIPT_FILENAME` says.
-pub(super) fn backend(web: &Place) -> Result<String> {
+pub(super) fn cgi_backend(web: &Instance) -> Result<String> {
     let port = daemon::running(&web.directory.with_file_name("git"))?;
     let port = port.context("the service `git` must run before it")?;
     Ok(format!(
@@ -64,11 +64,11 @@ pub(super) fn backend(web: &Place) -> Result<String> {
     ))
 }
 
-fn make_sample(place: &Place) -> Result<()> {
-    let draft = place.path("projects/draft.git");
+fn make_sample(instance: &Instance) -> Result<()> {
+    let draft = instance.path("projects/draft.git");
     fs::create_dir_all(&draft)?;
     // Random, so that compression leaves something to carry.
-    let content = place.path("content");
+    let content = instance.path("content");
     io::copy(&mut File::open("/dev/urandom")?.take(CONTENT_BYTES), &mut File::create(&content)?)?;
     let in_draft = |arguments: &[&str]| git(&[&["-C", &draft], arguments].concat());
     git(&["init", "--quiet", "--bare", "--initial-branch=main", &draft])?;
@@ -79,7 +79,7 @@ fn make_sample(place: &Place) -> Result<()> {
     let commit = in_draft(&[&identity[..], &["commit-tree", "-m", "A sample", tree.trim()]].concat())?;
     in_draft(&["update-ref", "refs/heads/main", commit.trim()])?;
     // Renamed last, so that a run that was cut short leaves no half-made sample.
-    Ok(fs::rename(&draft, place.path("projects/sample.git"))?)
+    Ok(fs::rename(&draft, instance.path("projects/sample.git"))?)
 }
 
 fn git(arguments: &[&str]) -> Result<String> {

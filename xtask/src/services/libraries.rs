@@ -19,13 +19,13 @@ const NODE: [&str; 1] = ["undici@6.29.1"];
 pub(super) fn install(directory: &Path) -> Result<Endpoints> {
     let (python, node) = (directory.join("python"), directory.join("node"));
     let release = tool::run(Command::new("/usr/bin/python3").arg("--version"))?;
-    once(&python, &format!("{release}{PYTHON:?}"), |folder| {
+    install_once(&python, &format!("{release}{PYTHON:?}"), |folder| {
         let mut pip = Command::new("/usr/bin/python3");
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
         pip.args(["--root-user-action=ignore", "--only-binary=:all:", "--target"]).arg(folder).args(PYTHON);
         pip
     })?;
-    once(&node, &format!("{NODE:?}"), |folder| {
+    install_once(&node, &format!("{NODE:?}"), |folder| {
         let mut npm = Command::new("/usr/bin/npm");
         npm.args(["install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]);
         npm.arg(folder).args(NODE);
@@ -39,9 +39,9 @@ pub(super) fn install(directory: &Path) -> Result<Endpoints> {
 }
 
 /// Runs what `installer` returns for an empty `folder`, unless it did so before for the same `list`.
-fn once(folder: &Path, list: &str, installer: impl FnOnce(&Path) -> Command) -> Result<()> {
-    let note = folder.join("installed");
-    if fs::read_to_string(&note).is_ok_and(|installed| installed == list) {
+fn install_once(folder: &Path, list: &str, installer: impl FnOnce(&Path) -> Command) -> Result<()> {
+    let marker = folder.join("installed");
+    if fs::read_to_string(&marker).is_ok_and(|installed| installed == list) {
         return Ok(());
     }
     match fs::remove_dir_all(folder) {
@@ -52,5 +52,5 @@ fn once(folder: &Path, list: &str, installer: impl FnOnce(&Path) -> Command) -> 
     }
     tool::run(&mut installer(folder))?;
     // Written last, so that a run that was cut short begins anew.
-    fs::write(&note, list).with_context(|| format!("writing {}", note.display()))
+    fs::write(&marker, list).with_context(|| format!("writing {}", marker.display()))
 }

@@ -4,18 +4,18 @@ use std::{fs, process::Command};
 
 use anyhow::Result;
 
-use super::{Place, daemon::Daemon};
+use super::{Instance, daemon::Daemon};
 
 /// Writes the configuration with `servers`, the lines of its `http` block, and says how to start it.
-pub(super) fn prepare(place: &Place, servers: &str) -> Result<Daemon> {
-    fs::write(place.path("nginx.conf"), configuration(place, servers))?;
+pub(super) fn prepare(instance: &Instance, servers: &str) -> Result<Daemon> {
+    fs::write(instance.path("nginx.conf"), configuration(instance, servers))?;
     let mut command = Command::new("/usr/sbin/nginx");
-    command.args(["-p", &place.path(""), "-e", "stderr", "-c", &place.path("nginx.conf")]);
+    command.args(["-p", &instance.path(""), "-e", "stderr", "-c", &instance.path("nginx.conf")]);
     Ok(Daemon::new(command))
 }
 
-fn configuration(place: &Place, servers: &str) -> String {
-    let directory = place.directory.display();
+fn configuration(instance: &Instance, servers: &str) -> String {
+    let directory = instance.directory.display();
     // As root nginx would drop to an account that may not be able to enter the folder.
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
     format!(

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::{Place, tool};
+use super::{Instance, tool};
 
 /// How much each package carries.
 const CONTENT_BYTES: u64 = 2_000_003;
@@ -20,17 +20,17 @@ const CONTENT_BYTES: u64 = 2_000_003;
 const HOST: &str = "http://registry.example";
 
 /// Makes the registry in the folder `site/npm` of a web server, once.
-pub(super) fn make(place: &Place) -> Result<()> {
-    if Path::new(&place.path("site/npm")).exists() {
+pub(super) fn make(instance: &Instance) -> Result<()> {
+    if Path::new(&instance.path("site/npm")).exists() {
         return Ok(());
     }
-    let draft = place.path("npm-draft");
+    let draft = instance.path("npm-draft");
     fs::create_dir_all(format!("{draft}/archives"))?;
     make_package(&draft, "sample", json!({ "sample-part": "^1.0.0" }))?;
     make_package(&draft, "sample-part", json!({}))?;
-    fs::create_dir_all(place.path("site"))?;
+    fs::create_dir_all(instance.path("site"))?;
     // Renamed last, so that a run that was cut short leaves no half-made registry.
-    Ok(fs::rename(draft, place.path("site/npm"))?)
+    Ok(fs::rename(draft, instance.path("site/npm"))?)
 }
 
 /// Makes the tree of a package, its archive, and the file by its name that tells of it.
@@ -53,7 +53,7 @@ fn make_package(draft: &str, name: &str, dependencies: Value) -> Result<()> {
         "shasum": packed["shasum"],
         "integrity": packed["integrity"],
     });
-    let registered =
+    let metadata =
         json!({ "name": name, "dist-tags": { "latest": "1.0.0" }, "versions": { "1.0.0": package } });
-    Ok(fs::write(format!("{draft}/{name}"), registered.to_string())?)
+    Ok(fs::write(format!("{draft}/{name}"), metadata.to_string())?)
 }

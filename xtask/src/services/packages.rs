@@ -18,13 +18,13 @@ use super::tool;
 /// the folder that holds the versions stands for it.
 pub(super) struct Package {
     name: &'static str,
-    witness: &'static str,
+    installed_path: &'static str,
     /// Not every Debian release has it: go without where it is unknown.
     optional: bool,
 }
 
-const fn package(name: &'static str, witness: &'static str) -> Package {
-    Package { name, witness, optional: false }
+const fn package(name: &'static str, installed_path: &'static str) -> Package {
+    Package { name, installed_path, optional: false }
 }
 
 /// What the ignored tests run, or talk to.
@@ -55,7 +55,7 @@ pub(super) const PEERS: [Package; 22] = [
 
 /// The proxies that the lab compares with.
 pub(super) const RIVALS: [Package; 8] = [
-    Package { name: "3proxy", witness: "/usr/bin/3proxy", optional: true },
+    Package { name: "3proxy", installed_path: "/usr/bin/3proxy", optional: true },
     package("dante-server", "/usr/sbin/danted"),
     package("haproxy", "/usr/sbin/haproxy"),
     package("libnginx-mod-stream", "/usr/lib/nginx/modules/ngx_stream_module.so"),
@@ -67,7 +67,7 @@ pub(super) const RIVALS: [Package; 8] = [
 
 /// Installs those of `packages` that are missing.
 pub(super) fn install(packages: &[Package]) -> Result<()> {
-    let missing: Vec<&Package> = packages.iter().filter(|p| !Path::new(p.witness).exists()).collect();
+    let missing: Vec<&Package> = packages.iter().filter(|p| !Path::new(p.installed_path).exists()).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -75,23 +75,23 @@ pub(super) fn install(packages: &[Package]) -> Result<()> {
     if !rustix::process::geteuid().is_root() || !Path::new("/usr/bin/apt-get").exists() {
         bail!("missing: {0}; install them, on Debian by `apt-get install {0}` as root", names.join(" "));
     }
-    let _no_daemons = NoDaemons::declare()?;
+    let _start_policy = StartPolicy::install()?;
     // The package lists may be absent or too old to name files that still exist: fetch them at need only.
-    if install_known(&missing).is_ok() {
+    if install_available(&missing).is_ok() {
         return Ok(());
     }
     println!("updating the package lists");
     tool::run(&mut apt_get(&["update"]))?;
-    install_known(&missing)
+    install_available(&missing)
 }
 
-fn install_known(missing: &[&Package]) -> Result<()> {
-    let (known, unknown): (Vec<&Package>, Vec<&Package>) =
-        missing.iter().copied().partition(|package| !package.optional || is_known(package));
-    for package in unknown {
+fn install_available(missing: &[&Package]) -> Result<()> {
+    let (available, unavailable): (Vec<&Package>, Vec<&Package>) =
+        missing.iter().copied().partition(|package| !package.optional || is_available(package));
+    for package in unavailable {
         println!("{} is not in this Debian: going without", package.name);
     }
-    let names: Vec<&str> = known.iter().map(|package| package.name).collect();
+    let names: Vec<&str> = available.iter().map(|package| package.name).collect();
     if names.is_empty() {
         return Ok(());
     }
@@ -100,7 +100,7 @@ fn install_known(missing: &[&Package]) -> Result<()> {
     Ok(())
 }
 
-fn is_known(package: &Package) -> bool {
+fn is_available(package: &Package) -> bool {
     let mut command = Command::new("apt-cache");
     command.args(["show", "--quiet", package.name]).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
@@ -114,29 +114,31 @@ fn apt_get(arguments: &[&str]) -> Command {
 
 /// While it lives, Debian's maintainer scripts start no daemon (deb-systemd-invoke(1), invoke-rc.d(8)).
 /// A policy that the machine's owner has set is left alone.
-struct NoDaemons {
-    ours: bool,
+struct StartPolicy {
+    is_created: bool,
 }
 
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-impl NoDaemons {
-    fn declare() -> Result<NoDaemons> {
+impl StartPolicy {
+    fn install() -> Result<StartPolicy> {
         let script = "#!/bin/sh\n# Forbids every action: see invoke-rc.d(8), exit code 101.\nexit 101\n";
         match fs::File::create_new(POLICY) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(NoDaemons { ours: false }),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                return Ok(StartPolicy { is_created: false });
+            }
             created => drop(created.with_context(|| format!("creating {POLICY}"))?),
         }
-        let guard = NoDaemons { ours: true };
+        let guard = StartPolicy { is_created: true };
         fs::write(POLICY, script)?;
         fs::set_permissions(POLICY, fs::Permissions::from_mode(0o755))?;
         Ok(guard)
     }
 }
 
-impl Drop for NoDaemons {
+impl Drop for StartPolicy {
     fn drop(&mut self) {
-        if self.ours
+        if self.is_created
             && let Err(error) = fs::remove_file(POLICY)
         {
             eprintln!("remove {POLICY} by hand, it keeps every daemon from starting: {error}");

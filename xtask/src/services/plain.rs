@@ -6,7 +6,7 @@ use std::{fmt::Write, fs, os::unix::fs::PermissionsExt, path::Path};
 
 use anyhow::{Context, Result};
 
-use super::{Endpoints, Place, daemon::Daemon, debian, git, nginx, npm, python};
+use super::{Endpoints, Instance, daemon::Daemon, debian, git, nginx, npm, python};
 
 /// What a browser loads for one page, besides the page: scripts, which have odd numbers, and pictures.
 const PARTS: usize = 100;
@@ -39,31 +39,31 @@ onload = () => document.getElementById("text").textContent = `${parts.size} part
 "#;
 
 /// Makes the files once, and writes nginx's configuration.
-pub(super) fn prepare(place: &Place) -> Result<Daemon> {
+pub(super) fn prepare(instance: &Instance) -> Result<Daemon> {
     // Tests read their requests out of it: an old one would only keep them waiting.
-    let _ = fs::remove_file(place.path("requests"));
-    make_page(place).context("making the page")?;
-    debian::make(place).context("making the packages for apt")?;
-    python::make(place).context("making the packages for pip")?;
-    npm::make(place).context("making the packages for npm")?;
-    fs::create_dir_all(place.path("site/files"))?;
-    fs::write(place.path("echo"), ECHO.replace("DIRECTORY", &place.directory.display().to_string()))?;
-    fs::set_permissions(place.path("echo"), fs::Permissions::from_mode(0o755))?;
-    nginx::prepare(place, &server(place)?)
+    let _ = fs::remove_file(instance.path("requests"));
+    make_page(instance).context("making the page")?;
+    debian::make(instance).context("making the packages for apt")?;
+    python::make(instance).context("making the packages for pip")?;
+    npm::make(instance).context("making the packages for npm")?;
+    fs::create_dir_all(instance.path("site/files"))?;
+    fs::write(instance.path("echo"), ECHO.replace("DIRECTORY", &instance.directory.display().to_string()))?;
+    fs::set_permissions(instance.path("echo"), fs::Permissions::from_mode(0o755))?;
+    nginx::prepare(instance, &server_block(instance)?)
 }
 
 /// Where it is, what it serves, and where it counts.
-pub(super) fn endpoints(place: &Place) -> Result<Endpoints> {
+pub(super) fn endpoints(instance: &Instance) -> Result<Endpoints> {
     Ok(vec![
-        ("PLAIN_PORT", place.port.to_string()),
-        ("PLAIN_SITE", place.path("site")),
-        ("PLAIN_LOG", place.path("requests")),
+        ("PLAIN_PORT", instance.port.to_string()),
+        ("PLAIN_SITE", instance.path("site")),
+        ("PLAIN_LOG", instance.path("requests")),
         ("PLAIN_PARTS", PARTS.to_string()),
     ])
 }
 
-fn make_page(place: &Place) -> Result<()> {
-    fs::create_dir_all(place.path("site/page"))?;
+fn make_page(instance: &Instance) -> Result<()> {
+    fs::create_dir_all(instance.path("site/page"))?;
     let mut page = PAGE_HEAD.to_owned();
     for part in 1..=PARTS {
         let filler = "f".repeat(part * PART_STEP_BYTES);
@@ -77,20 +77,20 @@ fn make_page(place: &Place) -> Result<()> {
             let name = "xmlns=\"http://www.w3.org/2000/svg\"";
             ("svg", format!("<svg {name} width=\"{width}\" height=\"1\"><!-- {filler} --></svg>\n"))
         };
-        fs::write(place.path(&format!("site/page/{part}.{kind}")), content)?;
+        fs::write(instance.path(&format!("site/page/{part}.{kind}")), content)?;
     }
-    Ok(fs::write(place.path("site/page/parts.html"), page)?)
+    Ok(fs::write(instance.path("site/page/parts.html"), page)?)
 }
 
 /// How another service's nginx serves what this one does by the same paths, uploads apart.
-pub(super) fn locations(web: &Place) -> Result<String> {
+pub(super) fn nginx_locations(web: &Instance) -> Result<String> {
     let directory = web.directory.with_file_name("plain");
     let site = format!("    root \"{}/site\";\n    autoindex on;\n", directory.display());
-    Ok(site + &echo(&directory, web)?)
+    Ok(site + &echo_location(&directory, web)?)
 }
 
-fn echo(directory: &Path, web: &Place) -> Result<String> {
-    let (directory, backend) = (directory.display(), git::backend(web)?);
+fn echo_location(directory: &Path, web: &Instance) -> Result<String> {
+    let (directory, backend) = (directory.display(), git::cgi_backend(web)?);
     Ok(format!(
         r#"    location = /echo {{
       client_max_body_size 0;
@@ -100,9 +100,10 @@ fn echo(directory: &Path, web: &Place) -> Result<String> {
     ))
 }
 
-fn server(place: &Place) -> Result<String> {
-    let (directory, port) = (place.directory.display(), place.port);
-    let (repositories, echo) = (git::location(place)?, echo(&place.directory, place)?);
+fn server_block(instance: &Instance) -> Result<String> {
+    let (directory, port) = (instance.directory.display(), instance.port);
+    let (repositories, echo) =
+        (git::nginx_location(instance)?, echo_location(&instance.directory, instance)?);
     Ok(format!(
         r#"
   log_format wire "$http_via $connection $status $request_length $bytes_sent $request_method $request_uri";

@@ -12,34 +12,34 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::Signal;
 
-use super::{Endpoints, Place, daemon::Daemon, tool};
+use super::{Endpoints, Instance, daemon::Daemon, tool};
 
 /// A file in the service's folder that names the cluster's folder, where that is another one.
-const OUTSIDE_NOTE: &str = "cluster-path";
+const CLUSTER_PATH_FILE: &str = "cluster-path";
 
 /// Makes the cluster once.
-pub(super) fn prepare(place: &Place) -> Result<Daemon> {
+pub(super) fn prepare(instance: &Instance) -> Result<Daemon> {
     let programs = programs()?;
-    let account = Account::to_run_as()?;
-    let cluster = cluster(place, &account)?;
+    let account = Account::for_server()?;
+    let cluster = cluster_directory(instance, &account)?;
     if !cluster.join("PG_VERSION").exists() {
         let mut initdb = account.command(&programs.join("initdb"));
         initdb.args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync", "--pgdata"]);
         tool::run(initdb.arg(&cluster))?;
     }
     let mut command = account.command(&programs.join("postgres"));
-    command.arg("-D").arg(&cluster).args(["-p", &place.port.to_string()]);
+    command.arg("-D").arg(&cluster).args(["-p", &instance.port.to_string()]);
     command.args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]);
     // The lab compares what is really synced, on as many connections as it has rows in flight.
     command.args(["-c", "fsync=on", "-c", "max_connections=300"]);
     // SIGINT is the fast shutdown: it does not wait for clients to leave.
-    Ok(Daemon { command, ready, stop_signal: Signal::INT })
+    Ok(Daemon { command, is_ready, stop_signal: Signal::INT })
 }
 
 /// For `psql -h 127.0.0.1`.
-pub(super) fn endpoints(place: &Place) -> Result<Endpoints> {
+pub(super) fn endpoints(instance: &Instance) -> Result<Endpoints> {
     Ok(vec![
-        ("POSTGRES_PORT", place.port.to_string()),
+        ("POSTGRES_PORT", instance.port.to_string()),
         ("POSTGRES_USER", "postgres".to_owned()),
         ("POSTGRES_DATABASE", "postgres".to_owned()),
     ])
@@ -47,18 +47,18 @@ pub(super) fn endpoints(place: &Place) -> Result<Endpoints> {
 
 /// Removes the cluster that `prepare` made outside the service's folder, if it did.
 pub(super) fn remove_cluster(directory: &Path) -> Result<()> {
-    let note = directory.join(OUTSIDE_NOTE);
-    let Ok(path) = fs::read_to_string(&note) else { return Ok(()) };
+    let path_file = directory.join(CLUSTER_PATH_FILE);
+    let Ok(path) = fs::read_to_string(&path_file) else { return Ok(()) };
     if Path::new(&path).exists() {
         fs::remove_dir_all(&path).with_context(|| format!("removing {path}"))?;
     }
-    Ok(fs::remove_file(note)?)
+    Ok(fs::remove_file(path_file)?)
 }
 
 /// The server accepts connections before it answers queries.
-fn ready(place: &Place) -> bool {
+fn is_ready(instance: &Instance) -> bool {
     let mut command = Command::new("pg_isready");
-    command.args(["--quiet", "--host=127.0.0.1", &format!("--port={}", place.port)]);
+    command.args(["--quiet", "--host=127.0.0.1", &format!("--port={}", instance.port)]);
     command.status().is_ok_and(|status| status.success())
 }
 
@@ -73,10 +73,10 @@ fn programs() -> Result<PathBuf> {
     Ok(PathBuf::from(format!("/usr/lib/postgresql/{newest}/bin")))
 }
 
-fn cluster(place: &Place, account: &Account) -> Result<PathBuf> {
-    let Account::Other { user, group } = *account else { return Ok(place.directory.join("cluster")) };
-    let note = place.directory.join(OUTSIDE_NOTE);
-    if let Ok(path) = fs::read_to_string(&note)
+fn cluster_directory(instance: &Instance, account: &Account) -> Result<PathBuf> {
+    let Account::Other { user, group } = *account else { return Ok(instance.directory.join("cluster")) };
+    let path_file = instance.directory.join(CLUSTER_PATH_FILE);
+    if let Ok(path) = fs::read_to_string(&path_file)
         && Path::new(&path).exists()
     {
         return Ok(PathBuf::from(path));
@@ -84,20 +84,20 @@ fn cluster(place: &Place, account: &Account) -> Result<PathBuf> {
     let path = std::env::temp_dir().join(format!("tollgate-postgres-{}", std::process::id()));
     fs::create_dir(&path).with_context(|| format!("creating {}", path.display()))?;
     chown(&path, Some(user), Some(group))?;
-    fs::write(note, path.as_os_str().as_encoded_bytes())?;
+    fs::write(path_file, path.as_os_str().as_encoded_bytes())?;
     Ok(path)
 }
 
 /// Who runs the server.
 enum Account {
-    Own,
+    Current,
     Other { user: u32, group: u32 },
 }
 
 impl Account {
-    fn to_run_as() -> Result<Account> {
+    fn for_server() -> Result<Account> {
         if !rustix::process::geteuid().is_root() {
-            return Ok(Account::Own);
+            return Ok(Account::Current);
         }
         let accounts = fs::read_to_string("/etc/passwd")?;
         let line = accounts.lines().find_map(|line| line.strip_prefix("postgres:"));

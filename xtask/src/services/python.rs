@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Result;
 
-use super::{Place, tool};
+use super::{Instance, tool};
 
 /// How much each distribution carries.
 const CONTENT_BYTES: u64 = 3_000_017;
@@ -18,11 +18,11 @@ const SETUP: &str = "from setuptools import setup\n\
     setup(name='sample', version='1.0', packages=['sample'], package_data={'sample': ['content']})\n";
 
 /// Makes the index in the folder `site/simple` of a web server, once.
-pub(super) fn make(place: &Place) -> Result<()> {
-    if Path::new(&place.path("site/simple")).exists() {
+pub(super) fn make(instance: &Instance) -> Result<()> {
+    if Path::new(&instance.path("site/simple")).exists() {
         return Ok(());
     }
-    let (source, draft) = (place.path("sample"), place.path("simple-draft"));
+    let (source, draft) = (instance.path("sample"), instance.path("simple-draft"));
     fs::create_dir_all(format!("{source}/sample"))?;
     fs::create_dir_all(format!("{draft}/sample"))?;
     fs::write(format!("{source}/setup.py"), SETUP)?;
@@ -36,7 +36,7 @@ pub(super) fn make(place: &Place) -> Result<()> {
         command.args(["setup.py", "--quiet", kind, &into]).current_dir(&source);
         tool::run(&mut command)?;
     }
-    fs::create_dir_all(place.path("site"))?;
+    fs::create_dir_all(instance.path("site"))?;
     // Renamed last, so that a run that was cut short leaves no half-made index.
-    Ok(fs::rename(draft, place.path("site/simple"))?)
+    Ok(fs::rename(draft, instance.path("site/simple"))?)
 }

@@ -4,41 +4,41 @@ use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context, Result};
 
-use super::{Endpoints, Place, daemon::Daemon, tool};
+use super::{Endpoints, Instance, daemon::Daemon, tool};
 
 /// Where sshd's unprivileged half is confined. The path is compiled into Debian's sshd, which refuses to
 /// start without it; under systemd the service makes it, in a container nobody does.
 const PRIVILEGE_SEPARATION: &str = "/run/sshd";
 
 /// Makes the host's and the user's keys once, and writes sshd's configuration.
-pub(super) fn prepare(place: &Place) -> Result<Daemon> {
+pub(super) fn prepare(instance: &Instance) -> Result<Daemon> {
     if rustix::process::geteuid().is_root() {
         fs::create_dir_all(PRIVILEGE_SEPARATION).with_context(|| PRIVILEGE_SEPARATION)?;
     }
     for name in ["host_key", "user_key"] {
-        if !Path::new(&place.path(name)).exists() {
-            make_key(&place.path(name)).with_context(|| format!("making {name}"))?;
+        if !Path::new(&instance.path(name)).exists() {
+            make_key(&instance.path(name)).with_context(|| format!("making {name}"))?;
         }
     }
-    let host_key = fs::read_to_string(place.path("host_key.pub"))?;
-    fs::write(place.path("known_hosts"), format!("[127.0.0.1]:{} {host_key}", place.port))?;
-    fs::write(place.path("sshd_config"), configuration(place))?;
+    let host_key = fs::read_to_string(instance.path("host_key.pub"))?;
+    fs::write(instance.path("known_hosts"), format!("[127.0.0.1]:{} {host_key}", instance.port))?;
+    fs::write(instance.path("sshd_config"), configuration(instance))?;
     let mut command = Command::new("/usr/sbin/sshd");
-    command.args(["-D", "-e", "-f", &place.path("sshd_config")]);
+    command.args(["-D", "-e", "-f", &instance.path("sshd_config")]);
     Ok(Daemon::new(command))
 }
 
 /// What a client needs to log in at 127.0.0.1 without a question.
-pub(super) fn endpoints(place: &Place) -> Result<Endpoints> {
+pub(super) fn endpoints(instance: &Instance) -> Result<Endpoints> {
     Ok(vec![
-        ("SSH_PORT", place.port.to_string()),
+        ("SSH_PORT", instance.port.to_string()),
         ("SSH_USER", user()?),
-        ("SSH_KEY", place.path("user_key")),
-        ("SSH_KNOWN_HOSTS", place.path("known_hosts")),
+        ("SSH_KEY", instance.path("user_key")),
+        ("SSH_KNOWN_HOSTS", instance.path("known_hosts")),
     ])
 }
 
-fn configuration(place: &Place) -> String {
+fn configuration(instance: &Instance) -> String {
     // StrictModes would refuse a key file below a folder that others may write to, such as /tmp.
     format!(
         r#"ListenAddress 127.0.0.1:{port}
@@ -50,8 +50,8 @@ StrictModes no
 UsePAM no
 PidFile none
 "#,
-        port = place.port,
-        directory = place.directory.display()
+        port = instance.port,
+        directory = instance.directory.display()
     )
 }
 

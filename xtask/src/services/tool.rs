@@ -1,4 +1,4 @@
-//! A program run to its end without input; its failure carries what it said.
+//! A program run to its end without input; its failure carries what it stderr.
 
 use std::process::{Command, Stdio};
 
@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 pub(super) fn run(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("running {command:?}"))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("{command:?} ended with {}\n{}", output.status, said.trim_end());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("{command:?} ended with {}\n{}", output.status, stderr.trim_end());
     }
     String::from_utf8(output.stdout).with_context(|| format!("reading the output of {command:?}"))
 }

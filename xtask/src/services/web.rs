@@ -5,28 +5,28 @@ use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context, Result};
 
-use super::{Endpoints, Place, daemon::Daemon, git, nginx, plain, tool};
+use super::{Endpoints, Instance, daemon::Daemon, git, nginx, plain, tool};
 
 /// What a browser shows only if it ran the page's script.
 const PAGE_TEXT: &str = "rendered by a browser";
 
 /// Makes the certificate once, and writes the page and nginx's configuration.
-pub(super) fn prepare(place: &Place) -> Result<Daemon> {
-    if !Path::new(&place.path("certificate.pem")).exists() {
-        make_certificate(place).context("making the certificate")?;
+pub(super) fn prepare(instance: &Instance) -> Result<Daemon> {
+    if !Path::new(&instance.path("certificate.pem")).exists() {
+        make_certificate(instance).context("making the certificate")?;
     }
-    fs::create_dir_all(place.path("pages"))?;
-    fs::write(place.path("pages/page.html"), page())?;
-    nginx::prepare(place, &server(place)?)
+    fs::create_dir_all(instance.path("pages"))?;
+    fs::write(instance.path("pages/page.html"), page())?;
+    nginx::prepare(instance, &server_block(instance)?)
 }
 
 /// Where the page and the repository are, and which certificate to trust.
-pub(super) fn endpoints(place: &Place) -> Result<Endpoints> {
-    let origin = format!("https://localhost:{}", place.port);
+pub(super) fn endpoints(instance: &Instance) -> Result<Endpoints> {
+    let origin = format!("https://localhost:{}", instance.port);
     Ok(vec![
-        ("WEB_PORT", place.port.to_string()),
-        ("WEB_CERTIFICATE", place.path("certificate.pem")),
-        ("WEB_KEY", place.path("key.pem")),
+        ("WEB_PORT", instance.port.to_string()),
+        ("WEB_CERTIFICATE", instance.path("certificate.pem")),
+        ("WEB_KEY", instance.path("key.pem")),
         ("PAGE_URL", format!("{origin}/page.html")),
         ("PAGE_TEXT", PAGE_TEXT.to_owned()),
         ("GIT_URL", format!("{origin}/git/sample.git")),
@@ -41,19 +41,19 @@ fn page() -> String {
     )
 }
 
-fn make_certificate(place: &Place) -> Result<()> {
+fn make_certificate(instance: &Instance) -> Result<()> {
     let names = "subjectAltName=DNS:localhost,IP:127.0.0.1,IP:::1";
     let mut command = Command::new("openssl");
     command.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]);
     command.args(["-days", "3650", "-subj", "/CN=localhost", "-addext", names]);
-    command.args(["-keyout", &place.path("key.pem"), "-out", &place.path("certificate.pem")]);
+    command.args(["-keyout", &instance.path("key.pem"), "-out", &instance.path("certificate.pem")]);
     tool::run(&mut command)?;
     Ok(())
 }
 
-fn server(place: &Place) -> Result<String> {
-    let (directory, port) = (place.directory.display(), place.port);
-    let (repositories, site) = (git::location(place)?, plain::locations(place)?);
+fn server_block(instance: &Instance) -> Result<String> {
+    let (directory, port) = (instance.directory.display(), instance.port);
+    let (repositories, site) = (git::nginx_location(instance)?, plain::nginx_locations(instance)?);
     Ok(format!(
         r#"
   access_log off;

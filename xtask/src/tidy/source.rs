@@ -7,15 +7,15 @@ use syn::{
     punctuated::Punctuated, spanned::Spanned, visit::Visit,
 };
 
-use super::tokens::{self, Token as Lexeme};
+use super::tokens::{self, Token as CodeToken};
 
 /// A parsed file. Lines are counted from 1.
 pub(super) struct Source {
     pub(super) path: String,
     pub(super) text: String,
-    pub(super) tokens: Vec<Lexeme>,
+    pub(super) tokens: Vec<CodeToken>,
     /// Each path that a `use` with braces names, spelled out: `use a::{b, c}` gives `a::b` and `a::c`.
-    pub(super) uses: Vec<Vec<Lexeme>>,
+    pub(super) uses: Vec<Vec<CodeToken>>,
     pub(super) functions: Vec<Function>,
     pub(super) modules: Vec<Module>,
     /// The name of the first inner attribute's lint group and lint, such as `forbid(unsafe_code)`.
@@ -46,18 +46,18 @@ impl Source {
         let syntax = syn::parse_file(text)
             .map_err(|error| (error.span().start().line, format!("does not parse: {error}")))?;
         let tokens = tokens::lex(text).expect("what syn has parsed has been lexed");
-        let mut seen = Outline::default();
-        seen.visit_file(&syntax);
+        let mut outline = Outline::default();
+        outline.visit_file(&syntax);
         Ok(Source {
             path: path.to_owned(),
             text: text.to_owned(),
             tokens,
-            uses: seen.uses,
-            functions: seen.functions,
-            modules: seen.modules,
+            uses: outline.uses,
+            functions: outline.functions,
+            modules: outline.modules,
             first_attribute: syntax.attrs.iter().find_map(lint_attribute),
             is_test: is_test_path(path),
-            test_lines: seen.test_lines,
+            test_lines: outline.test_lines,
         })
     }
 
@@ -107,19 +107,19 @@ fn lint_attribute(attribute: &Attribute) -> Option<String> {
 /// Gathers what the rules ask of a file.
 #[derive(Default)]
 struct Outline {
-    uses: Vec<Vec<Lexeme>>,
+    uses: Vec<Vec<CodeToken>>,
     functions: Vec<Function>,
     modules: Vec<Module>,
     test_lines: Vec<RangeInclusive<usize>>,
 }
 
 impl Outline {
-    fn note_function(&mut self, signature: &Signature, last_line: usize) {
+    fn record_function(&mut self, signature: &Signature, last_line: usize) {
         let lines = signature.fn_token.span.start().line..=last_line;
         self.functions.push(Function { name: signature.ident.to_string(), lines });
     }
 
-    fn note_if_test(&mut self, attributes: &[Attribute], item: &impl Spanned) {
+    fn record_if_test(&mut self, attributes: &[Attribute], item: &impl Spanned) {
         if attributes.iter().any(is_test_attribute) {
             let span = item.span();
             self.test_lines.push(span.start().line..=span.end().line);
@@ -130,30 +130,30 @@ impl Outline {
 impl<'ast> Visit<'ast> for Outline {
     fn visit_item(&mut self, item: &'ast Item) {
         match item {
-            Item::Fn(it) => self.note_if_test(&it.attrs, it),
-            Item::Impl(it) => self.note_if_test(&it.attrs, it),
-            Item::Mod(it) => self.note_if_test(&it.attrs, it),
-            Item::Struct(it) => self.note_if_test(&it.attrs, it),
-            Item::Use(it) => self.note_if_test(&it.attrs, it),
+            Item::Fn(it) => self.record_if_test(&it.attrs, it),
+            Item::Impl(it) => self.record_if_test(&it.attrs, it),
+            Item::Mod(it) => self.record_if_test(&it.attrs, it),
+            Item::Struct(it) => self.record_if_test(&it.attrs, it),
+            Item::Use(it) => self.record_if_test(&it.attrs, it),
             _ => {}
         }
         syn::visit::visit_item(self, item);
     }
 
     fn visit_item_fn(&mut self, item: &'ast ItemFn) {
-        self.note_function(&item.sig, item.block.brace_token.span.close().start().line);
+        self.record_function(&item.sig, item.block.brace_token.span.close().start().line);
         syn::visit::visit_item_fn(self, item);
     }
 
     fn visit_impl_item_fn(&mut self, item: &'ast ImplItemFn) {
-        self.note_if_test(&item.attrs, item);
-        self.note_function(&item.sig, item.block.brace_token.span.close().start().line);
+        self.record_if_test(&item.attrs, item);
+        self.record_function(&item.sig, item.block.brace_token.span.close().start().line);
         syn::visit::visit_impl_item_fn(self, item);
     }
 
     fn visit_trait_item_fn(&mut self, item: &'ast TraitItemFn) {
         if let Some(block) = &item.default {
-            self.note_function(&item.sig, block.brace_token.span.close().start().line);
+            self.record_function(&item.sig, block.brace_token.span.close().start().line);
         }
         syn::visit::visit_trait_item_fn(self, item);
     }
@@ -169,7 +169,7 @@ impl<'ast> Visit<'ast> for Outline {
     }
 
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
-        spell_out(&item.tree, &mut Vec::new(), &mut self.uses);
+        expand_use(&item.tree, &mut Vec::new(), &mut self.uses);
     }
 }
 
@@ -199,19 +199,19 @@ fn requires_test(condition: &Meta) -> bool {
     }
 }
 
-fn spell_out(tree: &UseTree, prefix: &mut Vec<Lexeme>, uses: &mut Vec<Vec<Lexeme>>) {
-    let lexeme = |ident: &syn::Ident| Lexeme { text: ident.to_string(), line: ident.span().start().line };
-    let leaf = |ident: &syn::Ident, prefix: &[Lexeme]| [prefix, &[lexeme(ident)]].concat();
+fn expand_use(tree: &UseTree, prefix: &mut Vec<CodeToken>, uses: &mut Vec<Vec<CodeToken>>) {
+    let token = |ident: &syn::Ident| CodeToken { text: ident.to_string(), line: ident.span().start().line };
+    let leaf = |ident: &syn::Ident, prefix: &[CodeToken]| [prefix, &[token(ident)]].concat();
     match tree {
         UseTree::Path(path) => {
             let length = prefix.len();
-            let first = lexeme(&path.ident);
-            let colon = Lexeme { text: ":".to_owned(), line: first.line };
+            let first = token(&path.ident);
+            let colon = CodeToken { text: ":".to_owned(), line: first.line };
             prefix.extend([first, colon.clone(), colon]);
-            spell_out(&path.tree, prefix, uses);
+            expand_use(&path.tree, prefix, uses);
             prefix.truncate(length);
         }
-        UseTree::Group(group) => group.items.iter().for_each(|item| spell_out(item, prefix, uses)),
+        UseTree::Group(group) => group.items.iter().for_each(|item| expand_use(item, prefix, uses)),
         UseTree::Name(name) => uses.push(leaf(&name.ident, prefix)),
         UseTree::Rename(rename) => uses.push(leaf(&rename.ident, prefix)),
         UseTree::Glob(_) => uses.push(prefix.clone()),

@@ -1,4 +1,4 @@
-//! Planted violations: each rule finds what it forbids, and nothing in what it allows.
+//! Planted violations: each rule expected what it forbids, and nothing in what it allows.
 
 mod cases;
 
@@ -10,20 +10,20 @@ use super::{
 };
 use cases::cases;
 
-/// What one rule finds in the given files: for each finding, its place and the start of its text.
+/// What one rule expected in the given files: for each finding, its place and the start of its text.
 struct Case {
     rule: &'static str,
     files: Vec<(&'static str, String)>,
-    finds: Vec<&'static str>,
+    expected: Vec<&'static str>,
 }
 
 #[test]
 fn each_rule_finds_only_what_it_forbids() {
-    for Case { rule, files, finds } in cases() {
-        let found = find(rule, &files);
-        let agrees = found.len() == finds.len()
-            && found.iter().zip(&finds).all(|(found, expected)| found.starts_with(expected));
-        assert!(agrees, "{rule} over {files:#?}\nfinds  {found:#?}\nwanted {finds:#?}");
+    for Case { rule, files, expected } in cases() {
+        let found = findings(rule, &files);
+        let agrees = found.len() == expected.len()
+            && found.iter().zip(&expected).all(|(found, expected)| found.starts_with(expected));
+        assert!(agrees, "{rule} over {files:#?}\nfinds  {found:#?}\nwanted {expected:#?}");
     }
 }
 
@@ -31,9 +31,10 @@ fn each_rule_finds_only_what_it_forbids() {
 fn each_rule_has_a_planted_violation() {
     let cases = cases();
     let planted: BTreeSet<&str> =
-        cases.iter().filter(|case| !case.finds.is_empty()).map(|case| case.rule).collect();
-    let bare: Vec<&str> = RULES.iter().map(|rule| rule.name).filter(|name| !planted.contains(name)).collect();
-    assert!(bare.is_empty(), "rules without a planted violation: {bare:?}");
+        cases.iter().filter(|case| !case.expected.is_empty()).map(|case| case.rule).collect();
+    let untested: Vec<&str> =
+        RULES.iter().map(|rule| rule.name).filter(|name| !planted.contains(name)).collect();
+    assert!(untested.is_empty(), "rules without a planted violation: {untested:?}");
 }
 
 #[test]
@@ -44,7 +45,7 @@ fn banned_calls_are_found_outside_tests_only() {
             let rest = if pattern.ends_with('<') { "u8>()" } else { "" };
             let call = format!("inside_a_macro! {{ x {pattern}{rest} }}");
             let code = format!("//! Planted.\n{call}\n#[cfg(test)]\nmod tests {{\n    {call}\n}}\n");
-            let found = find("banned_call", &[(path, code)]);
+            let found = findings("banned_call", &[(path, code)]);
             let expected = format!("{path}:2: `{pattern}`: ");
             assert!(found.iter().any(|finding| finding.starts_with(&expected)), "{pattern}: {found:?}");
             assert!(found.iter().all(|finding| finding.contains(".rs:2: ")), "{pattern}: {found:?}");
@@ -52,7 +53,7 @@ fn banned_calls_are_found_outside_tests_only() {
     }
 }
 
-fn find(rule: &str, files: &[(&str, String)]) -> Vec<String> {
+fn findings(rule: &str, files: &[(&str, String)]) -> Vec<String> {
     let files = files.iter().map(|(path, text)| File { path: (*path).to_owned(), text: text.clone() });
     let tree = Tree::of(files.collect());
     let rule = RULES.iter().find(|candidate| candidate.name == rule).expect("the case names a rule");

@@ -15,11 +15,11 @@ pub(in crate::tidy) struct Ban {
     pub(in crate::tidy) patterns: &'static [&'static str],
     pub(in crate::tidy) crates: &'static [&'static str],
     /// The one file that may, because it is what the others are told to use.
-    pub(in crate::tidy) except: Option<&'static str>,
-    pub(in crate::tidy) instead: &'static str,
+    pub(in crate::tidy) exempt_file: Option<&'static str>,
+    pub(in crate::tidy) remedy: &'static str,
 }
 
-const EVERYWHERE: &[&str] =
+const ALL_CRATES: &[&str] =
     &["sys", "engine", "proto", "policy", "ledger", "gateway", "admin", "tollgate", "lab", "xtask"];
 const PRODUCT: &[&str] = &["sys", "engine", "proto", "policy", "ledger", "gateway", "admin", "tollgate"];
 const LIBRARIES: &[&str] = &["sys", "engine", "proto", "policy", "ledger", "gateway", "admin"];
@@ -38,8 +38,8 @@ pub(in crate::tidy) const BANS: [Ban; 9] = [
             "SystemTime as",
         ],
         crates: PRODUCT,
-        except: Some("sys/src/clock.rs"),
-        instead: "only `sys::clock` reads time, so that tests can own it: take `now` as an argument, \
+        exempt_file: Some("sys/src/clock.rs"),
+        remedy: "only `sys::clock` reads time, so that tests can own it: take `now` as an argument, \
                   or call `sys::clock::monotonic` (deadlines) or `sys::clock::wall` (records)",
     },
     Ban {
@@ -58,28 +58,28 @@ pub(in crate::tidy) const BANS: [Ban; 9] = [
             "RandomState",
         ],
         crates: PURE,
-        except: None,
-        instead: "`proto` and `policy` are pure: take bytes, facts and `now` as arguments, and let the \
+        exempt_file: None,
+        remedy: "`proto` and `policy` are pure: take bytes, facts and `now` as arguments, and let the \
                   gateway touch the world",
     },
     Ban {
         patterns: &[".unwrap()"],
-        crates: EVERYWHERE,
-        except: None,
-        instead: "return the error, or use `expect` with the reason why it cannot happen",
+        crates: ALL_CRATES,
+        exempt_file: None,
+        remedy: "return the error, or use `expect` with the reason why it cannot happen",
     },
     Ban {
         patterns: &["println!", "eprintln!", "print!", "eprint!"],
         crates: LIBRARIES,
-        except: None,
-        instead: "only the binaries speak to a terminal: return the value, or log it through `gateway::log`",
+        exempt_file: None,
+        remedy: "only the binaries speak to a terminal: return the value, or log it through `gateway::log`",
     },
     Ban {
         patterns: &["thread::sleep"],
         crates: DATA_PLANE,
         // A reload runs on the control side's thread, which has nothing else to do meanwhile.
-        except: Some("gateway/src/server/reload.rs"),
-        instead: "a data-plane thread never sleeps outside its reactor: arm a timer, or wait on a condition \
+        exempt_file: Some("gateway/src/server/reload.rs"),
+        remedy: "a data-plane thread never sleeps outside its reactor: arm a timer, or wait on a condition \
                   with a deadline",
     },
     Ban {
@@ -91,28 +91,28 @@ pub(in crate::tidy) const BANS: [Ban; 9] = [
             "mpsc::channel()",
             "mpsc::channel::<",
         ],
-        crates: EVERYWHERE,
-        except: None,
-        instead: "every queue has a named bound and says who waits: use a bounded channel or `sys::ring`",
+        crates: ALL_CRATES,
+        exempt_file: None,
+        remedy: "every queue has a named bound and says who waits: use a bounded channel or `sys::ring`",
     },
     Ban {
         patterns: &["env::var", "env::vars", "env::var_os"],
         crates: LIBRARIES,
-        except: None,
-        instead: "the environment is read in `tollgate` alone: take the value as an argument or a setting",
+        exempt_file: None,
+        remedy: "the environment is read in `tollgate` alone: take the value as an argument or a setting",
     },
     Ban {
         patterns: &["to_socket_addrs", "lookup_host"],
         crates: LIBRARIES,
-        except: Some("gateway/src/dns/system.rs"),
-        instead: "asks the DNS while the thread waits, and its addresses escape the policy: use \
+        exempt_file: Some("gateway/src/dns/system.rs"),
+        remedy: "asks the DNS while the thread waits, and its addresses escape the policy: use \
                   `gateway::resolve`",
     },
     Ban {
         patterns: &["process::exit"],
         crates: LIBRARIES,
-        except: None,
-        instead: "it skips every destructor, the ledger's too: return an error and let `main` decide",
+        exempt_file: None,
+        remedy: "it skips every destructor, the ledger's too: return an error and let `main` decide",
     },
 ];
 
@@ -123,14 +123,14 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         let applies = |source: &&Source| {
             // An example is a program of its own, and speaks to a terminal.
             let is_program = source.path.contains("/examples/");
-            let is_excepted = is_program || ban.except == Some(source.path.as_str());
-            ban.crates.contains(&source.crate_name()) && !is_excepted
+            let is_exempt = is_program || ban.exempt_file == Some(source.path.as_str());
+            ban.crates.contains(&source.crate_name()) && !is_exempt
         };
         for pattern in ban.patterns {
             let tokens = tokens::lex(pattern).expect("each pattern is Rust code, as the tests prove");
             for source in tree.sources.iter().filter(applies) {
                 for line in lines_with(source, &tokens) {
-                    findings.push(Finding::new(&source.path, line, format!("`{pattern}`: {}", ban.instead)));
+                    findings.push(Finding::new(&source.path, line, format!("`{pattern}`: {}", ban.remedy)));
                 }
             }
         }

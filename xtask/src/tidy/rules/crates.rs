@@ -11,7 +11,7 @@ use crate::tidy::{
 
 /// The drawing in ARCHITECTURE.md: each crate, and those of ours that it may know. Dependencies of tests
 /// and build scripts obey it too.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 10] = [
     ("sys", &[]),
     ("engine", &["sys"]),
     ("proto", &[]),
@@ -24,28 +24,31 @@ const ARROWS: [(&str, &[&str]); 10] = [
     ("xtask", &[]),
 ];
 
-const PURE: [&str; 2] = ["policy", "proto"];
+const PURE_CRATES: [&str; 2] = ["policy", "proto"];
 
 /// Outside crates through which a pure crate would reach a socket, a clock, a file or a random source.
-const IMPURE: [&str; 8] =
+const IMPURE_DEPENDENCIES: [&str; 8] =
     ["getrandom", "hickory-resolver", "jiff", "libc", "rustix", "signal-hook", "socket2", "tokio"];
 
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
 const ARCHITECTURE_LINES_MAX: usize = 250;
 
 /// Dependencies among our crates run as drawn.
-pub(super) fn arrows(tree: &Tree) -> Vec<Finding> {
+pub(super) fn dependency_direction(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for manifest in manifests(tree) {
         let name = manifest.crate_name;
-        let Some((_, known)) = ARROWS.iter().find(|(drawn, _)| *drawn == name) else {
-            let text = format!("`{name}` is not drawn: draw it in {ARCHITECTURE} and in ARROWS of xtask");
+        let Some((_, allowed)) = ALLOWED_DEPENDENCIES.iter().find(|(crate_name, _)| *crate_name == name)
+        else {
+            let text = format!(
+                "`{name}` is not drawn: draw it in {ARCHITECTURE} and in ALLOWED_DEPENDENCIES of xtask"
+            );
             findings.push(Finding::new(&manifest.file.path, 1, text));
             continue;
         };
         for Dependency { name: other, line, .. } in manifest.dependencies {
-            let is_ours = ARROWS.iter().any(|(drawn, _)| *drawn == other);
-            if is_ours && !known.contains(&other.as_str()) {
+            let is_ours = ALLOWED_DEPENDENCIES.iter().any(|(name, _)| *name == other);
+            if is_ours && !allowed.contains(&other.as_str()) {
                 let text = format!(
                     "`{name}` must not know `{other}`: they run downward only; pass what it needs as an \
                      argument, or move the code to where both are known"
@@ -58,11 +61,11 @@ pub(super) fn arrows(tree: &Tree) -> Vec<Finding> {
 }
 
 /// The pure crates have nothing at hand with which to touch the world.
-pub(super) fn pure(tree: &Tree) -> Vec<Finding> {
+pub(super) fn pure_crates(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for manifest in manifests(tree).filter(|manifest| PURE.contains(&manifest.crate_name)) {
+    for manifest in manifests(tree).filter(|manifest| PURE_CRATES.contains(&manifest.crate_name)) {
         for Dependency { name, line, is_product } in manifest.dependencies {
-            if is_product && IMPURE.contains(&name.as_str()) {
+            if is_product && IMPURE_DEPENDENCIES.contains(&name.as_str()) {
                 let text =
                     format!("`{name}` touches the world and this crate is pure: let the gateway call it");
                 findings.push(Finding::new(&manifest.file.path, line, text));
@@ -101,7 +104,7 @@ pub(super) fn dead_dependency(tree: &Tree) -> Vec<Finding> {
 }
 
 /// ARCHITECTURE.md stays a map, and gives each dependency its reason.
-pub(super) fn architecture(tree: &Tree) -> Vec<Finding> {
+pub(super) fn architecture_document(tree: &Tree) -> Vec<Finding> {
     let Some(File { text: map, .. }) = tree.file(ARCHITECTURE) else { return Vec::new() };
     let mut findings = Vec::new();
     let line_count = map.lines().count();
@@ -110,7 +113,7 @@ pub(super) fn architecture(tree: &Tree) -> Vec<Finding> {
             format!("{line_count} lines, at most {ARCHITECTURE_LINES_MAX}: keep only what rarely changes");
         findings.push(Finding::new(ARCHITECTURE, line_count, text));
     }
-    let is_ours = |name: &str| ARROWS.iter().any(|(drawn, _)| *drawn == name);
+    let is_ours = |name: &str| ALLOWED_DEPENDENCIES.iter().any(|(crate_name, _)| *crate_name == name);
     for (name, line) in workspace_dependencies(tree).into_iter().filter(|(name, _)| !is_ours(name)) {
         let continues = |character: char| character.is_alphanumeric() || matches!(character, '_' | '-');
         if !map.split(|character| !continues(character)).any(|word| word == name) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::tidy::{Finding, tree::Tree};
 
 /// Names that say nothing of what is inside, so that everything ends up inside.
-const EMPTY_NAMES: [&str; 8] =
+const VAGUE_NAMES: [&str; 8] =
     ["common", "helper", "helpers", "manager", "managers", "types", "util", "utils"];
 
 /// A module is named by the noun that it holds.
@@ -13,16 +13,16 @@ pub(super) fn name(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in &tree.sources {
         let stem = source.path.strip_suffix(".rs").unwrap_or(&source.path);
-        for part in stem.split('/').filter(|part| EMPTY_NAMES.contains(part)) {
-            findings.push(Finding::new(&source.path, 1, says_nothing(part)));
+        for part in stem.split('/').filter(|part| VAGUE_NAMES.contains(part)) {
+            findings.push(Finding::new(&source.path, 1, vague_name(part)));
         }
         if stem.ends_with("/mod") {
             let text =
                 "`mod.rs`: name the file after its folder and put it beside it, `accept.rs` by `accept/`";
             findings.push(Finding::new(&source.path, 1, text));
         }
-        for module in source.modules.iter().filter(|module| EMPTY_NAMES.contains(&module.name.as_str())) {
-            findings.push(Finding::new(&source.path, module.line, says_nothing(&module.name)));
+        for module in source.modules.iter().filter(|module| VAGUE_NAMES.contains(&module.name.as_str())) {
+            findings.push(Finding::new(&source.path, module.line, vague_name(&module.name)));
         }
     }
     findings
@@ -42,6 +42,6 @@ pub(super) fn dead_file(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-fn says_nothing(name: &str) -> String {
+fn vague_name(name: &str) -> String {
     format!("`{name}` says nothing: name it by the noun that it holds; if no noun fits, split it otherwise")
 }

@@ -16,10 +16,10 @@ pub(super) fn parses(tree: &Tree) -> Vec<Finding> {
 
 /// The first line says what the file is.
 pub(super) fn header(tree: &Tree) -> Vec<Finding> {
-    let opens_well = |text: &str| text.strip_prefix("//! ").is_some_and(|rest| !rest.trim_start().is_empty());
+    let has_header = |text: &str| text.strip_prefix("//! ").is_some_and(|rest| !rest.trim_start().is_empty());
     let text = "open with `//!` and one sentence: what this is, what it promises, what it leaves to others";
-    let bare = tree.sources.iter().filter(|source| !opens_well(&source.text));
-    bare.map(|source| Finding::new(&source.path, 1, text)).collect()
+    let missing = tree.sources.iter().filter(|source| !has_header(&source.text));
+    missing.map(|source| Finding::new(&source.path, 1, text)).collect()
 }
 
 /// Lines outside tests are bounded per file.
@@ -27,10 +27,10 @@ pub(super) fn file_length(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in &tree.sources {
         let line_count = source.text.lines().count();
-        let product_count = (1..=line_count).filter(|line| !source.is_test_line(*line)).count();
-        if product_count > FILE_LINES_MAX {
+        let code_count = (1..=line_count).filter(|line| !source.is_test_line(*line)).count();
+        if code_count > FILE_LINES_MAX {
             let text = format!(
-                "{product_count} lines outside tests, at most {FILE_LINES_MAX}: give its second noun a file"
+                "{code_count} lines outside tests, at most {FILE_LINES_MAX}: give its second noun a file"
             );
             findings.push(Finding::new(&source.path, 1, text));
         }

@@ -3,31 +3,31 @@
 use crate::tidy::{Finding, source::Source, tree::Tree};
 
 /// The one crate that holds unsafe code.
-const FLOOR: &str = "sys";
+const UNSAFE_CRATE: &str = "sys";
 
 /// How far above an `unsafe` its statement and the comment on it may begin.
 const REASON_LINES_MAX: usize = 12;
 
 /// Only `sys` holds unsafe code, tests included.
-pub(super) fn place(tree: &Tree) -> Vec<Finding> {
+pub(super) fn outside_sys(tree: &Tree) -> Vec<Finding> {
     let text = "`unsafe` outside `sys`: give `sys` a safe function for it, and call that";
-    let others = tree.sources.iter().filter(|source| source.crate_name() != FLOOR);
+    let others = tree.sources.iter().filter(|source| source.crate_name() != UNSAFE_CRATE);
     others
         .flat_map(|source| unsafe_lines(source).map(|line| Finding::new(&source.path, line, text)))
         .collect()
 }
 
 /// The root of every other crate lets the compiler say the same.
-pub(super) fn forbidden(tree: &Tree) -> Vec<Finding> {
+pub(super) fn forbid_attribute(tree: &Tree) -> Vec<Finding> {
     let is_root = |source: &&Source| {
         source.path.ends_with("/src/lib.rs")
             || source.path.ends_with("/src/main.rs")
             || source.path.contains("/src/bin/")
     };
-    let roots = tree.sources.iter().filter(is_root).filter(|source| source.crate_name() != FLOOR);
-    let open = roots.filter(|source| source.first_attribute.as_deref() != Some("forbid(unsafe_code)"));
+    let roots = tree.sources.iter().filter(is_root).filter(|source| source.crate_name() != UNSAFE_CRATE);
+    let violating = roots.filter(|source| source.first_attribute.as_deref() != Some("forbid(unsafe_code)"));
     let text = "write `#![forbid(unsafe_code)]` right after the header, before any other attribute";
-    open.map(|source| Finding::new(&source.path, 1, text)).collect()
+    violating.map(|source| Finding::new(&source.path, 1, text)).collect()
 }
 
 /// Each unsafe block, implementation and function says why it is sound.
@@ -37,8 +37,8 @@ pub(super) fn reason(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in &tree.sources {
         let lines: Vec<&str> = source.text.lines().collect();
-        let unexplained = unsafe_lines(source).filter(|line| !is_explained(&lines[..*line]));
-        findings.extend(unexplained.map(|line| Finding::new(&source.path, line, text)));
+        let missing = unsafe_lines(source).filter(|line| !has_reason(&lines[..*line]));
+        findings.extend(missing.map(|line| Finding::new(&source.path, line, text)));
     }
     findings
 }
@@ -49,7 +49,7 @@ fn unsafe_lines(source: &Source) -> impl Iterator<Item = usize> {
 
 /// Whether the last of `lines` carries a reason: on itself, or in the comments and attributes directly
 /// above the statement that it belongs to.
-fn is_explained(lines: &[&str]) -> bool {
+fn has_reason(lines: &[&str]) -> bool {
     let (last, above) = lines.split_last().expect("a token stands on a line");
     if gives_reason(last) {
         return true;

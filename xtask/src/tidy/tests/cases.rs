@@ -5,20 +5,20 @@
 use super::Case;
 
 pub(super) fn cases() -> Vec<Case> {
-    [shape(), text(), names(), calls(), unsafe_code(), lint_reasons(), manifests(), evidence()]
+    [shape(), text(), names(), calls(), unsafe_code(), lint_reasons(), manifests(), named_tests()]
         .into_iter()
         .flatten()
         .collect()
 }
 
-fn case(rule: &'static str, files: &[(&'static str, &str)], finds: &[&'static str]) -> Case {
+fn case(rule: &'static str, files: &[(&'static str, &str)], expected: &[&'static str]) -> Case {
     let files = files.iter().map(|(path, text)| (*path, (*text).to_owned())).collect();
-    Case { rule, files, finds: finds.to_vec() }
+    Case { rule, files, expected: expected.to_vec() }
 }
 
 /// One file of the engine.
-fn code(rule: &'static str, text: &str, finds: &[&'static str]) -> Case {
-    case(rule, &[("engine/src/a.rs", text)], finds)
+fn code(rule: &'static str, text: &str, expected: &[&'static str]) -> Case {
+    case(rule, &[("engine/src/a.rs", text)], expected)
 }
 
 fn shape() -> Vec<Case> {
@@ -154,10 +154,10 @@ mod l { fn f() { x.unwrap() } }
 }
 
 fn unsafe_code() -> Vec<Case> {
-    let unexplained =
+    let without_reason =
         "//! A.\nfn f() {\n    // SAFETY: of another statement.\n    g();\n    unsafe { h() }\n}\n";
     let empty = "//! A.\nfn f() {\n    // SAFETY:\n    unsafe { h() }\n}\n";
-    let explained = r"//! A.
+    let with_reason = r"//! A.
 // SAFETY: the pointer is owned.
 unsafe impl Send for A {}
 /// Does.
@@ -176,15 +176,15 @@ fn f() {
     let forbids = "//! A.\n\n#![forbid(unsafe_code)]\n#![allow(dead_code)]\n";
     vec![
         case(
-            "unsafe_place",
+            "unsafe_outside_sys",
             &[
                 ("lab/src/a.rs", "//! A: unsafe.\n// unsafe\nfn f() { unsafe { g() } }\n"),
-                ("sys/src/a.rs", explained),
+                ("sys/src/a.rs", with_reason),
             ],
             &["lab/src/a.rs:3: `unsafe` outside `sys`"],
         ),
         case(
-            "unsafe_place",
+            "unsafe_outside_sys",
             &[("engine/tests/a.rs", "//! A.\nunsafe fn f() {}\n")],
             &["engine/tests/a.rs:2: `unsafe`"],
         ),
@@ -198,8 +198,8 @@ fn f() {
             ],
             &["engine/src/lib.rs:1: write `#![forbid(unsafe_code)]`", "lab/src/main.rs:1: write"],
         ),
-        case("unsafe_reason", &[("sys/src/a.rs", explained)], &[]),
-        case("unsafe_reason", &[("sys/src/a.rs", unexplained)], &["sys/src/a.rs:5: say above it"]),
+        case("unsafe_reason", &[("sys/src/a.rs", with_reason)], &[]),
+        case("unsafe_reason", &[("sys/src/a.rs", without_reason)], &["sys/src/a.rs:5: say above it"]),
         case("unsafe_reason", &[("sys/src/a.rs", empty)], &["sys/src/a.rs:4: say above it"]),
     ]
 }
@@ -227,17 +227,17 @@ fn manifests() -> Vec<Case> {
     let workspace = "[workspace.dependencies]\nsys = { path = \"sys\" }\nlibc = \"1\"\ntoml = \"1\"\n";
     vec![
         case(
-            "crate_arrows",
+            "crate_dependencies",
             &[("engine/Cargo.toml", "[dependencies]\nsys = {}\nlibc = {}\n[dev-dependencies]\nproto = {}\n")],
             &["engine/Cargo.toml:5: `engine` must not know `proto`"],
         ),
         case(
-            "crate_arrows",
+            "crate_dependencies",
             &[("sys/Cargo.toml", "[target.'cfg(unix)'.dependencies]\nengine = { path = \"../engine\" }\n")],
             &["sys/Cargo.toml:2: `sys` must not know `engine`"],
         ),
         case(
-            "crate_arrows",
+            "crate_dependencies",
             &[("extra/Cargo.toml", ""), ("fuzz/Cargo.toml", "")],
             &["extra/Cargo.toml:1: `extra` is not drawn"],
         ),
@@ -280,7 +280,7 @@ fn manifests() -> Vec<Case> {
     ]
 }
 
-fn evidence() -> Vec<Case> {
+fn named_tests() -> Vec<Case> {
     let tests = "//! A.\n#[test]\nfn it_holds() {}\nfn helper() {}\n";
     let inline = "//! A.\n#[cfg(test)]\nmod tests {\n    #[test]\n    fn it_fits() {}\n}\n";
     let rows = "| a | `tollgate::requests::it_holds`, `engine::slab::tests::it_fits` |\n\
@@ -292,10 +292,10 @@ fn evidence() -> Vec<Case> {
         ("tollgate/tests/it/requests.rs", tests),
         ("engine/src/slab.rs", inline),
     ];
-    let finds = [
+    let expected = [
         "docs/a.md:2: `tollgate::requests::it_held` is no test",
         "docs/a.md:2: `tollgate::it_holds::x` is no test",
         "docs/a.md:3: `tollgate::requests::helper` is no test",
     ];
-    vec![case("named_tests", &files, &finds)]
+    vec![case("named_tests", &files, &expected)]
 }

@@ -6,10 +6,10 @@ use crate::tidy::{
 };
 
 /// Where a crate keeps its tests: those that drive it from outside, then those beside the code.
-const ROOTS: [&str; 2] = ["tests/it", "src"];
+const TEST_ROOTS: [&str; 2] = ["tests/it", "src"];
 
 /// Each `crate::module::test` in a row of a table in `docs` is a test.
-pub(super) fn named_tests(tree: &Tree) -> Vec<Finding> {
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let is_document = |path: &str| path.starts_with("docs/") && path.ends_with(".md");
     for file in tree.files.iter().filter(|file| is_document(&file.path)) {
@@ -38,10 +38,12 @@ fn is_test(tree: &Tree, path: &str) -> bool {
     let Some((package, modules)) = modules.split_once("::") else { return false };
     // The module of a file's own tests is no file.
     let in_file = modules.strip_suffix("::tests").unwrap_or(modules);
-    [modules, in_file].iter().flat_map(|modules| ROOTS.map(|root| (root, modules))).any(|(root, modules)| {
-        let file = tree.file(&format!("{package}/{root}/{}.rs", modules.replace("::", "/")));
-        file.is_some_and(|file| has_test(file, name))
-    })
+    [modules, in_file].iter().flat_map(|modules| TEST_ROOTS.map(|root| (root, modules))).any(
+        |(root, modules)| {
+            let file = tree.file(&format!("{package}/{root}/{}.rs", modules.replace("::", "/")));
+            file.is_some_and(|file| has_test(file, name))
+        },
+    )
 }
 
 fn has_test(file: &File, name: &str) -> bool {

@@ -61,22 +61,22 @@ pub(super) fn registry_host(tree: &Tree) -> Vec<Finding> {
     find(tree, &REGISTRY_HOSTS, is_word, "a registry's host: leave it to the machine's own client settings")
 }
 
-/// Each line that holds one of `needles` where `fits` agrees with the characters before and after it.
+/// Each line that holds one of `needles` where `accepts` agrees with the characters before and after it.
 fn find(
     tree: &Tree,
     needles: &[&str],
-    fits: fn(Option<char>, Option<char>) -> bool,
-    instead: &str,
+    accepts: fn(Option<char>, Option<char>) -> bool,
+    remedy: &str,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.files.iter().filter(|file| file.path.rsplit('/').next() != Some(LOCK_FILE)) {
         for (index, line) in file.text.lines().enumerate() {
             for needle in needles {
-                let stands = |(at, _): (usize, &str)| {
-                    fits(line[..at].chars().next_back(), line[at + needle.len()..].chars().next())
+                let matches = |(at, _): (usize, &str)| {
+                    accepts(line[..at].chars().next_back(), line[at + needle.len()..].chars().next())
                 };
-                if line.match_indices(needle).any(stands) {
-                    findings.push(Finding::new(&file.path, index + 1, format!("`{needle}`: {instead}")));
+                if line.match_indices(needle).any(matches) {
+                    findings.push(Finding::new(&file.path, index + 1, format!("`{needle}`: {remedy}")));
                 }
             }
         }
