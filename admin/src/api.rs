@@ -1,8 +1,8 @@
-//! What each path of the admin side answers.
+//! The responses of the admin server's paths.
 //!
-//! Promises: only GET and HEAD; nothing is changed by a request; a page of another site cannot read an answer
-//! by pointing its own name at our address (DNS rebinding), because we answer to addresses and `localhost`
-//! only. Leaves to others: connections (`http.rs`) and figures (`metrics.rs`).
+//! Guarantees: only GET and HEAD are served, and no request changes state. A web page of another site cannot
+//! read a response by DNS rebinding (pointing its own name at our address): a request's host must be an IP
+//! address or `localhost`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ use crate::metrics::MetricsSource;
 
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What answers are made of.
+/// The data behind the responses.
 struct ApiState {
     source: Arc<MetricsSource>,
     registry: Registry,
 }
 
-/// All paths, behind the checks that hold for each.
+/// All paths, behind [`check_request`].
 pub(crate) fn routes(stats: Arc<Stats>, ledger_status: Box<dyn Fn() -> Status + Send + Sync>) -> Router {
     let source = Arc::new(MetricsSource { stats, ledger_status });
     let mut registry = Registry::default();
@@ -46,7 +46,7 @@ pub(crate) fn routes(stats: Arc<Stats>, ledger_status: Box<dyn Fn() -> Status + 
         .with_state(Arc::new(ApiState { source, registry }))
 }
 
-/// 200 while new flows are welcome, else 503 with each reason on a line.
+/// 200 while new flows are admitted, else 503 with one reason on each line.
 async fn readiness(State(state): State<Arc<ApiState>>) -> (StatusCode, String) {
     let stats = &state.source.stats;
     let mut reasons = String::new();
@@ -70,7 +70,7 @@ async fn readiness(State(state): State<Arc<ApiState>>) -> (StatusCode, String) {
 
 async fn metrics(State(state): State<Arc<ApiState>>) -> Response {
     let mut page = String::new();
-    text::encode(&mut page, &state.registry).expect("a string takes whatever is written to it");
+    text::encode(&mut page, &state.registry).expect("writing to a string cannot fail");
     ([(CONTENT_TYPE, METRICS_TYPE)], page).into_response()
 }
 
@@ -78,7 +78,7 @@ async fn version(State(state): State<Arc<ApiState>>) -> String {
     format!("tollgate {}\n", state.source.stats.version)
 }
 
-/// Turns away what no path may see.
+/// Refuses a request that no path may serve; sets the headers of every response.
 async fn check_request(request: Request, next: Next) -> Response {
     let mut response = match refusal(&request) {
         Some(refusal) => refusal,
@@ -92,13 +92,13 @@ async fn check_request(request: Request, next: Next) -> Response {
 
 fn refusal(request: &Request) -> Option<Response> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let text = "only GET and HEAD are answered here\n";
+        let text = "only GET and HEAD are supported here\n";
         return Some((StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET, HEAD")], text).into_response());
     }
     let target_authority = request.uri().authority();
     let is_allowed = match host_header(request.headers()) {
-        // RFC 9112, section 3.2: a request of HTTP/1.1 has one. Browsers always send it; an old probe that
-        // speaks HTTP/1.0 and sends none was not led here by a name.
+        // RFC 9112, section 3.2: an HTTP/1.1 request has exactly one. HTTP/1.0 may omit it: that is an old
+        // probe and no browser, since browsers always send it.
         HostHeader::Missing if request.version() == Version::HTTP_10 => true,
         HostHeader::Missing | HostHeader::Invalid => {
             return Some((StatusCode::BAD_REQUEST, "send one valid Host field\n").into_response());
@@ -110,14 +110,15 @@ fn refusal(request: &Request) -> Option<Response> {
     if is_allowed {
         return None;
     }
-    let text = "ask by IP address, or as localhost: other names are refused, lest a web page point its own \
-                name here\n";
+    let text = "use an IP address or localhost as the host: other names are refused, because a web page \
+                could point its own name at this address\n";
     Some((StatusCode::MISDIRECTED_REQUEST, text).into_response())
 }
 
-/// Whom a request names as its host.
+/// The `Host` field of a request.
 enum HostHeader {
     Missing,
+    /// More than one, or no valid authority.
     Invalid,
     Host(Authority),
 }
@@ -134,8 +135,8 @@ fn host_header(headers: &HeaderMap) -> HostHeader {
     }
 }
 
-/// Whether it is an address, which no other site can have for a name, or `localhost`, which browsers keep for
-/// the machine itself.
+/// Whether the host is an IP address or `localhost`. No site can own either as its name: browsers resolve
+/// `localhost` to the machine itself.
 fn is_address_or_localhost(authority: &Authority) -> bool {
     let host = authority.host();
     let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);

@@ -1,9 +1,8 @@
-//! Connections of the admin side: how many, how long, and how large a head they may send.
+//! Connections of the admin server: their number, their lifetime, and the size of a request's head.
 //!
-//! Guarantees: there are [`HttpLimits::connections_max`] connections at most, each for a bounded time; when
-//! there are as many, one that arrives replaces the oldest of the source that has most. So connections that
-//! ask slowly, or never, cost others no wait, and those of other sources cost them no connection. Leaves out:
-//! what is answered (`api.rs`), and parsing (hyper).
+//! Guarantees: at most [`HttpLimits::connections_max`] connections are open, each for a bounded time. At that
+//! number a new connection replaces the oldest connection of the source that has the most. So slow or silent
+//! connections delay no other connection, and a source with many of them evicts only its own.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -23,20 +22,21 @@ use tokio::time::{sleep, timeout};
 
 use crate::spare_descriptor::SpareDescriptor;
 
-/// What a client may take.
+/// Limits on the connections of clients.
 #[derive(Clone, Copy)]
 pub(crate) struct HttpLimits {
-    /// Connections at the same time: a few scrapers, probes, and people.
+    /// Open connections: enough for a few scrapers, probes and browsers.
     pub(crate) connections_max: usize,
-    /// For a request's head, counted from the moment at which one may begin: it ends idle connections too.
+    /// Time for a request's head, from the moment at which the head may begin: so it also ends idle
+    /// connections.
     pub(crate) head_span_max: Duration,
-    /// For a connection, whatever goes on: a client that does not read its answers goes with it.
+    /// Lifetime of a connection in any state. It ends clients that do not read their responses.
     pub(crate) lifetime_max: Duration,
-    /// For the answer that is under way when a connection has to end.
+    /// Grace period for the response under way when a connection must end.
     pub(crate) shutdown_grace_max: Duration,
 }
 
-/// The bounds that hold in earnest; tests have shorter ones.
+/// The limits in production; tests have shorter ones.
 pub(crate) const DEFAULT_LIMITS: HttpLimits = HttpLimits {
     connections_max: 64,
     head_span_max: Duration::from_secs(5),
@@ -44,17 +44,17 @@ pub(crate) const DEFAULT_LIMITS: HttpLimits = HttpLimits {
     shutdown_grace_max: Duration::from_secs(1),
 };
 
-/// Bytes of a request's head, and of the buffers per connection.
+/// Bytes of a request's head, and of each buffer of a connection.
 pub(crate) const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// Fields in a request's head.
+/// Header fields of a request.
 pub(crate) const HEADERS_MAX: usize = 64;
-/// The pause after a failed accept: descriptors are short, and trying at once would only burn CPU.
+/// Pause after a failed accept. Descriptors or memory are short, and an immediate retry would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-// hyper takes no smaller buffer.
+// hyper panics on a smaller buffer.
 const _: () = assert!(HEAD_BYTES_MAX >= 8192);
 
-/// Answers connections until the sender of `stopped` is dropped.
+/// Serves connections until the sender of `stopped` is dropped.
 pub(crate) async fn serve(
     listener: TcpListener,
     routes: Router,
@@ -67,14 +67,14 @@ pub(crate) async fn serve(
     loop {
         tokio::select! {
             _ = stop.changed() => break,
-            // Takes finished tasks away, so that the set does not grow.
+            // Removes finished tasks, so that the set does not grow.
             Some(_) = connections.join_next() => spare.reserve(),
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
                     open.evict_to_fit();
                     let task = serve_connection(stream, routes.clone(), limits, stopped.clone());
                     open.add(network(peer.ip()), connections.spawn(task));
-                    // What has asked already is answered before others that wait can replace it.
+                    // Requests that have arrived are served before the next accept can evict them.
                     yield_now().await;
                     spare.reserve();
                 }
@@ -90,15 +90,15 @@ pub(crate) async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-/// The connections that are open, and how each is closed.
+/// The open connections and the handles that close them.
 struct OpenConnections {
-    /// With the network that counts as one source, the oldest first.
+    /// Oldest first. The address is the network that counts as one source.
     by_age: VecDeque<(IpAddr, AbortHandle)>,
     connections_max: usize,
 }
 
 impl OpenConnections {
-    /// Closes connections until there is room for one.
+    /// Closes connections until one more fits.
     fn evict_to_fit(&mut self) {
         self.by_age.retain(|(_, task)| !task.is_finished());
         while self.by_age.len() >= self.connections_max {
@@ -107,7 +107,8 @@ impl OpenConnections {
         }
     }
 
-    /// The oldest connection of the source that has most; of equal ones, that of the oldest connection.
+    /// The index of the oldest connection of the source that has the most. Among sources with as many, the
+    /// one with the oldest connection.
     fn eviction_index(&self) -> usize {
         let share = |source: IpAddr| self.by_age.iter().filter(|(other, _)| *other == source).count();
         let shares = self.by_age.iter().map(|(source, _)| share(*source));
@@ -135,7 +136,7 @@ async fn serve_connection(
     let mut connection =
         pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)));
     tokio::select! {
-        // Errors are the client's: it went away, or sent what is not HTTP and was told so.
+        // Errors are the client's: it disconnected, or sent invalid HTTP and got a 400.
         _ = connection.as_mut() => return,
         _ = stopped.changed() => {}
         () = sleep(limits.lifetime_max) => {}

@@ -1,12 +1,15 @@
-//! The control side's ear: health, readiness, version and metrics over HTTP, on a thread of its own.
+//! The admin server: health, readiness, version and metrics over HTTP, on a thread of its own.
 //!
-//! Promises: it answers while every reactor is stuck, and nothing that its clients do reaches a reactor: it
-//! reads counters and never waits for whoever writes them; connections, heads and their time are bounded.
-//! Leaves to others: who may reach its address: it asks for no password and tells nothing but figures.
+//! Guarantees: the server responds while every reactor is stuck. It reads counters and never waits for the
+//! threads that write them, so its clients cannot slow a reactor. Connections, request heads and their
+//! durations are bounded.
+//! Not handled here: access control. The server requires no password and shows nothing but health and
+//! metrics; the operator decides which hosts reach its address.
 //!
 //! ```text
-//!   lib.rs   the thread: bind, start, stop        http.rs     connections and their bounds
-//!   api.rs   what each path answers               metrics.rs  counters as Prometheus reads them
+//!   lib.rs   the thread: bind, start, stop    http.rs              connections and their limits
+//!   api.rs   the response of each path        metrics.rs           counters in OpenMetrics format
+//!                                             spare_descriptor.rs  for accepts when none is left
 //! ```
 
 #![forbid(unsafe_code)]
@@ -29,10 +32,10 @@ use tokio::sync::watch;
 
 use crate::http::{DEFAULT_LIMITS, HttpLimits};
 
-/// Listens on `address`; nobody answers yet. Whoever connects waits.
+/// Listens on `address`. Connections wait in the kernel's queue until [`BoundAdmin::start`].
 ///
 /// # Errors
-/// The address cannot be bound; the error names it.
+/// The address cannot be bound; the message names it.
 pub fn bind(address: SocketAddr) -> io::Result<BoundAdmin> {
     let with_address = |error: io::Error| {
         let error = sys::limits::explained(address, error);
@@ -43,7 +46,7 @@ pub fn bind(address: SocketAddr) -> io::Result<BoundAdmin> {
     Ok(BoundAdmin { address: listener.local_addr()?, listener })
 }
 
-/// The admin side's address, taken.
+/// A bound admin address that is not served yet.
 #[derive(Debug)]
 pub struct BoundAdmin {
     address: SocketAddr,
@@ -51,16 +54,16 @@ pub struct BoundAdmin {
 }
 
 impl BoundAdmin {
-    /// The address: as asked for, with the port that the kernel chose if that was 0.
+    /// The bound address; if port 0 was requested, with the port that the kernel chose.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers from a new thread. `ledger_status` tells how the ledger is doing, and is called for each question
-    /// about it.
+    /// Serves from a new thread. `ledger_status` returns the ledger's state; each request to `/readyz` or
+    /// `/metrics` calls it.
     ///
     /// # Errors
-    /// No thread or descriptor is left.
+    /// The process can create no further thread or descriptor.
     pub fn start(
         self,
         stats: Arc<Stats>,
@@ -71,7 +74,7 @@ impl BoundAdmin {
 
     fn start_with_limits(self, limits: HttpLimits, routes: Router) -> io::Result<Admin> {
         let BoundAdmin { address, listener } = self;
-        // Made here, so that what it lacks is an error of this call and not of the thread.
+        // Built on the caller's thread, so that its failure is this call's error.
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let listener = {
             let _context = runtime.enter();
@@ -85,24 +88,24 @@ impl BoundAdmin {
     }
 }
 
-/// The running admin side. Dropping it stops it.
+/// The running admin server. Dropping it stops the server.
 #[derive(Debug)]
 pub struct Admin {
     address: SocketAddr,
-    /// Dropped to stop.
+    /// Dropping the sender stops the server.
     stop: Option<watch::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Admin {
-    /// The address that it answers at: as asked for, with the port that the kernel chose if that was 0.
+    /// The served address; if port 0 was requested, with the port that the kernel chose.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Closes the listener, lets answers that are under way end for a moment, and ends the thread.
+    /// Closes the listener, gives responses under way a short grace period, and joins the thread.
     ///
-    /// To move to another address, start a second one there first.
+    /// To move to another address without a gap, start a second server there first.
     pub fn stop(self) {}
 }
 
@@ -110,7 +113,7 @@ impl Drop for Admin {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was told by the panic hook, and there is nothing left to stop.
+            // The panic hook has reported a panic of the thread, and the thread has ended.
             let _ = thread.join();
         }
     }

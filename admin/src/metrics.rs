@@ -1,8 +1,7 @@
-//! The counters as Prometheus reads them, in the OpenMetrics text format.
+//! The counters of the process in the OpenMetrics text format, which Prometheus scrapes.
 //!
-//! Promises: every name begins with `tollgate_`, but for those that Prometheus keeps for any process; labels
-//! have few values, known beforehand: no user and no host. Leaves to others: counting
-//! (`gateway::observe::stats`).
+//! Guarantees: every name begins with `tollgate_`, except the `process_` names that Prometheus defines for any
+//! process. A label has few values, all known at compile time or at the start: never a user or a host.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use sys::pressure::{CpuTicks, ListenDrops, Pressure, Resource, Stall, StallLine,
 use sys::socket::ResourceExhausted;
 use sys::thread::RunTime;
 
-/// Where figures come from.
+/// The counters and the ledger's state, read anew for each scrape.
 pub(crate) struct MetricsSource {
     pub(crate) stats: Arc<Stats>,
     pub(crate) ledger_status: Box<dyn Fn() -> Status + Send + Sync>,
@@ -52,19 +51,19 @@ impl MetricsSource {
         let sum = |read: &dyn Fn(&WorkerStats) -> u64| self.stats.sum(read);
         page.counters(
             "tollgate_connections",
-            "Flows whose relay began, by what the client spoke",
+            "Flows whose relay began, by the client's protocol",
             PROTOCOLS.iter().map(|it| ([("protocol", it.as_str())], sum(&|worker| worker.opened_count(*it)))),
         )?;
         page.counters(
             "tollgate_closed",
-            "Flows that ended, by how",
+            "Flows that ended, by reason",
             CLOSE_REASONS
                 .iter()
                 .map(|it| ([("reason", it.as_str())], sum(&|worker| worker.closed_count(*it)))),
         )?;
         page.counters(
             "tollgate_denied",
-            "Connections that never became flows, by why",
+            "Connections that never became flows, by reason",
             DenialKind::ALL
                 .iter()
                 .map(|it| ([("reason", it.as_str())], sum(&|worker| worker.denied_count(*it)))),
@@ -88,28 +87,28 @@ impl MetricsSource {
         )?;
         page.gauge(
             "tollgate_sessions_resting",
-            "Client connections between two plain HTTP requests now",
+            "Idle client connections now: between two plain HTTP requests",
             sum(&|worker| worker.sessions_resting.value()),
         )?;
         page.gauge(
             "tollgate_connections_closing",
-            "Sockets whose flows are over and whose peers have not taken all that was sent to them",
+            "Sockets of ended flows whose peers have not acknowledged all bytes yet",
             sum(&|worker| worker.connections_closing.value()),
         )?;
         page.counter(
             "tollgate_sessions_unkept",
-            "Client connections closed behind a plain HTTP answer, because as many were kept as may be",
+            "Client connections closed after a plain HTTP response, because the idle limit was reached",
             sum(&|worker| worker.sessions_unkept.value()),
         )?;
         self.dials(page)?;
         page.durations(
             "tollgate_dns_duration_seconds",
-            "How long lookups of names took that were not in the cache",
+            "Duration of name lookups that missed the cache",
             self.stats.workers.iter().map(|worker| &worker.dns),
         )?;
         page.durations(
             "tollgate_connect_duration_seconds",
-            "How long it took to reach destinations, over all their addresses together",
+            "Duration of dials, over all attempts of a dial together",
             self.stats.workers.iter().map(|worker| &worker.connect),
         )
     }
@@ -118,17 +117,17 @@ impl MetricsSource {
         let sum = |read: fn(&WorkerStats) -> u64| self.stats.sum(read);
         page.gauge(
             "tollgate_dial_extra_attempts",
-            "Attempts to connect beside another of the same dial, now",
+            "Connection attempts now that run beside another attempt of the same dial",
             sum(|it| it.dial_extras_active.value()),
         )?;
         page.counter(
             "tollgate_dial_extra_refused",
-            "Times that a dial had to wait with its next address, because attempts beside others are bounded",
+            "Times a dial delayed its next address, because the limit of parallel attempts was reached",
             sum(|it| it.dial_extras_refused.value()),
         )?;
         page.counter(
             "tollgate_dial_attempts_replaced",
-            "Attempts to connect that were closed for a newer one of the same dial",
+            "Connection attempts that were closed for a newer one of the same dial",
             sum(|it| it.dial_attempts_replaced.value()),
         )
     }
@@ -146,49 +145,49 @@ impl MetricsSource {
         self.accepts(page)?;
         page.counters(
             "tollgate_reactor_turns",
-            "Turns of the reactors' loops",
+            "Passes of the reactors' event loops",
             per_worker(|it| it.reactor.turns.value()),
         )?;
         page.counters(
             "tollgate_reactor_events",
-            "Events from the kernel",
+            "Events that epoll reported",
             per_worker(|it| it.reactor.events.value()),
         )?;
         page.counters(
             "tollgate_task_panics",
-            "Flows that a panic ended",
+            "Flows that ended by a panic",
             per_worker(|it| it.reactor.panics.value()),
         )?;
         let sum = |read: fn(&WorkerStats) -> u64| self.stats.sum(read);
         page.counter(
             "tollgate_splice_promotions",
-            "Directions of flows that went over from copying to splicing",
+            "Directions of flows that switched from copying to splicing",
             sum(|it| it.splice_promotions.value()),
         )?;
         page.counter(
             "tollgate_pipes_created",
-            "Pipes made for splicing",
+            "Pipes created for splicing",
             sum(|it| it.pipes_created.value()),
         )?;
         page.gauge("tollgate_pipes_held", "Pipes that exist now", sum(|it| it.pipes_held.value()))?;
         page.counter(
             "tollgate_pipes_lent",
-            "Times a direction of a flow has got a pipe",
+            "Times a direction of a flow acquired a pipe",
             sum(|it| it.pipes_lent.value()),
         )?;
         page.counter(
             "tollgate_pipes_emptied",
-            "Pipes that were emptied because a receiver took nothing",
+            "Pipes that were emptied into a buffer because a receiver had stalled",
             sum(|it| it.pipes_emptied.value()),
         )?;
         page.gauge(
             "tollgate_pending_bytes",
-            "Memory of buffers for bytes that slow receivers have not taken now",
+            "Bytes of buffers that now hold data for slow receivers",
             sum(|it| it.pending_bytes.value()),
         )
     }
 
-    /// How connections reach the threads, and how evenly.
+    /// The accepted connections of each thread, and the balance between threads.
     fn accepts(&self, page: &mut Page<'_>) -> fmt::Result {
         let per_worker = |read: fn(&ReactorStats) -> u64| {
             let workers = self.stats.workers.iter().enumerate();
@@ -196,18 +195,18 @@ impl MetricsSource {
         };
         page.gauges(
             "tollgate_worker_clients",
-            "Client connections now, by thread, also those between two requests and those that wait",
+            "Client connections now, by thread, idle and pending ones included",
             per_worker(|it| it.connections.value()),
         )?;
         page.gauge(
             "tollgate_worker_balance_ratio",
-            "The most client connections that a thread has, as a multiple of the mean",
+            "The most client connections of any thread, as a multiple of the mean",
             balance_ratio(self.stats.workers.iter().map(|worker| worker.reactor.connections.value())),
         )?;
         let workers = self.stats.workers.iter().enumerate();
         page.gauges(
             "tollgate_worker_lag_seconds",
-            "How long turns of the loop take, a moving average: so long what is new may have to wait",
+            "Moving average of the duration of a pass of the event loop: a new event waits up to this long",
             workers.map(|(index, worker)| {
                 ([("worker", index.to_string())], worker.reactor.turn_length().as_secs_f64())
             }),
@@ -220,7 +219,7 @@ impl MetricsSource {
         )?;
         page.counters(
             "tollgate_accept_empty",
-            "Accepts that found nobody: another thread was faster",
+            "Accepts that found no connection: another thread was faster",
             per_worker(|it| it.accepts_empty.value()),
         )?;
         page.counters(
@@ -231,7 +230,7 @@ impl MetricsSource {
         let workers = self.stats.workers.iter().enumerate();
         page.counters(
             "tollgate_accept_errors",
-            "Accepts that failed because something was used up",
+            "Accepts that failed because a resource was exhausted",
             workers.flat_map(|(index, worker)| {
                 ResourceExhausted::ALL.map(|shortage| {
                     let labels = [("worker", index.to_string()), ("reason", shortage.as_str().to_owned())];
@@ -245,12 +244,12 @@ impl MetricsSource {
         let stats = &self.stats;
         page.counter(
             "tollgate_log_dropped",
-            "Log lines lost because they came too fast",
+            "Log lines lost because the log writer could not keep up",
             stats.log_dropped(),
         )?;
         page.counter(
             "tollgate_log_left_out",
-            "Log lines of refusals left out because one source or user had many",
+            "Log lines of refusals left out by sampling, for a source or user with many",
             stats.sum(|worker| worker.log_left_out.value()),
         )?;
         page.counter(
@@ -259,10 +258,10 @@ impl MetricsSource {
             stats.log_write_errors.load(Ordering::Relaxed),
         )?;
         let ledger = (self.ledger_status)();
-        page.counter("tollgate_ledger_records", "Flows that the ledger made visible", ledger.records)?;
-        page.gauge("tollgate_ledger_appended_lsn", "Number of the journal's last entry", ledger.appended)?;
-        page.gauge("tollgate_ledger_durable_lsn", "Number up to which all is durable", ledger.durable)?;
-        page.gauge("tollgate_ledger_applied_lsn", "Number up to which all is visible", ledger.applied)?;
+        page.counter("tollgate_ledger_records", "Flows applied to the ledger's database", ledger.records)?;
+        page.gauge("tollgate_ledger_appended_lsn", "LSN of the journal's last entry", ledger.appended)?;
+        page.gauge("tollgate_ledger_durable_lsn", "LSN up to which entries are durable", ledger.durable)?;
+        page.gauge("tollgate_ledger_applied_lsn", "LSN up to which entries are applied", ledger.applied)?;
         page.counter(
             "tollgate_ledger_damaged_slots",
             "Slots of the live table found damaged",
@@ -270,7 +269,7 @@ impl MetricsSource {
         )?;
         page.gauge(
             "tollgate_ledger_accepted_losses",
-            "Losses that operators have accepted since the ledger was made",
+            "Losses that operators have accepted since the ledger was created",
             ledger.accepted,
         )?;
         page.gauge(
@@ -283,20 +282,24 @@ impl MetricsSource {
             "Whether the live table was removed while it is in use",
             u64::from(ledger.table_is_missing),
         )?;
-        page.counter("tollgate_ledger_batches", "Transactions that did so", ledger.batches)?;
+        page.counter(
+            "tollgate_ledger_batches",
+            "Transactions that applied entries to the ledger's database",
+            ledger.batches,
+        )?;
         page.gauge(
             "tollgate_ledger_lag_seconds",
-            "No ended flow has waited longer than this to become visible",
+            "Upper bound of the time that any ended flow has waited to be applied",
             ledger.lag.as_secs_f64(),
         )?;
         page.gauge(
             "tollgate_ledger_unflushed_records",
-            "Ended flows that are not journaled yet",
+            "Ended flows that are not in the journal yet",
             ledger.waiting,
         )?;
         page.gauge(
             "tollgate_ledger_failing",
-            "Whether the ledger cannot be written at present",
+            "Whether the ledger cannot be written now",
             u64::from(ledger.failing.is_some()),
         )?;
         page.counter(
@@ -319,12 +322,12 @@ impl MetricsSource {
         )?;
         page.gauge(
             "tollgate_config_reload_success",
-            "Whether what runs is what the files said at the last load",
+            "Whether the last load succeeded, so that the running configuration is the files' one",
             u64::from(stats.reloads.last_succeeded()),
         )?;
         page.gauge(
             "tollgate_config_reload_success_timestamp_seconds",
-            "When the configuration that runs was loaded",
+            "When the running configuration was loaded",
             seconds(stats.reloads.last_success().0),
         )?;
         self.jobs(page)
@@ -332,12 +335,12 @@ impl MetricsSource {
 
     fn jobs(&self, page: &mut Page<'_>) -> fmt::Result {
         let pool = self.stats.pool.stats();
-        page.gauge("tollgate_pool_permits", "Jobs that may run at a time", pool.permits as u64)?;
+        page.gauge("tollgate_pool_permits", "Jobs that may run at the same time", pool.permits as u64)?;
         page.gauge("tollgate_pool_permits_held", "Jobs that run now", pool.held as u64)?;
         page.gauge("tollgate_pool_threads", "Threads of the job pool", pool.threads as u64)?;
         page.counter(
             "tollgate_pool_suspected",
-            "Jobs that were found asleep without having said so",
+            "Jobs that the monitor found blocked outside a declared wait",
             pool.suspected,
         )?;
         let per_class = |read: fn(&ClassStats) -> u64| {
@@ -347,20 +350,20 @@ impl MetricsSource {
         page.counters("tollgate_pool_finished", "Jobs that were run", per_class(|it| it.finished))?;
         page.counters(
             "tollgate_pool_refused",
-            "Jobs that were refused because too many waited",
+            "Jobs that were refused because the queue was full or its wait too long",
             per_class(|it| it.refused_full + it.refused_late),
         )?;
         page.counters(
             "tollgate_pool_expired",
-            "Jobs that were not run because their deadline had passed",
+            "Jobs that were dropped because their deadline had passed",
             per_class(|it| it.expired),
         )?;
         page.counters("tollgate_pool_shed", "Jobs that were shed under overload", per_class(|it| it.shed))?;
         page.counters("tollgate_pool_panics", "Jobs that panicked", per_class(|it| it.panicked))
     }
 
-    /// What the reactor threads waited for, as of the last second. What the machine does not tell is left
-    /// out.
+    /// The waits of the reactor threads, as of the last second. Figures that the machine does not provide are
+    /// left out.
     fn pressure(&self, page: &mut Page<'_>) -> fmt::Result {
         let Pressure { threads, stalls, ticks, drops, throttling, .. } = self.stats.pressure.read();
         let per_worker = |span: fn(&RunTime) -> Duration| {
@@ -370,7 +373,7 @@ impl MetricsSource {
         page.counters("tollgate_worker_cpu_seconds", "Time on a CPU", per_worker(|run| run.on_cpu))?;
         page.counters(
             "tollgate_worker_run_delay_seconds",
-            "Time ready and without a CPU",
+            "Time runnable and waiting for a CPU",
             per_worker(|run| run.delay),
         )?;
         let stalled = |line: fn(&Stall) -> Option<StallLine>| {
@@ -385,7 +388,7 @@ impl MetricsSource {
         )?;
         page.counters(
             "tollgate_pressure_full_seconds",
-            "Time in which every task of the machine that was not idle did",
+            "Time in which every non-idle task of the machine waited for the resource",
             stalled(|stall| stall.full),
         )?;
         if let Some(ticks) = ticks {
@@ -395,44 +398,48 @@ impl MetricsSource {
         if let Some(ListenDrops { overflows, drops }) = drops.map(|it| it.total) {
             page.counter(
                 "tollgate_listen_overflows",
-                "Connections that found a listening queue full, of any program in this network namespace",
+                "Connections dropped at a full accept queue, of any program in this network namespace",
                 overflows,
             )?;
             page.counter(
                 "tollgate_listen_drops",
-                "These, and those that a listening socket dropped for another reason",
+                "Connections that a listening socket dropped for any reason, full queues included",
                 drops,
             )?;
         }
         let Some(Throttling { periods, throttled_periods, throttled }) = throttling.map(|it| it.total) else {
             return Ok(());
         };
-        page.counter("tollgate_cgroup_periods", "Periods of quotas of our control groups", periods)?;
+        page.counter(
+            "tollgate_cgroup_periods",
+            "CPU quota periods of the process's control groups",
+            periods,
+        )?;
         page.counter(
             "tollgate_cgroup_throttled_periods",
-            "Periods in which a quota was used up",
+            "Quota periods in which the quota was exhausted",
             throttled_periods,
         )?;
         page.counter(
             "tollgate_cgroup_throttled_seconds",
-            "Time for which quotas held threads back",
+            "Time for which a quota throttled threads",
             throttled.as_secs_f64(),
         )
     }
 }
 
-/// What Prometheus asks of any process, under the names that it gave.
+/// The metrics that Prometheus defines for any process.
 fn process(page: &mut Page<'_>, stats: &Stats) -> fmt::Result {
     page.gauge("process_start_time_seconds", "When the process started", seconds(stats.started.0))?;
-    page.gauge("process_max_fds", "Descriptors that the process may hold", sys::limits::descriptors().0)?;
-    // Counting them takes a descriptor. Where none is left, the figure is missing and the rest is there.
+    page.gauge("process_max_fds", "Limit of open descriptors", sys::limits::descriptors().0)?;
+    // Counting needs a descriptor (of /proc/self/fd). If none is left, only this figure is missing.
     match sys::limits::descriptors_open() {
-        Ok(count) => page.gauge("process_open_fds", "Descriptors that the process holds", count),
+        Ok(count) => page.gauge("process_open_fds", "Open descriptors", count),
         Err(_) => Ok(()),
     }
 }
 
-/// The greatest of `loads` as a multiple of their mean.
+/// The greatest of `loads` as a multiple of their mean; 1 without load.
 fn balance_ratio(loads: impl Iterator<Item = u64> + Clone) -> f64 {
     let (count, sum) = (loads.clone().count() as f64, loads.clone().sum::<u64>() as f64);
     let greatest = loads.max().unwrap_or(0) as f64;
@@ -443,7 +450,7 @@ fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }
 
-/// The page that is being written.
+/// The response to a scrape while it is written.
 struct Page<'a>(DescriptorEncoder<'a>);
 
 impl Page<'_> {
@@ -456,12 +463,12 @@ impl Page<'_> {
         self.0.encode_descriptor(name, help, None, kind)
     }
 
-    /// A total that only grows. Its name gets the suffix `_total`.
+    /// A monotonic total. The encoder adds `_total` to its name.
     fn counter(&mut self, name: &'static str, help: &str, value: impl EncodeCounterValue) -> fmt::Result {
         self.begin(name, help, MetricType::Counter)?.encode_counter::<NoLabelSet, _, u64>(&value, None)
     }
 
-    /// One total for each set of labels.
+    /// A counter with one sample for each set of labels.
     fn counters<V: EncodeLabelValue, C: EncodeCounterValue, const N: usize>(
         &mut self,
         name: &'static str,
@@ -474,12 +481,12 @@ impl Page<'_> {
         })
     }
 
-    /// A figure that goes up and down.
+    /// A value that goes up and down.
     fn gauge(&mut self, name: &'static str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
         self.begin(name, help, MetricType::Gauge)?.encode_gauge(&value)
     }
 
-    /// One such figure for each set of labels.
+    /// A gauge with one sample for each set of labels.
     fn gauges<L: EncodeLabelValue, V: EncodeGaugeValue, const N: usize>(
         &mut self,
         name: &'static str,
@@ -492,7 +499,7 @@ impl Page<'_> {
             .try_for_each(|(labels, value)| metric.encode_family(&labels)?.encode_gauge(&value))
     }
 
-    /// Facts that are no figures. Its name gets the suffix `_info`.
+    /// Text as labels of a constant 1. The encoder adds `_info` to its name.
     fn info<const N: usize>(
         &mut self,
         name: &'static str,
@@ -502,7 +509,7 @@ impl Page<'_> {
         self.begin(name, help, MetricType::Info)?.encode_info(&labels)
     }
 
-    /// How long something took, of all threads together.
+    /// A histogram of durations, summed over `threads`.
     fn durations<'s>(
         &mut self,
         name: &'static str,

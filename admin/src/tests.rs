@@ -1,4 +1,4 @@
-//! The admin side over real sockets: raw requests in, raw answers out.
+//! Tests of the admin server over real sockets: raw requests in, raw responses out.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -16,16 +16,16 @@ use sys::thread::RunTime;
 use super::*;
 use crate::http::{HEAD_BYTES_MAX, HEADERS_MAX};
 
-/// Only a test that fails waits for it.
+/// Only a failing test waits this long.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// Two places, and heads that must come soon.
+/// Two connections, and a short time for heads.
 const SHORT_HEAD_LIMITS: HttpLimits = HttpLimits {
     connections_max: 2,
     head_span_max: Duration::from_millis(100),
     lifetime_max: TEST_TIMEOUT,
     ..DEFAULT_LIMITS
 };
-/// Connections that live for a moment.
+/// A short lifetime of connections.
 const SHORT_LIFETIME_LIMITS: HttpLimits = HttpLimits {
     head_span_max: TEST_TIMEOUT,
     lifetime_max: Duration::from_millis(200),
@@ -33,7 +33,7 @@ const SHORT_LIFETIME_LIMITS: HttpLimits = HttpLimits {
     ..DEFAULT_LIMITS
 };
 
-/// A running admin side, and what it reads.
+/// A running admin server and the sources of its responses.
 struct Fixture {
     admin: Admin,
     stats: Arc<Stats>,
@@ -58,10 +58,10 @@ impl Fixture {
         stream
     }
 
-    /// Sends `request` and returns all that comes back before the connection ends.
+    /// Sends `request` and returns all that arrives before the connection ends.
     fn send(&self, request: &[u8]) -> String {
         let mut stream = self.connect();
-        // What is refused early may be closed before all of it is sent.
+        // The server may refuse and close before the whole request is sent.
         let _ = stream.write_all(request);
         read_until_closed(&mut stream)
     }
@@ -69,12 +69,12 @@ impl Fixture {
     fn get(&self, path: &str) -> (u16, String) {
         let response = self
             .send(format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n").as_bytes());
-        let (head, body) = response.split_once("\r\n\r\n").expect("an answer has a head");
+        let (head, body) = response.split_once("\r\n\r\n").expect("a response has a head");
         (status(head), body.to_owned())
     }
 }
 
-/// Whatever comes before the end; a reset is an end too.
+/// All that arrives before the connection ends; a reset is an end too.
 fn read_until_closed(stream: &mut TcpStream) -> String {
     let (mut text, mut buffer) = (Vec::new(), [0; 4096]);
     loop {
@@ -97,7 +97,7 @@ fn host_method_and_path_decide_the_status() {
     let fixture = fixture(DEFAULT_LIMITS);
     let check = |request: &str, expected: u16| {
         let response = fixture.send(request.replace('\n', "\r\n").as_bytes());
-        assert_eq!(status(&response), expected, "{request:?} was answered {response:?}");
+        assert_eq!(status(&response), expected, "{request:?} got {response:?}");
     };
     let with_host = |host: &str| format!("GET /healthz HTTP/1.1\nHost: {host}\nConnection: close\n\n");
     for host in
@@ -167,7 +167,7 @@ fn responses_forbid_caching_and_type_sniffing() {
     let fixture = fixture(DEFAULT_LIMITS);
     let request = "HEAD /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
     let response = fixture.send(request.as_bytes()).to_ascii_lowercase();
-    assert!(response.ends_with("\r\n\r\n"), "an answer to HEAD has no body: {response}");
+    assert!(response.ends_with("\r\n\r\n"), "a response to HEAD has no body: {response}");
     let expected = [
         "http/1.1 200 ok",
         "content-length: 3",
@@ -218,12 +218,12 @@ fn new_connection_replaces_silent_and_slow_ones() {
     let mut silent = fixture.connect();
     let mut slow = fixture.connect();
     slow.write_all(b"GET /healthz HTTP/1.1\r\nHo").unwrap();
-    // Both places are taken: this one waits until one of them is free again.
+    // Both connections are in use: this one evicts the oldest.
     assert_eq!(fixture.get("/healthz"), (200, "ok\n".into()));
     assert_eq!((status(&read_until_closed(&mut silent)), status(&read_until_closed(&mut slow))), (0, 0));
 }
 
-/// Places in which a connection may stay for longer than a test lasts.
+/// Connections may stay open for longer than a test runs.
 const LONG_LIMITS: HttpLimits =
     HttpLimits { connections_max: 4, head_span_max: HOUR, lifetime_max: HOUR, ..DEFAULT_LIMITS };
 const HOUR: Duration = Duration::from_secs(3600);
@@ -239,7 +239,7 @@ fn busiest_source_loses_its_oldest_connection() {
         stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         stream
     };
-    // Its response shows that it has its place.
+    // The response shows that the server holds the connection.
     let exchange = |stream: &mut TcpStream| {
         stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
         let mut response = Vec::new();
@@ -253,7 +253,7 @@ fn busiest_source_loses_its_oldest_connection() {
     exchange(&mut other);
     let mut crowd: Vec<TcpStream> = (0..3).map(|_| connect_from("127.0.0.3")).collect();
     crowd.iter_mut().for_each(exchange);
-    // Each arrival takes the place of the oldest of the crowd, until no source has more than another.
+    // Each new connection evicts the oldest of the crowd, until no source has more than another.
     let mut third = connect_from("127.0.0.4");
     exchange(&mut third);
     assert_eq!(read_until_closed(&mut crowd[0]), "");
@@ -261,7 +261,7 @@ fn busiest_source_loses_its_oldest_connection() {
     exchange(&mut fourth);
     assert_eq!(read_until_closed(&mut crowd[1]), "");
     [&mut other, &mut crowd[2], &mut third, &mut fourth].into_iter().for_each(exchange);
-    // Then the oldest of all.
+    // Then it evicts the oldest of all.
     exchange(&mut connect_from("127.0.0.6"));
     assert_eq!(read_until_closed(&mut other), "");
 }
@@ -289,7 +289,7 @@ fn client_that_never_reads_is_cut_off() {
     let fixture = fixture(SHORT_LIFETIME_LIMITS);
     let mut stream = fixture.connect();
     let request = "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".repeat(100);
-    // Ends only because the other side does: a stalled one would end in the write's time-out.
+    // The loop ends only when the server closes: a stalled write would end in a timeout.
     let error = loop {
         if let Err(error) = stream.write_all(request.as_bytes()) {
             break error;
@@ -318,7 +318,7 @@ fn address_in_use_error_names_the_address() {
     assert!(error.to_string().starts_with(&format!("the admin address {address}: ")), "{error}");
 }
 
-/// The page's samples, by name and labels as written.
+/// The page's samples by name, with labels as written.
 fn samples(page: &str) -> BTreeMap<&str, f64> {
     let lines = page.lines().filter(|line| !line.starts_with('#'));
     let parsed = lines.map(|line| {
@@ -328,7 +328,7 @@ fn samples(page: &str) -> BTreeMap<&str, f64> {
     let samples: Vec<_> = parsed.collect();
     let count = samples.len();
     let samples: BTreeMap<_, _> = samples.into_iter().collect();
-    assert_eq!(samples.len(), count, "no sample stands there twice");
+    assert_eq!(samples.len(), count, "each sample appears once");
     samples
 }
 
@@ -336,7 +336,7 @@ fn samples(page: &str) -> BTreeMap<&str, f64> {
 fn counters_appear_with_their_values() {
     let fixture = fixture(DEFAULT_LIMITS);
     let mut expected = BTreeMap::new();
-    // Each counter gets a value of its own, so that none can be taken for another.
+    // Each counter gets a unique value, so that a swap of two is found.
     let mut next = 1;
     let mut next_value_for = |name: String| {
         next += 1;
@@ -467,12 +467,12 @@ fn gauges_flags_and_durations_appear() {
 fn balance_ratio_is_the_maximum_over_the_mean() {
     let fixture = fixture(DEFAULT_LIMITS);
     let balance = || samples(&fixture.get("/metrics").1)["tollgate_worker_balance_ratio"];
-    assert_eq!(balance(), 1.0, "nobody is connected");
+    assert_eq!(balance(), 1.0, "without connections");
     let workers = &fixture.stats.workers;
     workers.iter().for_each(|worker| worker.reactor.connections.set(10));
     assert_eq!(balance(), 1.0);
     workers.iter().skip(1).for_each(|worker| worker.reactor.connections.set(0));
-    assert_eq!(balance(), workers.len() as f64, "one has them all");
+    assert_eq!(balance(), workers.len() as f64, "one thread has them all");
 }
 
 #[test]
