@@ -1,10 +1,12 @@
-//! Real peers for the ignored tests: a web and git server, over TLS and without it, with packages for apt,
-//! npm and pip; sshd, PostgreSQL, Redis, iperf3. And client libraries, and a viewer of traces, a page.
-//! Promises: everything listens on loopback only, a second run changes nothing and is quick, and
-//! `target/services.env` (lines of KEY=VALUE, see `endpoints`) tells a test where each peer is.
-//! Leaves to others: the rivals' configurations (lab) and every test (tollgate/tests).
+//! Real peers for the ignored tests: a web and git server, with and without TLS, that has packages for apt,
+//! npm and pip; sshd, PostgreSQL, Redis, iperf3; client libraries; and a trace viewer, a web page.
 //!
-//! State lies in `target/services/<name>/`: configuration, `log`, and `pid` while the service runs.
+//! Guarantees: every service listens on loopback only. A second run changes nothing and is quick.
+//! `target/services.env` (lines of KEY=VALUE, see `endpoints`) holds the address of each peer for the tests.
+//! Not handled here: the rivals' configurations (lab).
+//!
+//! Each service has a folder `target/services/<name>/` with its configuration, its `log`, and its `pid` while
+//! it runs.
 
 mod daemon;
 mod debian;
@@ -32,7 +34,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use daemon::Daemon;
 
-/// The folder of one service, and the port on 127.0.0.1 that it listens on.
+/// The folder of a service and its port on 127.0.0.1.
 struct Instance {
     directory: PathBuf,
     port: u16,
@@ -45,24 +47,24 @@ impl Instance {
     }
 }
 
-/// How a service is known, prepared and started.
+/// A service that `start` runs.
 struct Service {
     name: &'static str,
-    /// The port that it takes when it is free, else one of the next few; all lie below the range from
-    /// which the kernel picks ports for outgoing connections.
+    /// The preferred port; if it is taken, one of the next [`PORT_TRIES_MAX`]. All are below the range of
+    /// ephemeral ports, from which the kernel picks ports for outgoing connections.
     port: u16,
-    /// Writes what the service needs into its folder and returns how to start it.
+    /// Writes the service's files into its folder and returns the command that starts it.
     prepare: fn(&Instance) -> Result<Daemon>,
-    /// What tests must know to reach it.
+    /// The keys and values of `target/services.env` with which tests reach it.
     endpoints: fn(&Instance) -> Result<Endpoints>,
 }
 
 type Endpoints = Vec<(&'static str, String)>;
 
-/// Ports tried upward from a service's own before giving up.
+/// Ports to try, upward from the preferred one.
 const PORT_TRIES_MAX: u16 = 20;
 
-/// In the order of their start: `web` and `plain` ask `git` for its port.
+/// In starting order: the configurations of `web` and `plain` contain the port of `git`.
 const SERVICES: [Service; 7] = [
     Service { name: "git", port: 26418, prepare: git::prepare, endpoints: git::endpoints },
     Service { name: "web", port: 26443, prepare: web::prepare, endpoints: web::endpoints },
@@ -88,8 +90,7 @@ pub(crate) fn start(root: &Path) -> Result<()> {
     for (key, value) in libraries.context("installing client libraries")? {
         lines.push_str(&format!("{key}={value}\n"));
     }
-    let viewer =
-        viewer::unpack(&root.join("target/services/viewer")).context("fetching a viewer of traces")?;
+    let viewer = viewer::unpack(&root.join("target/services/viewer")).context("fetching the trace viewer")?;
     lines.push_str(&format!("TRACE_VIEWER={}\n", viewer.display()));
     let path = environment_file(root);
     fs::write(&path, lines).with_context(|| format!("writing {}", path.display()))?;
@@ -97,12 +98,12 @@ pub(crate) fn start(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Installs the proxies that the lab compares with; starts none of them.
+/// Installs the proxies that the lab compares with, without starting them.
 pub(crate) fn install_rivals() -> Result<()> {
     packages::install(&packages::RIVALS).context("installing the rivals")
 }
 
-/// Ends what `start` started, and removes the environment file so that no test trusts it.
+/// Stops the services that `start` started, and removes the environment file, which is stale then.
 pub(crate) fn stop(root: &Path) -> Result<()> {
     for service in &SERVICES {
         let directory = directory(service, root);

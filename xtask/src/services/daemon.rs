@@ -1,6 +1,8 @@
-//! One background process: started detached, recognised again by a later run, and ended.
-//! Promises: `start` returns only when the service answers, and shows the end of its log when it does
-//! not; a process is ended only if it is the very one that was started (pid and start time agree).
+//! One background process: started detached, recognised by a later run through its pid file, and stopped.
+//!
+//! Guarantees: `start` returns when the service accepts connections; if it never does, the error shows the
+//! end of its log. `stop` signals a process only if its pid and start time match the pid file, so never a
+//! process that reuses the pid.
 
 use std::{
     fs::{self, File},
@@ -18,16 +20,16 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::Instance;
 
-/// A process to start, and how to know that it is ready and how to end it.
+/// A process to start, its readiness check and its stop signal.
 pub(super) struct Daemon {
-    /// Stays in the foreground, so that the child's pid is the service's pid.
+    /// Must stay in the foreground, so that the child's pid is the service's pid.
     pub(super) command: Command,
     pub(super) is_ready: fn(&Instance) -> bool,
     pub(super) stop_signal: Signal,
 }
 
 impl Daemon {
-    /// A service that is ready when it accepts a connection and ends cleanly at SIGTERM.
+    /// A service that is ready when it accepts a connection, and that SIGTERM stops cleanly.
     pub(super) fn new(command: Command) -> Daemon {
         Daemon { command, is_ready: accepts_connections, stop_signal: Signal::TERM }
     }
@@ -38,8 +40,8 @@ const STOP_TIME_MAX: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const LOG_LINES_SHOWN_MAX: usize = 20;
 
-/// Starts the process in a group of its own (a Ctrl-C in the caller's terminal does not reach it), waits
-/// until it is ready, and notes it in the file `pid`.
+/// Starts the process in its own process group, so that Ctrl-C in the caller's terminal does not reach it;
+/// waits until it is ready, and writes the file `pid`.
 pub(super) fn start(daemon: Daemon, instance: &Instance) -> Result<()> {
     let Daemon { mut command, is_ready, stop_signal } = daemon;
     let log = File::create(instance.directory.join("log"))?;
@@ -47,17 +49,17 @@ pub(super) fn start(daemon: Daemon, instance: &Instance) -> Result<()> {
     let mut child = command.spawn().with_context(|| format!("running {command:?}"))?;
     wait_until_ready(&mut child, is_ready, instance).with_context(|| log_end(instance))?;
     let pid = child.id();
-    let started = start_time(pid).ok_or_else(|| anyhow!("it ended at once\n{}", log_end(instance)))?;
+    let started = start_time(pid).ok_or_else(|| anyhow!("it exited at once\n{}", log_end(instance)))?;
     let line = format!("{pid} {started} {} {}\n", instance.port, stop_signal.as_raw());
     fs::write(instance.directory.join("pid"), line).context("writing the pid file")
 }
 
-/// The port of the service whose folder this is, if it runs.
+/// The port of the service in this folder, if it runs.
 pub(super) fn running(directory: &Path) -> Result<Option<u16>> {
     Ok(read_pid_file(directory)?.filter(PidFile::is_alive).map(|pid_file| pid_file.port))
 }
 
-/// Ends the service whose folder this is; says whether there was one to end.
+/// Stops the service in this folder; returns whether one was running.
 pub(super) fn stop(directory: &Path) -> Result<bool> {
     let Some(pid_file) = read_pid_file(directory)? else { return Ok(false) };
     let was_alive = pid_file.is_alive();
@@ -68,7 +70,7 @@ pub(super) fn stop(directory: &Path) -> Result<bool> {
     Ok(was_alive)
 }
 
-/// True once something accepts connections on the service's port.
+/// Whether a process accepts connections on the service's port.
 pub(super) fn accepts_connections(instance: &Instance) -> bool {
     TcpStream::connect(("127.0.0.1", instance.port)).is_ok()
 }
@@ -77,11 +79,11 @@ fn wait_until_ready(child: &mut Child, is_ready: fn(&Instance) -> bool, instance
     let deadline = Instant::now() + START_TIME_MAX;
     while !is_ready(instance) {
         if let Some(status) = child.try_wait()? {
-            bail!("it ended with {status}");
+            bail!("it exited with {status}");
         }
         if Instant::now() > deadline {
             child.kill()?;
-            bail!("it did not answer on port {} within {} s", instance.port, START_TIME_MAX.as_secs());
+            bail!("it was not ready on port {} within {} s", instance.port, START_TIME_MAX.as_secs());
         }
         thread::sleep(POLL_INTERVAL);
     }
@@ -101,7 +103,7 @@ fn terminate(pid_file: &PidFile) -> Result<()> {
     Ok(())
 }
 
-/// What the file `pid` says. A process id alone may have been given to another process since.
+/// The contents of the file `pid`. The start time identifies the process: the kernel reuses pids.
 struct PidFile {
     pid: Pid,
     started: u64,
@@ -134,11 +136,11 @@ fn parse_pid_file(text: &str) -> Option<PidFile> {
     })
 }
 
-/// Clock ticks from boot to the start of a live process: field 22 of `/proc/<pid>/stat`, see proc(5).
-/// A zombie counts as ended.
+/// Clock ticks from boot to the start of a live process: field 22 of `/proc/<pid>/stat`, see proc(5). `None`
+/// for a zombie, which has exited.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command's name, in parentheses, may itself hold spaces and parentheses.
+    // The command's name, in parentheses, may itself contain spaces and parentheses.
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_whitespace();
     let state = fields.next()?;

@@ -1,5 +1,4 @@
-//! A small Debian repository: packages that hold random bytes, each longer than the one before, and the index
-//! that apt reads.
+//! A small Debian repository: packages of random bytes, each longer than the one before, and apt's index.
 
 use std::{
     fs::{self, File},
@@ -12,12 +11,12 @@ use anyhow::Result;
 
 use super::{Instance, tool};
 
-/// apt asks for ten at once, without waiting for the answers.
+/// Twice as many as apt requests at once: it pipelines ten requests.
 const PACKAGES: u64 = 20;
-/// How much longer each package is than the one before it.
+/// By how much each package is longer than the one before.
 const STEP_BYTES: u64 = 50_021;
 
-/// Makes the repository in the folder `site/apt` of a web server, once.
+/// Creates the repository in the folder `site/apt` of a web server, unless it exists.
 pub(super) fn make(instance: &Instance) -> Result<()> {
     if Path::new(&instance.path("site/apt")).exists() {
         return Ok(());
@@ -31,7 +30,7 @@ pub(super) fn make(instance: &Instance) -> Result<()> {
         fs::write(format!("{draft}/{file}"), index)?;
     }
     fs::create_dir_all(instance.path("site"))?;
-    // Renamed last, so that a run that was cut short leaves no half-made repository.
+    // Renamed last, so that an interrupted run leaves no incomplete repository.
     Ok(fs::rename(draft, instance.path("site/apt"))?)
 }
 

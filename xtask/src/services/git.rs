@@ -1,5 +1,5 @@
-//! git's smart HTTP backend behind FastCGI, with a repository to read and one to write to; `web` puts TLS in
-//! front, `plain` does not. Other programs that a web server runs may be run by it too.
+//! git's smart HTTP backend behind FastCGI, with a repository to fetch from and one to push to. The nginx of
+//! `web` (TLS) and of `plain` is in front. The same FastCGI server runs their other CGI programs.
 
 use std::{
     fs::{self, File},
@@ -12,10 +12,10 @@ use anyhow::{Context, Result};
 
 use super::{Endpoints, Instance, daemon, daemon::Daemon, tool};
 
-/// How much a clone carries.
+/// Bytes that a clone transfers, about.
 const CONTENT_BYTES: u64 = 1 << 20;
 
-/// Makes the two repositories once, and wraps git-http-backend for a web server.
+/// Creates the two repositories unless they exist, and wraps git-http-backend in FastCGI.
 pub(super) fn prepare(instance: &Instance) -> Result<Daemon> {
     if !Path::new(&instance.path("projects/sample.git")).exists() {
         make_sample(instance).context("making the sample repository")?;
@@ -28,13 +28,13 @@ pub(super) fn prepare(instance: &Instance) -> Result<Daemon> {
     Ok(Daemon::new(command))
 }
 
-/// The commit that a clone must arrive at.
+/// The commit that a clone must have at its head.
 pub(super) fn endpoints(instance: &Instance) -> Result<Endpoints> {
     let commit = git(&["-C", &instance.path("projects/sample.git"), "rev-parse", "HEAD"])?;
     Ok(vec![("GIT_COMMIT", commit.trim().to_owned())])
 }
 
-/// How nginx reaches the repositories, below `/git/`: a location of the configuration of the service `web`.
+/// The nginx location `/git/` of the service `web` (or `plain`) that serves the repositories.
 pub(super) fn nginx_location(web: &Instance) -> Result<String> {
     let projects = web.directory.with_file_name("git").join("projects");
     let (projects, backend) = (projects.display(), cgi_backend(web)?);
@@ -50,10 +50,10 @@ pub(super) fn nginx_location(web: &Instance) -> Result<String> {
     ))
 }
 
-/// How nginx runs a program by CGI, for the service at `web`; which one, `SCRIPT_FILENAME` says.
+/// The nginx lines that run a CGI program for the service at `web`. The caller adds `SCRIPT_FILENAME`.
 pub(super) fn cgi_backend(web: &Instance) -> Result<String> {
     let port = daemon::running(&web.directory.with_file_name("git"))?;
-    let port = port.context("the service `git` must run before it")?;
+    let port = port.context("the service `git` is not running: start it first")?;
     Ok(format!(
         r#"      fastcgi_pass 127.0.0.1:{port};
       fastcgi_param QUERY_STRING $query_string;
@@ -67,7 +67,7 @@ pub(super) fn cgi_backend(web: &Instance) -> Result<String> {
 fn make_sample(instance: &Instance) -> Result<()> {
     let draft = instance.path("projects/draft.git");
     fs::create_dir_all(&draft)?;
-    // Random, so that compression leaves something to carry.
+    // Random bytes, so that compression does not shrink the transfer.
     let content = instance.path("content");
     io::copy(&mut File::open("/dev/urandom")?.take(CONTENT_BYTES), &mut File::create(&content)?)?;
     let in_draft = |arguments: &[&str]| git(&[&["-C", &draft], arguments].concat());
@@ -78,7 +78,7 @@ fn make_sample(instance: &Instance) -> Result<()> {
     let identity = ["-c", "user.name=Sample", "-c", "user.email=sample@example.com"];
     let commit = in_draft(&[&identity[..], &["commit-tree", "-m", "A sample", tree.trim()]].concat())?;
     in_draft(&["update-ref", "refs/heads/main", commit.trim()])?;
-    // Renamed last, so that a run that was cut short leaves no half-made sample.
+    // Renamed last, so that an interrupted run leaves no incomplete sample.
     Ok(fs::rename(&draft, instance.path("projects/sample.git"))?)
 }
 

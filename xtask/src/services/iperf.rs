@@ -1,4 +1,4 @@
-//! iperf3's server: the other end of a measured stream, one at a time.
+//! iperf3's server, the receiver of a measured stream; it serves one client at a time.
 
 use std::process::Command;
 
@@ -6,14 +6,14 @@ use anyhow::Result;
 
 use super::{Endpoints, Instance, daemon::Daemon};
 
-/// Needs no files.
+/// The command alone: the server needs no files.
 pub(super) fn prepare(instance: &Instance) -> Result<Daemon> {
     let mut command = Command::new("iperf3");
     command.args(["--server", "--bind", "127.0.0.1", "--port", &instance.port.to_string()]);
     Ok(Daemon::new(command))
 }
 
-/// Its port is all.
+/// The port.
 pub(super) fn endpoints(instance: &Instance) -> Result<Endpoints> {
     Ok(vec![("IPERF_PORT", instance.port.to_string())])
 }

@@ -1,7 +1,9 @@
-//! Client libraries that Debian does not have, or has in old releases, from PyPI and npm: each language's in
-//! one folder, which its interpreter is told of.
-//! Guarantees: a second run installs nothing as long as the list and the interpreter are the same; nothing of
-//! it is built here. Leaves out what those libraries depend on: the registries choose its releases.
+//! Client libraries from PyPI and npm that Debian lacks or has in old releases: one folder for each language,
+//! which an environment variable names to its interpreter.
+//!
+//! Guarantees: a second run installs nothing while the list and the interpreter are the same. Only prebuilt
+//! packages are installed.
+//! Not handled here: the versions of indirect dependencies, which pip and npm choose.
 
 use std::{fs, io::ErrorKind, path::Path, process::Command};
 
@@ -9,13 +11,13 @@ use anyhow::{Context, Result};
 
 use super::{Endpoints, tool};
 
-/// Debian 12 has aiohttp and grpcio as they were in 2022.
+/// Debian 12 has aiohttp and grpcio of 2022.
 const PYTHON: [&str; 3] = ["aiohttp==3.14.5", "grpcio==1.85.3", "PySocks==1.7.1"];
 
-/// Later ones need a Node.js that Debian 12 does not have.
+/// Later releases need a newer Node.js than Debian 12 has.
 const NODE: [&str; 1] = ["undici@6.29.1"];
 
-/// Installs them below `directory`; where an interpreter finds them (`PYTHONPATH`, `NODE_PATH`).
+/// Installs the libraries below `directory`; returns the values for `PYTHONPATH` and `NODE_PATH`.
 pub(super) fn install(directory: &Path) -> Result<Endpoints> {
     let (python, node) = (directory.join("python"), directory.join("node"));
     let release = tool::run(Command::new("/usr/bin/python3").arg("--version"))?;
@@ -38,7 +40,7 @@ pub(super) fn install(directory: &Path) -> Result<Endpoints> {
     ])
 }
 
-/// Runs what `installer` returns for an empty `folder`, unless it did so before for the same `list`.
+/// Empties `folder` and runs the command of `installer`, unless it was done before for the same `list`.
 fn install_once(folder: &Path, list: &str, installer: impl FnOnce(&Path) -> Command) -> Result<()> {
     let marker = folder.join("installed");
     if fs::read_to_string(&marker).is_ok_and(|installed| installed == list) {
@@ -51,6 +53,6 @@ fn install_once(folder: &Path, list: &str, installer: impl FnOnce(&Path) -> Comm
         _ => fs::create_dir_all(folder)?,
     }
     tool::run(&mut installer(folder))?;
-    // Written last, so that a run that was cut short begins anew.
+    // Written last, so that an interrupted run starts over.
     fs::write(&marker, list).with_context(|| format!("writing {}", marker.display()))
 }

@@ -1,4 +1,4 @@
-//! nginx as a service: what every configuration of it needs, so that it writes below its own folder alone.
+//! nginx as a service: the common part of its configurations, with which it writes only to its own folder.
 
 use std::{fs, process::Command};
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::{Instance, daemon::Daemon};
 
-/// Writes the configuration with `servers`, the lines of its `http` block, and says how to start it.
+/// Writes the configuration with `servers` as lines of its `http` block; returns the command.
 pub(super) fn prepare(instance: &Instance, servers: &str) -> Result<Daemon> {
     fs::write(instance.path("nginx.conf"), configuration(instance, servers))?;
     let mut command = Command::new("/usr/sbin/nginx");
@@ -16,7 +16,7 @@ pub(super) fn prepare(instance: &Instance, servers: &str) -> Result<Daemon> {
 
 fn configuration(instance: &Instance, servers: &str) -> String {
     let directory = instance.directory.display();
-    // As root nginx would drop to an account that may not be able to enter the folder.
+    // Started as root, nginx would switch to an account that may lack access to the folder.
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
     format!(
         r#"{user}

@@ -1,4 +1,4 @@
-//! A small npm registry with two packages, of which one needs the other: files that any web server can serve.
+//! A small npm registry as static files: two packages, of which one depends on the other.
 
 use std::{
     fs::{self, File},
@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 
 use super::{Instance, tool};
 
-/// How much each package carries.
+/// Bytes of content of each package.
 const CONTENT_BYTES: u64 = 2_000_003;
 
-/// A client must be told to ask the registry for the archives too (`replace-registry-host`): so the files
-/// name no port, which may be another one tomorrow.
+/// A placeholder in the archives' URLs. A client sets `replace-registry-host`, so that npm requests them from
+/// the registry instead: the files need no port, which may differ on another day.
 const HOST: &str = "http://registry.example";
 
-/// Makes the registry in the folder `site/npm` of a web server, once.
+/// Creates the registry in the folder `site/npm` of a web server, unless it exists.
 pub(super) fn make(instance: &Instance) -> Result<()> {
     if Path::new(&instance.path("site/npm")).exists() {
         return Ok(());
@@ -29,11 +29,11 @@ pub(super) fn make(instance: &Instance) -> Result<()> {
     make_package(&draft, "sample", json!({ "sample-part": "^1.0.0" }))?;
     make_package(&draft, "sample-part", json!({}))?;
     fs::create_dir_all(instance.path("site"))?;
-    // Renamed last, so that a run that was cut short leaves no half-made registry.
+    // Renamed last, so that an interrupted run leaves no incomplete registry.
     Ok(fs::rename(draft, instance.path("site/npm"))?)
 }
 
-/// Makes the tree of a package, its archive, and the file by its name that tells of it.
+/// Creates a package's tree, its archive and its metadata, a file with the package's name.
 fn make_package(draft: &str, name: &str, dependencies: Value) -> Result<()> {
     let tree = format!("{draft}/trees/{name}");
     fs::create_dir_all(&tree)?;
@@ -45,7 +45,7 @@ fn make_package(draft: &str, name: &str, dependencies: Value) -> Result<()> {
     pack.args(["pack", "--json", "--ignore-scripts", "--pack-destination"]);
     pack.arg(format!("{draft}/archives")).current_dir(&tree);
     let packed: Value = serde_json::from_str(&tool::run(&mut pack)?).context("npm pack")?;
-    // A list; newer releases of npm return an object by name.
+    // npm prints a list; newer releases print an object keyed by name.
     let packed = packed.get(0).or_else(|| packed.get(name)).context("npm pack returned no package")?;
     let file = packed["filename"].as_str().context("npm pack returned no file name")?;
     package["dist"] = json!({

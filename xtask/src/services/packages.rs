@@ -1,6 +1,7 @@
-//! Debian packages: installs what is missing, with apt-get.
-//! Promises: quick when all is there; no package's own daemon is started by its installation; one line
-//! names the packages to install by hand where apt-get cannot be used. Leaves versions to Debian.
+//! Debian packages: installs the missing ones with apt-get.
+//!
+//! Guarantees: quick if all are installed. The installation starts no daemon of a package. Where apt-get
+//! cannot be used, the error names the packages to install by hand.
 
 use std::{
     fs,
@@ -14,12 +15,12 @@ use anyhow::{Context, Result, bail};
 
 use super::tool;
 
-/// A package, and a file of it that shows that it is installed. Where the version is part of the path,
-/// the folder that holds the versions stands for it.
+/// A package and a path that exists if it is installed: a file of it, or, where the path contains a version,
+/// the folder of the versions.
 pub(super) struct Package {
     name: &'static str,
     installed_path: &'static str,
-    /// Not every Debian release has it: go without where it is unknown.
+    /// Not every Debian release has it: skipped where apt does not know it.
     optional: bool,
 }
 
@@ -27,7 +28,7 @@ const fn package(name: &'static str, installed_path: &'static str) -> Package {
     Package { name, installed_path, optional: false }
 }
 
-/// What the ignored tests run, or talk to.
+/// Programs that the ignored tests run or connect to.
 pub(super) const PEERS: [Package; 22] = [
     package("apt-utils", "/usr/bin/apt-ftparchive"),
     package("chromium", "/usr/bin/chromium"),
@@ -65,7 +66,7 @@ pub(super) const RIVALS: [Package; 8] = [
     package("tinyproxy", "/usr/bin/tinyproxy"),
 ];
 
-/// Installs those of `packages` that are missing.
+/// Installs the missing packages of the list.
 pub(super) fn install(packages: &[Package]) -> Result<()> {
     let missing: Vec<&Package> = packages.iter().filter(|p| !Path::new(p.installed_path).exists()).collect();
     if missing.is_empty() {
@@ -76,7 +77,7 @@ pub(super) fn install(packages: &[Package]) -> Result<()> {
         bail!("missing: {0}; install them, on Debian by `apt-get install {0}` as root", names.join(" "));
     }
     let _start_policy = StartPolicy::install()?;
-    // The package lists may be absent or too old to name files that still exist: fetch them at need only.
+    // The package lists may be absent, or name files that the mirror has replaced. Fetch them only on failure.
     if install_available(&missing).is_ok() {
         return Ok(());
     }
@@ -89,7 +90,7 @@ fn install_available(missing: &[&Package]) -> Result<()> {
     let (available, unavailable): (Vec<&Package>, Vec<&Package>) =
         missing.iter().copied().partition(|package| !package.optional || is_available(package));
     for package in unavailable {
-        println!("{} is not in this Debian: going without", package.name);
+        println!("{} is not in this Debian release: skipped", package.name);
     }
     let names: Vec<&str> = available.iter().map(|package| package.name).collect();
     if names.is_empty() {
@@ -112,8 +113,8 @@ fn apt_get(arguments: &[&str]) -> Command {
     command
 }
 
-/// While it lives, Debian's maintainer scripts start no daemon (deb-systemd-invoke(1), invoke-rc.d(8)).
-/// A policy that the machine's owner has set is left alone.
+/// Keeps Debian's maintainer scripts from starting daemons until it is dropped (deb-systemd-invoke(1),
+/// invoke-rc.d(8)). An existing policy of the machine stays as it is.
 struct StartPolicy {
     is_created: bool,
 }
@@ -141,7 +142,9 @@ impl Drop for StartPolicy {
         if self.is_created
             && let Err(error) = fs::remove_file(POLICY)
         {
-            eprintln!("remove {POLICY} by hand, it keeps every daemon from starting: {error}");
+            eprintln!(
+                "{POLICY} cannot be removed: {error}; remove it, as it keeps every daemon from starting"
+            );
         }
     }
 }

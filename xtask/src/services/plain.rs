@@ -1,6 +1,6 @@
-//! nginx without TLS: files to fetch and to put, an echo, a page of many parts, the repositories of `git`,
-//! and packages for apt, npm and pip. Its log has, for each request, what went over the wire. `web` serves
-//! the same over TLS, uploads apart.
+//! nginx without TLS: files to download and to upload, an echo, a page of many parts, the repositories of
+//! `git`, and packages for apt, npm and pip. Its log has each request's bytes on the wire. `web` serves the
+//! same over TLS, without uploads.
 
 use std::{fmt::Write, fs, os::unix::fs::PermissionsExt, path::Path};
 
@@ -8,13 +8,13 @@ use anyhow::{Context, Result};
 
 use super::{Endpoints, Instance, daemon::Daemon, debian, git, nginx, npm, python};
 
-/// What a browser loads for one page, besides the page: scripts, which have odd numbers, and pictures.
+/// Files that a browser loads for the page: scripts with odd numbers, pictures with even ones.
 const PARTS: usize = 100;
-/// How much longer each part is than the one before it: no whole number of packets or buffers.
+/// By how much each part is longer than the one before: no multiple of a packet or buffer size.
 const PART_STEP_BYTES: usize = 997;
 
-/// Answers with the body that it was sent. All of it is read first: what runs it does not read the answer
-/// before it has passed the body on. `DIRECTORY` is the service's own.
+/// A CGI program that responds with the request's body. It reads the whole body first, because fcgiwrap reads
+/// no output before it has written all input. `DIRECTORY` is the service's folder.
 const ECHO: &str = r#"#!/bin/sh
 set -e
 printf 'Content-Type: application/octet-stream\r\n\r\n'
@@ -24,8 +24,8 @@ cat >"$body"
 cat "$body"
 "#;
 
-/// Says, when all is loaded, how many parts have arrived, and how long they are together. The icon is a part
-/// of every page, whether it asks for it or not.
+/// Shows the number of loaded parts and their total length once all are loaded. The empty icon keeps browsers
+/// from requesting `/favicon.ico`.
 const PAGE_HEAD: &str = r#"<!doctype html>
 <title>Parts</title>
 <link rel="icon" href="data:,">
@@ -38,9 +38,9 @@ onload = () => document.getElementById("text").textContent = `${parts.size} part
 </script>
 "#;
 
-/// Makes the files once, and writes nginx's configuration.
+/// Creates the files that do not exist, and writes nginx's configuration.
 pub(super) fn prepare(instance: &Instance) -> Result<Daemon> {
-    // Tests read their requests out of it: an old one would only keep them waiting.
+    // Tests search this log for their requests: lines of earlier runs would only slow them down.
     let _ = fs::remove_file(instance.path("requests"));
     make_page(instance).context("making the page")?;
     debian::make(instance).context("making the packages for apt")?;
@@ -52,7 +52,7 @@ pub(super) fn prepare(instance: &Instance) -> Result<Daemon> {
     nginx::prepare(instance, &server_block(instance)?)
 }
 
-/// Where it is, what it serves, and where it counts.
+/// The port, the folder that it serves, its log, and the number of parts.
 pub(super) fn endpoints(instance: &Instance) -> Result<Endpoints> {
     Ok(vec![
         ("PLAIN_PORT", instance.port.to_string()),
@@ -71,7 +71,7 @@ fn make_page(instance: &Instance) -> Result<()> {
             writeln!(page, "<script src=\"{part}.js\"></script>")?;
             ("js", format!("arrived({part}, \"{filler}\".length);\n"))
         } else {
-            // As wide as it is long; a picture that is not whole is none.
+            // The width encodes the length; a browser does not show a truncated SVG.
             writeln!(page, "<img src=\"{part}.svg\" onload=\"arrived({part}, this.naturalWidth)\">")?;
             let width = part * PART_STEP_BYTES;
             let name = "xmlns=\"http://www.w3.org/2000/svg\"";
@@ -82,7 +82,7 @@ fn make_page(instance: &Instance) -> Result<()> {
     Ok(fs::write(instance.path("site/page/parts.html"), page)?)
 }
 
-/// How another service's nginx serves what this one does by the same paths, uploads apart.
+/// The nginx lines with which another service serves the same paths, without uploads.
 pub(super) fn nginx_locations(web: &Instance) -> Result<String> {
     let directory = web.directory.with_file_name("plain");
     let site = format!("    root \"{}/site\";\n    autoindex on;\n", directory.display());

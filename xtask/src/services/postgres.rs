@@ -1,6 +1,7 @@
 //! PostgreSQL with a cluster of its own; the role `postgres` needs no password on loopback.
-//! PostgreSQL refuses to run as root: then the account of Debian's package runs it, and the cluster lies in
-//! the system's temporary folder, since that account may not be able to enter the workspace.
+//!
+//! PostgreSQL refuses to run as root. In that case it runs as the account of Debian's package, and the cluster
+//! is in the system's temporary folder, since that account may lack access to the workspace.
 
 use std::{
     fs,
@@ -14,10 +15,10 @@ use rustix::process::Signal;
 
 use super::{Endpoints, Instance, daemon::Daemon, tool};
 
-/// A file in the service's folder that names the cluster's folder, where that is another one.
+/// A file in the service's folder with the path of a cluster that is elsewhere.
 const CLUSTER_PATH_FILE: &str = "cluster-path";
 
-/// Makes the cluster once.
+/// Creates the cluster unless it exists.
 pub(super) fn prepare(instance: &Instance) -> Result<Daemon> {
     let programs = programs()?;
     let account = Account::for_server()?;
@@ -30,13 +31,13 @@ pub(super) fn prepare(instance: &Instance) -> Result<Daemon> {
     let mut command = account.command(&programs.join("postgres"));
     command.arg("-D").arg(&cluster).args(["-p", &instance.port.to_string()]);
     command.args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]);
-    // The lab compares what is really synced, on as many connections as it has rows in flight.
+    // The lab compares synced inserts, and opens a connection for each row in flight.
     command.args(["-c", "fsync=on", "-c", "max_connections=300"]);
-    // SIGINT is the fast shutdown: it does not wait for clients to leave.
+    // SIGINT is the fast shutdown: it does not wait for clients to disconnect.
     Ok(Daemon { command, is_ready, stop_signal: Signal::INT })
 }
 
-/// For `psql -h 127.0.0.1`.
+/// The values for `psql -h 127.0.0.1`.
 pub(super) fn endpoints(instance: &Instance) -> Result<Endpoints> {
     Ok(vec![
         ("POSTGRES_PORT", instance.port.to_string()),
@@ -45,7 +46,7 @@ pub(super) fn endpoints(instance: &Instance) -> Result<Endpoints> {
     ])
 }
 
-/// Removes the cluster that `prepare` made outside the service's folder, if it did.
+/// Removes the cluster if `prepare` created it outside the service's folder.
 pub(super) fn remove_cluster(directory: &Path) -> Result<()> {
     let path_file = directory.join(CLUSTER_PATH_FILE);
     let Ok(path) = fs::read_to_string(&path_file) else { return Ok(()) };
@@ -55,16 +56,16 @@ pub(super) fn remove_cluster(directory: &Path) -> Result<()> {
     Ok(fs::remove_file(path_file)?)
 }
 
-/// The server accepts connections before it answers queries.
+/// Checked by `pg_isready`: the server accepts connections before it executes queries.
 fn is_ready(instance: &Instance) -> bool {
     let mut command = Command::new("pg_isready");
     command.args(["--quiet", "--host=127.0.0.1", &format!("--port={}", instance.port)]);
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Debian keeps the server's programs by major version, outside PATH: the newest is taken.
+/// The programs of the newest version: Debian installs them by major version, outside PATH.
 fn programs() -> Result<PathBuf> {
-    let versions = fs::read_dir("/usr/lib/postgresql").context("looking for PostgreSQL's programs")?;
+    let versions = fs::read_dir("/usr/lib/postgresql").context("listing /usr/lib/postgresql")?;
     let newest = versions
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
         .filter(|version| Path::new(&format!("/usr/lib/postgresql/{version}/bin/initdb")).exists())
@@ -88,7 +89,7 @@ fn cluster_directory(instance: &Instance, account: &Account) -> Result<PathBuf> 
     Ok(path)
 }
 
-/// Who runs the server.
+/// The account that runs the server.
 enum Account {
     Current,
     Other { user: u32, group: u32 },
@@ -108,7 +109,7 @@ impl Account {
         Ok(Account::Other { user: user.parse()?, group: group.parse()? })
     }
 
-    /// Started in `/`: the account may not be able to enter the current folder.
+    /// Starts in `/`, since the account may lack access to the current folder.
     fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.current_dir("/");

@@ -1,4 +1,4 @@
-//! A small Python package index with one package: as a wheel and as a source distribution.
+//! A small Python package index with one package, as a wheel and as a source distribution.
 
 use std::{
     fs::{self, File},
@@ -11,13 +11,13 @@ use anyhow::Result;
 
 use super::{Instance, tool};
 
-/// How much each distribution carries.
+/// Bytes of content of each distribution.
 const CONTENT_BYTES: u64 = 3_000_017;
 
 const SETUP: &str = "from setuptools import setup\n\
     setup(name='sample', version='1.0', packages=['sample'], package_data={'sample': ['content']})\n";
 
-/// Makes the index in the folder `site/simple` of a web server, once.
+/// Creates the index in the folder `site/simple` of a web server, unless it exists.
 pub(super) fn make(instance: &Instance) -> Result<()> {
     if Path::new(&instance.path("site/simple")).exists() {
         return Ok(());
@@ -37,6 +37,6 @@ pub(super) fn make(instance: &Instance) -> Result<()> {
         tool::run(&mut command)?;
     }
     fs::create_dir_all(instance.path("site"))?;
-    // Renamed last, so that a run that was cut short leaves no half-made index.
+    // Renamed last, so that an interrupted run leaves no incomplete index.
     Ok(fs::rename(draft, instance.path("site/simple"))?)
 }

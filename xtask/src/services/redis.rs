@@ -1,4 +1,4 @@
-//! Redis, in memory only.
+//! Redis without persistence.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::{Endpoints, Instance, daemon::Daemon};
 
-/// Needs no files: nothing is saved.
+/// The command alone: without persistence the server needs no files.
 pub(super) fn prepare(instance: &Instance) -> Result<Daemon> {
     let mut command = Command::new("redis-server");
     command.args(["--bind", "127.0.0.1", "--port", &instance.port.to_string(), "--dir", &instance.path("")]);
@@ -14,7 +14,7 @@ pub(super) fn prepare(instance: &Instance) -> Result<Daemon> {
     Ok(Daemon::new(command))
 }
 
-/// Its port is all.
+/// The port.
 pub(super) fn endpoints(instance: &Instance) -> Result<Endpoints> {
     Ok(vec![("REDIS_PORT", instance.port.to_string())])
 }

@@ -1,4 +1,4 @@
-//! sshd with its own configuration and keys; the current user logs in with a key made for it.
+//! sshd with its own configuration and keys; the current user logs in with a generated key.
 
 use std::{fs, path::Path, process::Command};
 
@@ -6,11 +6,11 @@ use anyhow::{Context, Result};
 
 use super::{Endpoints, Instance, daemon::Daemon, tool};
 
-/// Where sshd's unprivileged half is confined. The path is compiled into Debian's sshd, which refuses to
-/// start without it; under systemd the service makes it, in a container nobody does.
+/// The chroot of sshd's unprivileged process. The path is compiled into Debian's sshd, which refuses to start
+/// without it. systemd creates it for the service; in a container it is missing.
 const PRIVILEGE_SEPARATION: &str = "/run/sshd";
 
-/// Makes the host's and the user's keys once, and writes sshd's configuration.
+/// Creates the keys of host and user unless they exist, and writes sshd's configuration.
 pub(super) fn prepare(instance: &Instance) -> Result<Daemon> {
     if rustix::process::geteuid().is_root() {
         fs::create_dir_all(PRIVILEGE_SEPARATION).with_context(|| PRIVILEGE_SEPARATION)?;
@@ -28,7 +28,7 @@ pub(super) fn prepare(instance: &Instance) -> Result<Daemon> {
     Ok(Daemon::new(command))
 }
 
-/// What a client needs to log in at 127.0.0.1 without a question.
+/// The values with which a client logs in to 127.0.0.1 without a prompt.
 pub(super) fn endpoints(instance: &Instance) -> Result<Endpoints> {
     Ok(vec![
         ("SSH_PORT", instance.port.to_string()),
@@ -39,7 +39,7 @@ pub(super) fn endpoints(instance: &Instance) -> Result<Endpoints> {
 }
 
 fn configuration(instance: &Instance) -> String {
-    // StrictModes would refuse a key file below a folder that others may write to, such as /tmp.
+    // StrictModes would refuse a key file below a world-writable folder, such as /tmp.
     format!(
         r#"ListenAddress 127.0.0.1:{port}
 HostKey "{directory}/host_key"

@@ -1,5 +1,5 @@
-//! speedscope (MIT licence): a viewer of traces whose own parser tells whether one can be read. From npm,
-//! unpacked and not run: a browser opens its page.
+//! speedscope (MIT licence), a trace viewer: its parser shows whether it can read a trace. The npm package is
+//! unpacked and not run; a browser opens its page.
 
 use std::{
     fs,
@@ -13,14 +13,14 @@ use super::tool;
 
 const RELEASE: &str = "speedscope@1.25.0";
 
-/// Fetches it once into `directory`; where its page is.
+/// Downloads the package into `directory`, unless it exists; returns the path of its page.
 pub(super) fn unpack(directory: &Path) -> Result<PathBuf> {
     let page = directory.join("package/dist/release/index.html");
     if !page.exists() {
         fs::create_dir_all(directory)?;
         let mut pack = Command::new("npm");
         pack.args(["pack", "--silent", RELEASE]).current_dir(directory);
-        // npm compares it with the registry's checksum, and says how the file is called.
+        // npm verifies the registry's checksum, and prints the archive's name.
         let archive = tool::run(&mut pack)?;
         let mut unpack = Command::new("tar");
         unpack.args(["--extract", "--file", archive.trim()]).current_dir(directory);

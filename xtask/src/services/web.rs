@@ -1,5 +1,5 @@
 //! nginx over TLS with a self-signed certificate for `localhost`: one page for a browser, the sample
-//! repository of `git`, and what `plain` serves.
+//! repository of `git`, and the files of `plain`.
 
 use std::{fs, path::Path, process::Command};
 
@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 
 use super::{Endpoints, Instance, daemon::Daemon, git, nginx, plain, tool};
 
-/// What a browser shows only if it ran the page's script.
+/// Text that a browser shows only if it ran the page's script.
 const PAGE_TEXT: &str = "rendered by a browser";
 
-/// Makes the certificate once, and writes the page and nginx's configuration.
+/// Creates the certificate unless it exists, and writes the page and nginx's configuration.
 pub(super) fn prepare(instance: &Instance) -> Result<Daemon> {
     if !Path::new(&instance.path("certificate.pem")).exists() {
         make_certificate(instance).context("making the certificate")?;
@@ -20,7 +20,7 @@ pub(super) fn prepare(instance: &Instance) -> Result<Daemon> {
     nginx::prepare(instance, &server_block(instance)?)
 }
 
-/// Where the page and the repository are, and which certificate to trust.
+/// The port, the certificate to trust, and the URLs of the page and the repository.
 pub(super) fn endpoints(instance: &Instance) -> Result<Endpoints> {
     let origin = format!("https://localhost:{}", instance.port);
     Ok(vec![
