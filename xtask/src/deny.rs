@@ -1,6 +1,8 @@
-//! The dependencies checked against deny.toml: licences, bans, sources, advisories.
-//! Guarantees: a key of deny.toml that this check does not enforce is an error; a database of advisories
-//! that cannot be had is reported and is no error. Leaves out yanked releases: cargo-deny asks the registry.
+//! `cargo xtask deny`: checks the dependencies against deny.toml: licences, bans, sources, advisories.
+//!
+//! Guarantees: a key of deny.toml that this check does not enforce is an error. An advisory database that
+//! cannot be fetched is reported and is no error.
+//! Not handled here: yanked releases, for which cargo-deny queries the registry.
 
 mod advisories;
 mod config;
@@ -33,26 +35,29 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     if !findings.is_empty() {
         bail!("{} findings", findings.len());
     }
-    println!("deny: {} packages are as deny.toml wants them", packages.len());
+    println!("deny: {} packages comply with deny.toml", packages.len());
     Ok(())
 }
 
-/// What the database of advisories says about Cargo.lock; nothing where the database cannot be had.
+/// The advisories on packages of Cargo.lock; none if the database cannot be fetched.
 fn check_advisories(root: &Path, config: &Config) -> Result<Vec<String>> {
     let database = match database::obtain(root, &config.advisories_url)? {
         Ok(database) => database,
         Err(cause) => {
-            println!("deny: advisories are not checked: {cause}; {} names a copy", database::PATH_VARIABLE);
+            println!(
+                "deny: advisories are not checked: {cause}; set {} to the path of a copy",
+                database::PATH_VARIABLE
+            );
             return Ok(Vec::new());
         }
     };
     let lock = fs::read_to_string(root.join("Cargo.lock")).context("reading Cargo.lock")?;
     let locked = packages::locked_packages(&lock).context("Cargo.lock")?;
-    println!("deny: {} packages of Cargo.lock, compared with {}", locked.len(), database.display());
+    println!("deny: {} packages of Cargo.lock, checked against {}", locked.len(), database.display());
     advisories::check(&database, &config.ignored_advisories, &locked)
 }
 
-/// Each way in which the packages are not what the configuration wants.
+/// Each violation of the configuration by a package, and each entry of the configuration that is unused.
 fn check(config: &Config, packages: &[Package]) -> Result<Vec<String>> {
     let mut findings = check_licences(config, packages)?;
     findings.extend(check_bans(config, packages));
@@ -70,25 +75,28 @@ fn check_licences(config: &Config, packages: &[Package]) -> Result<Vec<String>> 
     let allowed: Vec<Licensee> = unused.values().cloned().collect();
     for package in packages {
         let Some(text) = &package.licence else {
-            findings.push(format!("{package}: declares no licence: do without it"));
+            findings.push(format!("{package}: declares no licence: remove it"));
             continue;
         };
-        // The slash of old manifests means OR; cargo itself reads it so.
+        // In old manifests a slash means OR, for cargo too.
         let expression = match Expression::parse_mode(text, ParseMode::LAX) {
             Ok(expression) => expression,
             Err(error) => {
-                findings.push(format!("{package}: licence `{text}` cannot be read: {}", error.reason));
+                findings.push(format!("{package}: licence `{text}` is no SPDX expression: {}", error.reason));
                 continue;
             }
         };
         if !expression.evaluate(|wanted| allowed.iter().any(|licensee| licensee.satisfies(wanted))) {
-            findings
-                .push(format!("{package}: licence `{text}` is not allowed: do without it, or argue for it"));
+            findings.push(format!(
+                "{package}: licence `{text}` is not allowed: remove it, or add the licence to deny.toml"
+            ));
         }
         let wanted = || expression.requirements().map(|requirement| &requirement.req);
         unused.retain(|_, licensee| !wanted().any(|wanted| licensee.satisfies(wanted)));
     }
-    findings.extend(unused.keys().map(|licence| format!("deny.toml: nobody uses `{licence}`: remove it")));
+    findings.extend(
+        unused.keys().map(|licence| format!("deny.toml: no package has the licence `{licence}`: remove it")),
+    );
     Ok(findings)
 }
 
@@ -111,18 +119,20 @@ fn check_bans(config: &Config, packages: &[Package]) -> Vec<String> {
         unused.retain(|name| !skipped.contains(name));
         if counted.len() > 1 {
             let list = counted.join(", ");
-            findings
-                .push(format!("{list}: one is enough: align them, or skip one with a reason in deny.toml"));
+            findings.push(format!(
+                "{list}: one version is enough: align them, or skip one with a reason in deny.toml"
+            ));
         }
     }
-    findings.extend(unused.iter().map(|name| format!("deny.toml: skipping `{name}` is needless: remove it")));
+    findings
+        .extend(unused.iter().map(|name| format!("deny.toml: the skip of `{name}` is unused: remove it")));
     findings
 }
 
-/// What comes from elsewhere than this workspace and cargo's own registry.
+/// The finding for a package that comes neither from this workspace nor from cargo's default registry.
 fn check_source(package: &Package) -> Option<String> {
     let source = package.source.as_deref()?;
-    // Cargo's name for its own registry, whichever mirror serves it.
+    // Cargo's name for its default registry, also where a mirror serves it.
     let is_default = source == concat!("registry+https://github.com/rust-lang/crates", ".io-index");
-    (!is_default).then(|| format!("{package}: comes from {source}: take a release from the registry"))
+    (!is_default).then(|| format!("{package}: comes from {source}: use a release from the registry"))
 }

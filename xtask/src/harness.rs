@@ -1,8 +1,10 @@
-//! The harnesses that kill gateways or damage what they leave: builds the gateway with its crash points and a
-//! harness, and runs that.
-//! Promises: the same build flavour as the other tests; its options are the harness's own (`--help`). Leaves
-//! to others: everything that is tested (tollgate/tests/crash, tollgate/tests/damage). Power failures mount a
-//! disk of the tests' own, which takes root and /dev/fuse; else they are left out, and a line says so.
+//! `cargo xtask crash` and `damage`: builds the gateway with its crash points (feature `crash`) and a harness
+//! of tollgate/tests, and runs the harness with its options.
+//!
+//! Guarantees: the build profile is that of the other tests.
+//!
+//! Power failures need a file system of the tests' own, which takes root and /dev/fuse. Elsewhere the harness
+//! skips them and prints a line that says so.
 
 use std::{path::Path, process::Command};
 
@@ -14,7 +16,7 @@ pub(crate) fn run(root: &Path, name: &str, options: &[&str]) -> Result<()> {
     cargo.args(["test", "--quiet", "--package", "tollgate", "--features", "crash", "--test", name, "--"]);
     let status = cargo.args(options).current_dir(root).status().context("running cargo")?;
     if !status.success() {
-        bail!("see above for what was found and for the command that runs it again");
+        bail!("the output above has the fault and the command that reproduces it");
     }
     Ok(())
 }

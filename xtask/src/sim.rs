@@ -1,11 +1,11 @@
-//! The seeded simulation of the ledger: builds it and runs seeds. Promises: a seed that fails is printed
-//! with the command that runs it again. Leaves to others: the world itself (ledger/src/simulation).
+//! `cargo xtask sim`: builds the seeded simulation of the ledger (ledger/src/simulation) and runs seeds.
 
 use std::{path::Path, process::Command};
 
 use anyhow::{Context, Result, bail};
 
-/// Runs `count` seeds from `seed` on.
+/// Runs `count` seeds, starting with `seed`. The example prints a failing seed with the command that
+/// reproduces it.
 pub(crate) fn run(root: &Path, seed: &str, count: &str) -> Result<()> {
     let mut cargo = Command::new("cargo");
     cargo.args([
@@ -21,7 +21,7 @@ pub(crate) fn run(root: &Path, seed: &str, count: &str) -> Result<()> {
     ]);
     let status = cargo.args([seed, count]).current_dir(root).status().context("running cargo")?;
     if !status.success() {
-        bail!("see above");
+        bail!("the output above has the seed that failed");
     }
     Ok(())
 }

@@ -1,25 +1,25 @@
-//! deny.toml, read into what `deny` enforces.
+//! deny.toml, parsed into the settings that `deny` enforces.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, anyhow, bail};
 use toml::de::{DeTable, DeValue};
 
-/// The settings that vary. Those that `FIXED_SETTINGS` lists must stand in the file as they are enforced.
+/// The variable settings. Those of [`FIXED_SETTINGS`] must have the enforced value in the file.
 pub(super) struct Config {
     pub(super) targets: Vec<String>,
     pub(super) allowed_licences: Vec<String>,
-    /// By crate, what to use instead.
+    /// For each banned crate its replacement.
     pub(super) banned: BTreeMap<String, String>,
-    /// `name@version` of what may stand beside another version of itself.
+    /// `name@version` of packages that are allowed beside another version.
     pub(super) skipped: Vec<String>,
-    /// Where git gets the database of advisories.
+    /// The git URL of the advisory database.
     pub(super) advisories_url: String,
     /// Identifiers of advisories that are accepted.
     pub(super) ignored_advisories: Vec<String>,
 }
 
-/// What is enforced in one way only; the file says so, for its readers and for cargo-deny.
+/// Settings of which one value alone is enforced. They stay in the file for its readers and for cargo-deny.
 const FIXED_SETTINGS: [(&str, &str, &str); 8] = [
     ("graph", "all-features", "true"),
     ("advisories", "unmaintained", "all"),
@@ -41,20 +41,24 @@ const LIST_SETTINGS: [(&str, &str); 6] = [
 ];
 
 impl Config {
-    /// Reads the file's text, and refuses what would not be enforced.
+    /// Parses the file's text.
+    ///
+    /// # Errors
+    /// The file is malformed, or a setting would not be enforced.
     pub(super) fn parse(text: &str) -> Result<Config> {
         let file = DeTable::parse(text)?.into_inner();
         reject_unknown(&file)?;
         for (section, key, enforced) in FIXED_SETTINGS {
             let found = setting(&file, section, key)?;
             if scalar(found).as_deref() != Some(enforced) {
-                bail!("[{section}] {key}: only `{enforced}` is enforced here");
+                bail!("[{section}] {key}: only the value `{enforced}` is enforced");
             }
         }
         let firsts = |pairs: Vec<(String, String)>| pairs.into_iter().map(|(first, _)| first).collect();
         let urls = texts(&file, "advisories", "db-urls")?;
-        let [advisories_url] = <[String; 1]>::try_from(urls)
-            .map_err(|urls| anyhow!("[advisories] db-urls: exactly one is read, not {}", urls.len()))?;
+        let [advisories_url] = <[String; 1]>::try_from(urls).map_err(|urls| {
+            anyhow!("[advisories] db-urls: {} URLs, but exactly one is supported", urls.len())
+        })?;
         Ok(Config {
             targets: texts(&file, "graph", "targets")?,
             allowed_licences: texts(&file, "licenses", "allow")?,
@@ -73,7 +77,7 @@ fn reject_unknown(file: &DeTable<'_>) -> Result<()> {
         for key in table.keys().map(|key| key.get_ref().as_ref()) {
             let is_known = FIXED_SETTINGS.iter().any(|(s, k, _)| (*s, *k) == (section, key));
             if !is_known && !LIST_SETTINGS.contains(&(section, key)) {
-                bail!("[{section}] {key} is enforced by nobody here: teach xtask's deny, or remove it");
+                bail!("[{section}] {key} is not enforced: add it to xtask/src/deny, or remove it");
             }
         }
     }
@@ -95,10 +99,10 @@ fn list<'a>(file: &'a DeTable<'_>, section: &str, key: &str) -> Result<Vec<&'a D
 
 fn texts(file: &DeTable<'_>, section: &str, key: &str) -> Result<Vec<String>> {
     let texts: Option<Vec<String>> = list(file, section, key)?.into_iter().map(scalar).collect();
-    texts.with_context(|| format!("[{section}] {key}: each item is a text"))
+    texts.with_context(|| format!("[{section}] {key}: each item must be a string"))
 }
 
-/// A list of tables of which each has these two fields.
+/// The two fields of each table in a list.
 fn pairs(file: &DeTable<'_>, section: &str, key: &str, fields: [&str; 2]) -> Result<Vec<(String, String)>> {
     let [first, second] = fields;
     let pair = |table: &DeValue<'_>| Some((field(table, first)?, field(table, second)?));

@@ -1,5 +1,5 @@
-//! Every package that some build of the workspace takes part of, as `cargo metadata` tells it, and every
-//! package from a registry that Cargo.lock names, built or not.
+//! The packages of all builds of the workspace, from `cargo metadata`; and the packages of Cargo.lock that
+//! come from a registry, whether a build uses them or not.
 
 use std::{collections::BTreeMap, fmt, path::Path, process::Command};
 
@@ -10,14 +10,14 @@ use toml::de::{DeTable, DeValue};
 
 use super::config::Config;
 
-/// A package and what is asked of it. Shown as `name@version`.
+/// A package and the fields that the checks read. Displayed as `name@version`.
 pub(super) struct Package {
     pub(super) name: String,
     pub(super) version: String,
     pub(super) licence: Option<String>,
-    /// Where cargo got it from; none for the workspace's own.
+    /// Cargo's source identifier; `None` for a crate of the workspace.
     pub(super) source: Option<String>,
-    /// Its dependencies on any version at all of something that has versions.
+    /// Its dependencies with the requirement `*`, except those by path.
     pub(super) wildcards: Vec<String>,
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for Package {
     }
 }
 
-/// The packages of all features on all targets of the configuration, each once.
+/// The packages of all features on all targets of the configuration, each one once.
 pub(super) fn workspace_packages(root: &Path, config: &Config) -> Result<Vec<Package>> {
     let mut packages = BTreeMap::new();
     for target in &config.targets {
@@ -41,22 +41,30 @@ pub(super) fn workspace_packages(root: &Path, config: &Config) -> Result<Vec<Pac
 /// The packages in the output of `cargo metadata`.
 pub(super) fn parse_metadata(metadata: &str) -> Result<Vec<Package>> {
     let metadata: Value = serde_json::from_str(metadata)?;
-    let packages = metadata["packages"].as_array().context("no packages in the metadata")?;
-    packages.iter().map(read_package).collect::<Option<Vec<_>>>().context("a package without name or version")
+    let packages = metadata["packages"].as_array().context("the metadata has no packages")?;
+    packages
+        .iter()
+        .map(read_package)
+        .collect::<Option<Vec<_>>>()
+        .context("a package of the metadata has no name or version")
 }
 
-/// Name and version of each package from a registry in the text of Cargo.lock.
+/// Name and version of each registry package in the text of Cargo.lock.
 pub(super) fn locked_packages(text: &str) -> Result<Vec<(String, Version)>> {
     let file = DeTable::parse(text)?.into_inner();
-    let packages = file.get("package").and_then(|value| value.get_ref().as_array()).context("no packages")?;
+    let packages = file
+        .get("package")
+        .and_then(|value| value.get_ref().as_array())
+        .context("the file has no packages")?;
     let field =
         |package: &DeValue<'_>, key: &str| Some(package.as_table()?.get(key)?.get_ref().as_str()?.to_owned());
     let mut locked = Vec::new();
     for package in packages.iter().map(|package| package.get_ref()) {
-        // Our own crates have no source, and may have the name of somebody else's in the registry.
+        // Workspace crates have no source. The registry may have unrelated packages with their names.
         if field(package, "source").is_some_and(|source| source.starts_with("registry+")) {
-            let name = field(package, "name").context("a package without a name")?;
-            let version = field(package, "version").with_context(|| format!("{name} has no version"))?;
+            let name = field(package, "name").context("a package has no name")?;
+            let version =
+                field(package, "version").with_context(|| format!("the package {name} has no version"))?;
             locked.push((name, version.parse()?));
         }
     }

@@ -1,4 +1,4 @@
-//! Planted violations: each check finds what it forbids, and nothing in what it allows.
+//! Planted violations: each check finds exactly what it forbids.
 
 use super::{check, config::Config, packages};
 
@@ -24,11 +24,11 @@ unknown-registry = "deny"
 unknown-git = "deny"
 "#;
 
-/// Packages as `find` takes them, and the start of each finding.
+/// Packages as [`findings`] takes them, and the start of each finding.
 type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str]);
 
-/// Checks two packages that are as they should be, and the given ones, of the form
-/// `name version licence`, with `extra` members of their JSON.
+/// The findings for two compliant packages and the given ones: each `name version licence`, and further
+/// members of its JSON.
 fn findings(config: &str, others: &[(&str, &str)]) -> Vec<String> {
     let mut list = Vec::new();
     for (package, extra) in
@@ -40,9 +40,10 @@ fn findings(config: &str, others: &[(&str, &str)]) -> Vec<String> {
         let licence = if licence == "-" { "null".to_owned() } else { format!("{licence:?}") };
         list.push(format!(r#"{{"name":"{name}","version":"{version}","license":{licence}{extra}}}"#));
     }
-    let packages =
-        packages::parse_metadata(&format!(r#"{{"packages":[{}]}}"#, list.join(","))).expect("it is metadata");
-    check(&Config::parse(config).expect("the configuration is good"), &packages).expect("licences are known")
+    let packages = packages::parse_metadata(&format!(r#"{{"packages":[{}]}}"#, list.join(",")))
+        .expect("the metadata is valid");
+    check(&Config::parse(config).expect("the configuration is valid"), &packages)
+        .expect("the licences are known")
 }
 
 #[test]
@@ -59,10 +60,10 @@ fn each_check_finds_only_what_it_forbids() {
             &["a@1.0.0: licence `GPL-3.0-only AND MIT` is not allowed"],
         ),
         (&[("a 1.0.0 Apache-2.0 WITH LLVM-exception", "")], &["a@1.0.0: licence `Apache-2.0 WITH"]),
-        (&[("a 1.0.0 Freeware", "")], &["a@1.0.0: licence `Freeware` cannot be read"]),
+        (&[("a 1.0.0 Freeware", "")], &["a@1.0.0: licence `Freeware` is no SPDX expression"]),
         (&[("a 1.0.0 -", "")], &["a@1.0.0: declares no licence"]),
         (&[("openssl 1.0.0 MIT", "")], &["openssl@1.0.0: banned, use rustls instead"]),
-        (&[("theirs 2.0.0 MIT", "")], &["theirs@1.0.0, theirs@2.0.0: one is enough"]),
+        (&[("theirs 2.0.0 MIT", "")], &["theirs@1.0.0, theirs@2.0.0: one version is enough"]),
         (&[("a 1.0.0 MIT", git)], &["a@1.0.0: comes from git+https://example.com/a"]),
         (&[("a 1.0.0 MIT", mirror)], &["a@1.0.0: comes from registry+https://example.com/index"]),
         (&[("a 1.0.0 MIT", wild)], &["a@1.0.0: `x = \"*\"` takes any version"]),
@@ -71,7 +72,7 @@ fn each_check_finds_only_what_it_forbids() {
         let found = findings(CONFIG, packages);
         let agrees =
             found.len() == expected.len() && found.iter().zip(expected).all(|(f, e)| f.starts_with(e));
-        assert!(agrees, "{packages:?}\nfinds  {found:#?}\nwanted {expected:#?}");
+        assert!(agrees, "{packages:?}\nfound    {found:#?}\nexpected {expected:#?}");
     }
 }
 
@@ -79,9 +80,9 @@ fn each_check_finds_only_what_it_forbids() {
 fn unused_exception_is_found() {
     let skip = CONFIG.replace("skip = []", "skip = [{ crate = \"theirs@1.0.0\", reason = \"old\" }]");
     assert!(findings(&skip, &[("theirs 2.0.0 MIT", "")]).is_empty());
-    assert_eq!(findings(&skip, &[]), ["deny.toml: skipping `theirs@1.0.0` is needless: remove it"]);
+    assert_eq!(findings(&skip, &[]), ["deny.toml: the skip of `theirs@1.0.0` is unused: remove it"]);
     let allow = CONFIG.replace("\"MIT\",", "\"MIT\", \"ISC\",");
-    assert_eq!(findings(&allow, &[]), ["deny.toml: nobody uses `ISC`: remove it"]);
+    assert_eq!(findings(&allow, &[]), ["deny.toml: no package has the licence `ISC`: remove it"]);
 }
 
 #[test]
@@ -93,11 +94,11 @@ fn unenforced_setting_is_refused() {
     };
     assert_eq!(
         parse_error("skip = []", "skip = []\nskip-tree = []"),
-        "[bans] skip-tree is enforced by nobody here: teach xtask's deny, or remove it"
+        "[bans] skip-tree is not enforced: add it to xtask/src/deny, or remove it"
     );
     assert_eq!(
         parse_error("unknown-git = \"deny\"", "unknown-git = \"warn\""),
-        "[sources] unknown-git: only `deny` is enforced here"
+        "[sources] unknown-git: only the value `deny` is enforced"
     );
     assert_eq!(parse_error("wildcards = \"deny\"\n", ""), "[bans] wildcards is missing");
     assert_eq!(
@@ -110,6 +111,6 @@ fn unenforced_setting_is_refused() {
     );
     assert_eq!(
         parse_error("[\"https://example.com/advisories\"]", "[]"),
-        "[advisories] db-urls: exactly one is read, not 0"
+        "[advisories] db-urls: 0 URLs, but exactly one is supported"
     );
 }
