@@ -1,7 +1,7 @@
 //! The counters of the process in the OpenMetrics text format, which Prometheus scrapes.
 //!
-//! Guarantees: every name begins with `tollgate_`, except the `process_` names that Prometheus defines for any
-//! process. A label has few values, all known at compile time or at the start: never a user or a host.
+//! Guarantees: every name begins with `tollgate_`, except the `process_` names that Prometheus defines. A
+//! label has few values, all known at compile time or at the start: never a user or a host.
 
 use std::fmt;
 use std::sync::Arc;

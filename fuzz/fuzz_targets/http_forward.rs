@@ -1,4 +1,4 @@
-//! Fuzz target for plain requests, answers and bodies; the invariants are in `fuzz::http_forward`.
+//! Fuzz target for plain requests, responses and bodies; the invariants are in `fuzz::http_forward`.
 
 #![no_main]
 

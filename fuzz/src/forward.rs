@@ -1,7 +1,7 @@
-//! What must hold for every plain request and answer that is forwarded.
-//! Promises: what we write has one reading, ours, for `httparse` alone, for `hyper`'s server and for
-//! ourselves; a body passes in the same way in one piece and in two. Leaves to others: which inputs are
-//! refused.
+//! The invariants of forwarded plain requests and responses.
+//!
+//! `httparse`, `hyper`'s server and Tollgate's own parser agree on every head that Tollgate writes. A body
+//! that arrives in one piece and one that arrives in two give the same result.
 
 use std::num::NonZeroU16;
 
@@ -17,13 +17,14 @@ use crate::server::hyper_reads;
 
 const VIA: &str = "gate";
 
-/// Of a `Host` that names none.
+/// The port of a `Host` without one.
 const DEFAULT_PORT: NonZeroU16 = NonZeroU16::new(80).expect("80 is not 0");
 
-/// HeaderStorage for the lines that we write: all that a head may have, and our own.
+/// Headers of a written head: as many as a parsed head may have, and those that Tollgate adds.
 const WRITTEN_HEADERS_MAX: usize = HEADERS_MAX + 8;
 
-/// Never in what is written. `Connection`, `TE` and `Upgrade` may be, of our own making.
+/// Headers that a written head never has. It may have `Connection`, `TE` and `Upgrade`, which Tollgate
+/// generates.
 const FORBIDDEN_HEADERS: [&str; 6] = [
     "Keep-Alive",
     "Proxy-Connection",
@@ -33,10 +34,10 @@ const FORBIDDEN_HEADERS: [&str; 6] = [
     "HTTP2-Settings",
 ];
 
-/// Beyond this a length is not filled with bytes.
+/// The longest body by `Content-Length` that is generated.
 const BODY_BYTES_MAX: u64 = 4096;
 
-/// A request or an answer, by how the input begins, with its body behind it. The first byte of the input says
+/// A request or a response (if the input begins with `HTTP/`) and its body. The first byte of the input says
 /// where the body is split.
 pub fn http_forward(data: &[u8]) {
     let Some((&split, buffer)) = data.split_first() else { return };
@@ -74,11 +75,12 @@ fn assert_request(head: &[u8], rest: &[u8], split: usize) {
     assert_hyper_agrees(&forward, rest);
 }
 
-/// Of what we accept, lines end in CRLF, and one of them at most says where the body ends.
+/// In an accepted head, every line ends in CRLF, and at most one header delimits the body.
 fn assert_unambiguous(head: &[u8]) {
     let mut lines = head.split(|&byte| byte == b'\n').rev();
     assert_eq!((lines.next(), lines.next()), (Some(&b""[..]), Some(&b"\r"[..])));
-    let lines: Vec<_> = lines.map(|line| line.strip_suffix(b"\r").expect("CRLF ends a line")).collect();
+    let lines: Vec<_> =
+        lines.map(|line| line.strip_suffix(b"\r").expect("every line ends in CRLF")).collect();
     let sets_body_length = |line: &&[u8]| {
         let name = line.split(|&byte| byte == b':').next().unwrap_or_default().trim_ascii();
         name.eq_ignore_ascii_case(b"Content-Length") || name.eq_ignore_ascii_case(b"Transfer-Encoding")
@@ -86,7 +88,7 @@ fn assert_unambiguous(head: &[u8]) {
     assert!(lines.iter().copied().filter(sets_body_length).count() <= 1);
 }
 
-/// What `httparse` alone finds in what we write.
+/// `httparse` finds in the written head what Tollgate intended.
 fn assert_request_tokens(written: &[u8], head: &RequestHead<'_>, forward: &Forward<'_>) {
     let mut headers = [httparse::EMPTY_HEADER; WRITTEN_HEADERS_MAX];
     let mut oracle = httparse::Request::new(&mut headers);
@@ -102,23 +104,23 @@ fn assert_request_tokens(written: &[u8], head: &RequestHead<'_>, forward: &Forwa
     assert_framing(oracle.headers, forward.body);
 }
 
-/// As it stands, what we write is a request for a web server. With the destination before its path it is the
-/// same request once more, from which only `Via` has to differ.
+/// A written head is a request to an origin server. With the destination before its path it is a proxy
+/// request again; forwarded once more, it differs only by one more `Via`.
 fn assert_forwarded_again(written: &[u8], forward: &Forward<'_>, closes: bool) {
     let lines = written.split(|&byte| byte == b'\n').count() - 3;
     if lines > HEADERS_MAX {
         return;
     }
     let mut storage = HeaderStorage::new();
-    let origin = RequestHead::parse(written, &mut storage).expect("what we write is sound");
+    let origin = RequestHead::parse(written, &mut storage).expect("a written head is valid");
     assert!(matches!(origin.uri_form(), UriForm::Origin | UriForm::Asterisk));
     assert!(Forward::read(&origin).is_err());
-    let start = written.iter().position(|&byte| byte == b' ').expect("a request line") + 1;
+    let start = written.iter().position(|&byte| byte == b' ').expect("a request line has spaces") + 1;
     let path = written[start..].strip_prefix(b"*").unwrap_or(&written[start..]);
     let absolute = [&written[..start], format!("http://{}", forward.target).as_bytes(), path].concat();
     let mut storage = HeaderStorage::new();
-    let again = RequestHead::parse(&absolute, &mut storage).expect("the URL alone has changed");
-    let again = Forward::read(&again).expect("what was forwarded can be forwarded");
+    let again = RequestHead::parse(&absolute, &mut storage).expect("only the URL has changed");
+    let again = Forward::read(&again).expect("a forwarded request can be forwarded again");
     assert!(again.has_passed(VIA));
     assert_eq!((again.target, again.body, again.authorization), (forward.target, forward.body, None));
     let mut twice = Vec::new();
@@ -127,7 +129,7 @@ fn assert_forwarded_again(written: &[u8], forward: &Forward<'_>, closes: bool) {
     assert_eq!(sorted_lines(&twice), sorted_lines(&expected));
 }
 
-/// All but `Max-Forwards`, which counts.
+/// The sorted lines of a head without `Max-Forwards`, which each hop decrements.
 fn sorted_lines(head: &[u8]) -> Vec<&[u8]> {
     let lines = head.split(|&byte| byte == b'\n');
     let mut lines: Vec<_> = lines.filter(|line| !line.starts_with(b"Max-Forwards:")).collect();
@@ -135,7 +137,7 @@ fn sorted_lines(head: &[u8]) -> Vec<&[u8]> {
     lines
 }
 
-/// What `hyper` finds: this one request with all its headers, and this body.
+/// `hyper` finds exactly one request, with all its headers and its body.
 fn assert_hyper_agrees(forward: &Forward<'_>, rest: &[u8]) {
     let mut sent = rest.to_vec();
     match forward.body {
@@ -144,7 +146,8 @@ fn assert_hyper_agrees(forward: &Forward<'_>, rest: &[u8]) {
         _ => {}
     }
     let Ok((kept, _)) = feed(Body::new(forward.body), &sent, sent.len()) else { return };
-    let (data, _) = feed(Body::unwrapped(forward.body), &sent, sent.len()).expect("it passed before");
+    let (data, _) =
+        feed(Body::unwrapped(forward.body), &sent, sent.len()).expect("the body was accepted before");
     let mut written = Vec::new();
     forward.write(&mut written, VIA, false);
     let mut headers = [httparse::EMPTY_HEADER; WRITTEN_HEADERS_MAX];
@@ -156,14 +159,14 @@ fn assert_hyper_agrees(forward: &Forward<'_>, rest: &[u8]) {
         .map(|header| (header.name.to_ascii_lowercase(), header.value.to_vec()))
         .collect();
     expected.sort_by(|one, other| one.0.cmp(&other.0));
-    let requests = hyper_reads(&[&written[..], &kept].concat()).expect("hyper takes what we write");
-    assert_eq!(requests.len(), 1, "one request is one");
+    let requests = hyper_reads(&[&written[..], &kept].concat()).expect("hyper accepts the written request");
+    assert_eq!(requests.len(), 1, "hyper finds exactly one request");
     assert_eq!((Some(&*requests[0].method), Some(&*requests[0].path)), (oracle.method, oracle.path));
     assert_eq!(requests[0].headers, expected);
     assert_eq!(requests[0].body, data);
 }
 
-/// One of each kind that is answered in its own way.
+/// One request of each kind to which a response is forwarded differently.
 const REQUESTS: [&str; 5] = [
     "GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n",
     "GET http://a/ HTTP/1.0\r\n\r\n",
@@ -174,11 +177,11 @@ const REQUESTS: [&str; 5] = [
 
 fn request_traits(request: &str) -> RequestTraits {
     let mut storage = HeaderStorage::new();
-    let head = RequestHead::parse(request.as_bytes(), &mut storage).expect("it is well-formed");
-    Forward::read(&head).expect("it is forwarded").traits()
+    let head = RequestHead::parse(request.as_bytes(), &mut storage).expect("the request is well-formed");
+    Forward::read(&head).expect("the request can be forwarded").traits()
 }
 
-/// The same answer to each kind of request.
+/// Checks the same response to each kind of request.
 fn assert_responses(head: &[u8], rest: &[u8], split: usize) {
     let mut storage = HeaderStorage::new();
     let bytes = head;
@@ -210,7 +213,7 @@ fn assert_response(head: &ResponseHead<'_>, kind: ResponseKind, traits: &Request
     let closes = closes || kind.ends_with_connection(traits);
     let framing = match kind {
         ResponseKind::Final { body, .. } if body != Framing::None => body,
-        // A length that nothing follows may stand there.
+        // A response without a body may have a `Content-Length`.
         _ => return assert!(values(oracle.headers, "Transfer-Encoding").is_empty()),
     };
     let has_close = values(oracle.headers, "Connection") == ["close"];
@@ -219,7 +222,7 @@ fn assert_response(head: &ResponseHead<'_>, kind: ResponseKind, traits: &Request
     assert_framing(oracle.headers, framing);
     if oracle.headers.len() <= HEADERS_MAX {
         let mut storage = HeaderStorage::new();
-        let again = ResponseHead::parse(&written, &mut storage).expect("what we write is sound");
+        let again = ResponseHead::parse(&written, &mut storage).expect("a written head is valid");
         let expected = ResponseKind::Final { body: framing, keeps_alive: !closes };
         assert_eq!(ResponseKind::read(&again, traits), Ok(expected));
     }
@@ -240,7 +243,7 @@ fn assert_headers(headers: &[Header<'_>]) {
     }
 }
 
-/// At most one header says where the body ends.
+/// The headers delimit the body as `framing` says, and in no other way.
 fn assert_framing(headers: &[Header<'_>], framing: Framing) {
     let (length, coding) = match framing {
         Framing::Length(length) => (vec![length.to_string()], Vec::new()),
@@ -256,7 +259,7 @@ fn values(headers: &[Header<'_>], name: &str) -> Vec<String> {
     named.map(|header| String::from_utf8_lossy(header.value).into_owned()).collect()
 }
 
-/// A body passes alike in one piece and in two, and what was kept of it passes as it is.
+/// A body gives the same result in one piece and in two, and its forwarded bytes are forwarded unchanged.
 fn assert_split(framing: Framing, bytes: &[u8], split: usize) {
     let whole = feed(Body::new(framing), bytes, bytes.len());
     assert_eq!(whole, feed(Body::new(framing), bytes, split));
@@ -270,7 +273,7 @@ fn assert_split(framing: Framing, bytes: &[u8], split: usize) {
     }
 }
 
-/// What goes on, its tail included, and how many bytes belonged to the body.
+/// The forwarded bytes with the body's tail, and the number of bytes that belonged to the body.
 fn feed(mut body: Body, bytes: &[u8], split: usize) -> Result<(Vec<u8>, usize), BodyError> {
     let (first, second) = bytes.split_at(split.min(bytes.len()));
     let (mut out, mut taken) = (Vec::new(), 0);

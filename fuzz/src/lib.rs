@@ -1,5 +1,4 @@
-//! What must hold for every input, one function per fuzz target; each panics where a promise is broken.
-//! Leaves to others: the search for such inputs (`fuzz_targets`), and known bad ones (the crates' own tests).
+//! The invariants of the parsers, one function for each fuzz target. It panics on an input that breaks one.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +17,7 @@ use proto::limits::{HEAD_BYTES_MAX, HEADERS_MAX};
 use proto::socks5::{self, Socks5Error};
 use proto::target::{Host, Target};
 
-/// A target that is accepted is written back to itself, and its name is never an address.
+/// An accepted target is parsed from its own text to the same target, and its name is never an address.
 pub fn target(data: &[u8]) {
     if let Ok(target) = Target::parse_authority(data) {
         assert_target(&target);
@@ -30,9 +29,9 @@ pub fn target(data: &[u8]) {
     }
 }
 
-/// A head has one end however it arrives, and what is accepted is read by `httparse` in the same way.
+/// A head's end does not depend on how its bytes arrive, and `httparse` agrees with an accepted head.
 ///
-/// The first byte of the input says where the delivery is split.
+/// The first byte of the input is the length of the part that arrives first.
 pub fn http_connect(data: &[u8]) {
     let Some((&split, buffer)) = data.split_first() else { return };
     let _ = basic_credentials(buffer);
@@ -53,7 +52,7 @@ pub fn http_connect(data: &[u8]) {
     }
 }
 
-/// A message never takes more than there is, and a prefix never contradicts the whole.
+/// A message is never longer than the input, and the result for a prefix never contradicts the whole.
 pub fn socks5(data: &[u8]) {
     assert_incremental(data, socks5::greeting);
     assert_incremental(data, |buffer| {
@@ -67,7 +66,7 @@ pub fn socks5(data: &[u8]) {
     }
 }
 
-/// Where the first empty line of a head within its bound ends.
+/// The end of the first empty line, within the bound of a head.
 fn naive_head_end(buffer: &[u8]) -> Option<usize> {
     (1..=buffer.len().min(HEAD_BYTES_MAX)).find(|&end| {
         let head = &buffer[..end];
@@ -119,7 +118,7 @@ fn assert_httparse_agrees(head: &[u8], request: &RequestHead<'_>) {
     }
 }
 
-/// Rules of the configuration: what is accepted prints itself in a form that is the same rule.
+/// An accepted rule of the configuration is parsed from its own text to the same rule.
 pub fn rule(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     match Rule::parse(text) {

@@ -1,6 +1,6 @@
-//! Automation, all of it in Rust: `cargo xtask tidy | services | deny | sim | crash | damage`.
-//! Promises: each command says on one line what went wrong and what to do. Leaves the order of a full
-//! run to `.ci/run`.
+//! The repository's automation: `cargo xtask tidy | services | deny | sim | crash | damage`.
+//!
+//! Not handled here: the order of a full run, which is in `.ci/run`.
 
 #![forbid(unsafe_code)]
 
@@ -17,19 +17,20 @@ use std::{
 
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
-  tidy                         check the house rules over every file that is, or would be, committed
-  services [--rivals|--stop]   install and start what the ignored tests talk to; --rivals only installs
-                               the proxies that the lab compares with; --stop ends what was started
+  tidy                         check the repository's rules over every file that is, or would be, committed
+  services [--rivals|--stop]   install and start the servers that the ignored tests need; --rivals installs
+                               the proxies that the lab compares with, and starts none; --stop stops the
+                               servers
   deny                         check licences, bans, sources and advisories of all dependencies against
                                deny.toml
-  sim SEED [--count N]         run the ledger's simulated world of a seed, or of N seeds from it on
-  crash [OPTIONS]              kill gateways under load, some with the power of their disk, and check their
-                               bills; without options the share of a change, some two minutes; the whole is
-                               --random 1000 --aimed 800 --recovery 200 --power 200 --all-points; --help
-                               tells the rest
-  damage [OPTIONS]             damage ledgers that killed gateways left, and check what becomes of them;
-                               without options the share of a change, about a minute; the whole is
-                               --exhaustive --random 5000; --help tells the rest";
+  sim SEED [--count N]         run the ledger's simulation with a seed, or with N seeds starting at it
+  crash [OPTIONS]              kill gateways under load, some together with the power of their disk, and
+                               check their bills; without options a short run of two minutes, as .ci/run
+                               does; a full run has --random 1000 --aimed 800 --recovery 200 --power 200
+                               --all-points; --help lists all options
+  damage [OPTIONS]             damage ledgers that killed gateways left, and check that each damage is
+                               detected; without options a short run of one minute; a full run has
+                               --exhaustive --random 5000; --help lists all options";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -57,8 +58,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The workspace's root: the folder above this crate's own.
+/// The workspace's root: the parent of this crate's folder.
 fn root() -> PathBuf {
     let crate_directory = Path::new(env!("CARGO_MANIFEST_DIR"));
-    crate_directory.parent().expect("xtask lies inside the workspace").to_owned()
+    crate_directory.parent().expect("the crate is inside the workspace").to_owned()
 }

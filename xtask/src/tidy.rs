@@ -1,6 +1,7 @@
-//! The house rules, checked over every file that is, or would be, committed.
-//! Promises: a finding names its place, its rule, and what to do instead. Leaves to rustc and clippy what
-//! they can see themselves (`[workspace.lints]`, clippy.toml), and layout to rustfmt.
+//! `cargo xtask tidy`: checks the rules of this repository over every file that is, or would be, committed.
+//!
+//! Guarantees: a finding has its file and line, its rule, and the remedy. Not handled here: what rustc and
+//! clippy can check (`[workspace.lints]`, clippy.toml), and layout (rustfmt).
 
 mod rules;
 mod source;
@@ -14,12 +15,12 @@ use std::{fmt, path::Path};
 use anyhow::{Result, bail};
 use tree::Tree;
 
-/// One place that breaks one rule.
+/// A line that breaks a rule.
 struct Finding {
     path: String,
     /// Counted from 1.
     line: usize,
-    /// What is wrong there, and what to do instead.
+    /// The fault and its remedy.
     text: String,
 }
 
@@ -35,7 +36,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A rule's name, by which findings and tests speak of it, and its check.
+/// A rule: the name that findings and tests show, and its check.
 struct Rule {
     name: &'static str,
     check: fn(&Tree) -> Vec<Finding>,

@@ -1,4 +1,4 @@
-//! The house rules hold over this checkout: `cargo test` finds what `cargo xtask tidy` finds.
+//! Runs `cargo xtask tidy` over this checkout, so that `cargo test` has its findings too.
 
 use std::process::Command;
 

@@ -5,10 +5,10 @@
 //! Not handled here: the table `affected`, which narrows an advisory to functions and systems. That needs a
 //! human judgement.
 //!
-//! The crate `rustsec` reads the same format, but brings git and an HTTP client, more than a hundred packages.
-//! `toml` and `semver` are in Cargo.lock already. The two differ on pre-releases: `semver` never matches a
-//! pre-release against a requirement that names none. So a patched pre-release may be reported wrongly, and an
-//! affected one is never missed.
+//! The crate `rustsec` reads the same format, but brings git and an HTTP client, more than a hundred
+//! packages. `toml` and `semver` are in Cargo.lock already. The two differ on pre-releases: `semver` never
+//! matches a pre-release against a requirement that names none. So a patched pre-release may be reported
+//! wrongly, and an affected one is never missed.
 
 use std::{
     collections::BTreeSet,

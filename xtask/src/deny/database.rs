@@ -1,7 +1,7 @@
 //! Locates the advisory database: a copy that the environment names, or a clone that git fetches.
 //!
-//! Guarantees: a fetch ends within [`FETCH_SECONDS_MAX`] and never prompts for a password. A missing copy that
-//! the environment names is an error. An earlier fetch is never reused, since it may lack advisories.
+//! Guarantees: a fetch ends within [`FETCH_SECONDS_MAX`] and never prompts for a password. A missing copy
+//! that the environment names is an error. An earlier fetch is never reused, since it may lack advisories.
 
 use std::{
     env, fs,

@@ -77,7 +77,8 @@ pub(super) fn install(packages: &[Package]) -> Result<()> {
         bail!("missing: {0}; install them, on Debian by `apt-get install {0}` as root", names.join(" "));
     }
     let _start_policy = StartPolicy::install()?;
-    // The package lists may be absent, or name files that the mirror has replaced. Fetch them only on failure.
+    // The package lists may be absent, or name files that the mirror has replaced. Fetch them only on
+    // failure.
     if install_available(&missing).is_ok() {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 //! PostgreSQL with a cluster of its own; the role `postgres` needs no password on loopback.
 //!
-//! PostgreSQL refuses to run as root. In that case it runs as the account of Debian's package, and the cluster
-//! is in the system's temporary folder, since that account may lack access to the workspace.
+//! PostgreSQL refuses to run as root. In that case it runs as the account of Debian's package, and the
+//! cluster is in the system's temporary folder, since that account may lack access to the workspace.
 
 use std::{
     fs,

@@ -1,5 +1,5 @@
 //! The table of all rules. A new rule is a line here, a check in a file of this folder, and a planted
-//! violation in `tests.rs`, which refuses a rule without one.
+//! violation in `tests/cases.rs`: a test fails for a rule without one.
 
 pub(super) mod calls;
 mod crates;

@@ -1,4 +1,4 @@
-//! One Rust file, parsed: its tokens, its functions and modules, and which of its lines are tests.
+//! A parsed Rust file: its tokens, functions and modules, and the lines that belong to tests.
 
 use std::ops::RangeInclusive;
 
@@ -14,13 +14,13 @@ pub(super) struct Source {
     pub(super) path: String,
     pub(super) text: String,
     pub(super) tokens: Vec<CodeToken>,
-    /// Each path that a `use` with braces names, spelled out: `use a::{b, c}` gives `a::b` and `a::c`.
+    /// Each path of a `use` with braces in full: `use a::{b, c}` gives `a::b` and `a::c`.
     pub(super) uses: Vec<Vec<CodeToken>>,
     pub(super) functions: Vec<Function>,
     pub(super) modules: Vec<Module>,
-    /// The name of the first inner attribute's lint group and lint, such as `forbid(unsafe_code)`.
+    /// The first inner attribute with arguments, such as `forbid(unsafe_code)`.
     pub(super) first_attribute: Option<String>,
-    /// The whole file is built for tests only.
+    /// Whether the whole file is built for tests only.
     pub(super) is_test: bool,
     test_lines: Vec<RangeInclusive<usize>>,
 }
@@ -28,11 +28,11 @@ pub(super) struct Source {
 /// A function with a body.
 pub(super) struct Function {
     pub(super) name: String,
-    /// From its `fn` to its last brace.
+    /// From the line of `fn` to that of the closing brace.
     pub(super) lines: RangeInclusive<usize>,
 }
 
-/// A module declared here.
+/// A module that the file declares.
 pub(super) struct Module {
     pub(super) name: String,
     pub(super) line: usize,
@@ -41,11 +41,14 @@ pub(super) struct Module {
 }
 
 impl Source {
-    /// Parses a file, or says where that failed.
+    /// Parses a file.
+    ///
+    /// # Errors
+    /// The line and the message of a syntax error.
     pub(super) fn parse(path: &str, text: &str) -> Result<Source, (usize, String)> {
         let syntax = syn::parse_file(text)
             .map_err(|error| (error.span().start().line, format!("does not parse: {error}")))?;
-        let tokens = tokens::lex(text).expect("what syn has parsed has been lexed");
+        let tokens = tokens::lex(text).expect("syn has parsed the text, so it can be lexed");
         let mut outline = Outline::default();
         outline.visit_file(&syntax);
         Ok(Source {
@@ -61,17 +64,17 @@ impl Source {
         })
     }
 
-    /// The crate, or other top folder, that the file belongs to.
+    /// The crate, or other top-level folder, of the file.
     pub(super) fn crate_name(&self) -> &str {
         self.path.split('/').next().expect("a split yields at least one part")
     }
 
-    /// Whether that line is built for tests only.
+    /// Whether the line is built for tests only.
     pub(super) fn is_test_line(&self, line: usize) -> bool {
         self.is_test || self.test_lines.iter().any(|lines| lines.contains(&line))
     }
 
-    /// The folder in which the modules declared here have their files.
+    /// The folder with the files of the modules that this file declares.
     pub(super) fn module_directory(&self) -> &str {
         let stem = self.path.strip_suffix(".rs").unwrap_or(&self.path);
         let (directory, name) = stem.rsplit_once('/').unwrap_or(("", stem));
@@ -79,14 +82,14 @@ impl Source {
         if is_root { directory } else { stem }
     }
 
-    /// Whether the file is where a crate begins: no other file declares it.
+    /// Whether the file is a crate root: no other file declares it.
     pub(super) fn is_crate_root(&self) -> bool {
         let (directory, name) = self.path.rsplit_once('/').unwrap_or(("", &self.path));
         matches!(name, "lib.rs" | "main.rs" | "build.rs") || is_target_directory(directory)
     }
 }
 
-/// Folders in which cargo takes each file for a crate of its own.
+/// Whether cargo builds each file of the folder as a crate of its own.
 fn is_target_directory(directory: &str) -> bool {
     let last = directory.rsplit('/').next().expect("a split yields at least one part");
     matches!(last, "bin" | "examples" | "benches" | "fuzz_targets")
@@ -104,7 +107,7 @@ fn lint_attribute(attribute: &Attribute) -> Option<String> {
     }
 }
 
-/// Gathers what the rules ask of a file.
+/// Collects the items of a file that the rules check.
 #[derive(Default)]
 struct Outline {
     uses: Vec<Vec<CodeToken>>,
@@ -183,7 +186,7 @@ fn is_test_attribute(attribute: &Attribute) -> bool {
     }
 }
 
-/// Whether the condition holds in test builds only; the models of `loom` and `shuttle` are tests too.
+/// Whether the condition holds in test builds only. Builds for `loom` and `shuttle` are tests too.
 fn requires_test(condition: &Meta) -> bool {
     let parts = |list: &syn::MetaList| {
         list.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Planted violations: each rule expected what it forbids, and nothing in what it allows.
+//! Planted violations: each rule finds exactly what it forbids.
 
 mod cases;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use cases::cases;
 
-/// What one rule expected in the given files: for each finding, its place and the start of its text.
+/// The findings of one rule in the given files: for each its file, line and the start of its text.
 struct Case {
     rule: &'static str,
     files: Vec<(&'static str, String)>,
@@ -23,7 +23,7 @@ fn each_rule_finds_only_what_it_forbids() {
         let found = findings(rule, &files);
         let agrees = found.len() == expected.len()
             && found.iter().zip(&expected).all(|(found, expected)| found.starts_with(expected));
-        assert!(agrees, "{rule} over {files:#?}\nfinds  {found:#?}\nwanted {expected:#?}");
+        assert!(agrees, "{rule} over {files:#?}\nfound    {found:#?}\nexpected {expected:#?}");
     }
 }
 

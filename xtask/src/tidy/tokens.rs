@@ -1,5 +1,6 @@
-//! Rust code as a flat list of tokens: no strings, comments or layout to be fooled by, and code inside
-//! macro calls is seen like any other. A doc comment is an attribute whose text is one literal.
+//! Rust code as a flat list of tokens, without comments and layout. A string is one token, so its contents
+//! match no pattern; code inside macro calls has tokens like any other. A doc comment is an attribute whose
+//! text is one literal.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
@@ -11,7 +12,7 @@ pub(super) struct Token {
     pub(super) line: usize,
 }
 
-/// The tokens of `code`, or nothing if its quotes or brackets do not match.
+/// The tokens of `code`, or `None` if its quotes or brackets do not match.
 pub(super) fn lex(code: &str) -> Option<Vec<Token>> {
     let mut tokens = Vec::new();
     flatten(code.parse().ok()?, &mut tokens);

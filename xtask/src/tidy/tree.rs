@@ -1,4 +1,4 @@
-//! The files that the rules look at: every text file that git holds, or would add.
+//! The files that the rules check: every text file that git tracks, or would add.
 
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
@@ -12,7 +12,7 @@ pub(super) struct File {
     pub(super) text: String,
 }
 
-/// All files, and those of Rust parsed.
+/// All files, and the parsed Rust files.
 pub(super) struct Tree {
     pub(super) files: Vec<File>,
     pub(super) sources: Vec<Source>,
@@ -21,7 +21,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Reads the checkout at `root`; git decides what belongs to it.
+    /// Reads the checkout at `root`; git lists its files.
     pub(super) fn read(root: &Path) -> Result<Tree> {
         let mut command = Command::new("git");
         command.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(root);
@@ -33,7 +33,7 @@ impl Tree {
         let paths: BTreeSet<&str> = paths.split_terminator('\0').collect();
         let mut files = Vec::new();
         for path in paths {
-            // Deleted but still in the index, or a link's target folder.
+            // Deleted but still in the index, or a link to a folder.
             if !root.join(path).is_file() {
                 continue;
             }

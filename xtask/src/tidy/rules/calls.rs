@@ -1,6 +1,7 @@
-//! Calls that a rule of the house forbids, each with where, why, and what to use instead.
-//! Matched on tokens, so that neither line breaks nor macros hide a call. What clippy.toml bans by type is
-//! not repeated here; what stands here is allowed in tests, which clippy cannot tell apart.
+//! Forbidden calls, each with the crates where it is forbidden, the reason, and the replacement.
+//!
+//! The check matches tokens, so that neither line breaks nor macros hide a call. These calls are allowed in
+//! tests, which clippy cannot distinguish; calls that are forbidden in tests too are in clippy.toml.
 
 use crate::tidy::{
     Finding,
@@ -9,12 +10,12 @@ use crate::tidy::{
     tree::Tree,
 };
 
-/// Token sequences that are not wanted in some crates outside tests.
+/// Token sequences that are forbidden in some crates outside tests.
 pub(in crate::tidy) struct Ban {
-    /// Rust code, read by the same lexer as the sources.
+    /// Rust code, for the lexer that also reads the sources.
     pub(in crate::tidy) patterns: &'static [&'static str],
     pub(in crate::tidy) crates: &'static [&'static str],
-    /// The one file that may, because it is what the others are told to use.
+    /// The one file that may use them, since it implements the replacement.
     pub(in crate::tidy) exempt_file: Option<&'static str>,
     pub(in crate::tidy) remedy: &'static str,
 }
@@ -39,8 +40,8 @@ pub(in crate::tidy) const BANS: [Ban; 9] = [
         ],
         crates: PRODUCT,
         exempt_file: Some("sys/src/clock.rs"),
-        remedy: "only `sys::clock` reads time, so that tests can own it: take `now` as an argument, \
-                  or call `sys::clock::monotonic` (deadlines) or `sys::clock::wall` (records)",
+        remedy: "only `sys::clock` reads time, so that tests can control it: take `now` as an argument, \
+                 or call `sys::clock::monotonic` (deadlines) or `sys::clock::wall` (records)",
     },
     Ban {
         patterns: &[
@@ -59,25 +60,25 @@ pub(in crate::tidy) const BANS: [Ban; 9] = [
         ],
         crates: PURE,
         exempt_file: None,
-        remedy: "`proto` and `policy` are pure: take bytes, facts and `now` as arguments, and let the \
-                  gateway touch the world",
+        remedy: "`proto` and `policy` are pure: take bytes, facts and `now` as arguments, and leave I/O to \
+                 the gateway",
     },
     Ban {
         patterns: &[".unwrap()"],
         crates: ALL_CRATES,
         exempt_file: None,
-        remedy: "return the error, or use `expect` with the reason why it cannot happen",
+        remedy: "return the error, or use `expect` with the invariant that excludes it",
     },
     Ban {
         patterns: &["println!", "eprintln!", "print!", "eprint!"],
         crates: LIBRARIES,
         exempt_file: None,
-        remedy: "only the binaries speak to a terminal: return the value, or log it through `gateway::log`",
+        remedy: "only the binaries print to a terminal: return the value, or log it through `gateway::log`",
     },
     Ban {
         patterns: &["thread::sleep"],
         crates: DATA_PLANE,
-        // A reload runs on the control side's thread, which has nothing else to do meanwhile.
+        // A reload runs on the control thread, which has no other work meanwhile.
         exempt_file: Some("gateway/src/server/reload.rs"),
         remedy: "a data-plane thread never sleeps outside its reactor: arm a timer, or wait on a condition \
                   with a deadline",
@@ -93,41 +94,41 @@ pub(in crate::tidy) const BANS: [Ban; 9] = [
         ],
         crates: ALL_CRATES,
         exempt_file: None,
-        remedy: "every queue has a named bound and says who waits: use a bounded channel or `sys::ring`",
+        remedy: "every queue has a named bound and a defined behaviour when it is full: use a bounded \
+                 channel or `sys::ring`",
     },
     Ban {
         patterns: &["env::var", "env::vars", "env::var_os"],
         crates: LIBRARIES,
         exempt_file: None,
-        remedy: "the environment is read in `tollgate` alone: take the value as an argument or a setting",
+        remedy: "only `tollgate` reads the environment: take the value as an argument or a setting",
     },
     Ban {
         patterns: &["to_socket_addrs", "lookup_host"],
         crates: LIBRARIES,
         exempt_file: Some("gateway/src/dns/system.rs"),
-        remedy: "asks the DNS while the thread waits, and its addresses escape the policy: use \
-                  `gateway::resolve`",
+        remedy: "it blocks the thread on DNS, and its addresses bypass the policy: use `gateway::resolve`",
     },
     Ban {
         patterns: &["process::exit"],
         crates: LIBRARIES,
         exempt_file: None,
-        remedy: "it skips every destructor, the ledger's too: return an error and let `main` decide",
+        remedy: "it skips every destructor, also the ledger's: return an error and let `main` exit",
     },
 ];
 
-/// Looks for every ban in every source.
+/// The findings of every ban in every source.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for ban in &BANS {
         let applies = |source: &&Source| {
-            // An example is a program of its own, and speaks to a terminal.
+            // An example is a program of its own and prints to a terminal.
             let is_program = source.path.contains("/examples/");
             let is_exempt = is_program || ban.exempt_file == Some(source.path.as_str());
             ban.crates.contains(&source.crate_name()) && !is_exempt
         };
         for pattern in ban.patterns {
-            let tokens = tokens::lex(pattern).expect("each pattern is Rust code, as the tests prove");
+            let tokens = tokens::lex(pattern).expect("each pattern is valid Rust, as a test proves");
             for source in tree.sources.iter().filter(applies) {
                 for line in lines_with(source, &tokens) {
                     findings.push(Finding::new(&source.path, line, format!("`{pattern}`: {}", ban.remedy)));
@@ -138,7 +139,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The lines outside tests where `pattern` begins, in the code or in a path that a `use` spells with braces.
+/// The lines outside tests where `pattern` begins, in the code or in an expanded path of a `use` with braces.
 fn lines_with(source: &Source, pattern: &[Token]) -> Vec<usize> {
     let streams = std::iter::once(&source.tokens).chain(&source.uses);
     let mut lines: Vec<usize> = streams

@@ -1,4 +1,4 @@
-//! What the manifests say: who may know whom, what comes from outside, and why.
+//! Rules on the manifests: which crate may depend on which, external dependencies and their reasons.
 
 use std::{collections::BTreeSet, ops::Range};
 
@@ -9,8 +9,8 @@ use crate::tidy::{
     tree::{File, Tree},
 };
 
-/// The drawing in ARCHITECTURE.md: each crate, and those of ours that it may know. Dependencies of tests
-/// and build scripts obey it too.
+/// The drawing in ARCHITECTURE.md: each crate, and the workspace crates that it may depend on. It also holds
+/// for dev- and build-dependencies.
 const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 10] = [
     ("sys", &[]),
     ("engine", &["sys"]),
@@ -26,14 +26,14 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 10] = [
 
 const PURE_CRATES: [&str; 2] = ["policy", "proto"];
 
-/// Outside crates through which a pure crate would reach a socket, a clock, a file or a random source.
+/// External crates through which a pure crate would reach a socket, a clock, a file or a random source.
 const IMPURE_DEPENDENCIES: [&str; 8] =
     ["getrandom", "hickory-resolver", "jiff", "libc", "rustix", "signal-hook", "socket2", "tokio"];
 
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
 const ARCHITECTURE_LINES_MAX: usize = 250;
 
-/// Dependencies among our crates run as drawn.
+/// Workspace crates depend on each other only as drawn.
 pub(super) fn dependency_direction(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for manifest in manifests(tree) {
@@ -41,7 +41,7 @@ pub(super) fn dependency_direction(tree: &Tree) -> Vec<Finding> {
         let Some((_, allowed)) = ALLOWED_DEPENDENCIES.iter().find(|(crate_name, _)| *crate_name == name)
         else {
             let text = format!(
-                "`{name}` is not drawn: draw it in {ARCHITECTURE} and in ALLOWED_DEPENDENCIES of xtask"
+                "`{name}` is not drawn: add it to {ARCHITECTURE} and to ALLOWED_DEPENDENCIES of xtask"
             );
             findings.push(Finding::new(&manifest.file.path, 1, text));
             continue;
@@ -50,8 +50,8 @@ pub(super) fn dependency_direction(tree: &Tree) -> Vec<Finding> {
             let is_ours = ALLOWED_DEPENDENCIES.iter().any(|(name, _)| *name == other);
             if is_ours && !allowed.contains(&other.as_str()) {
                 let text = format!(
-                    "`{name}` must not know `{other}`: they run downward only; pass what it needs as an \
-                     argument, or move the code to where both are known"
+                    "`{name}` must not depend on `{other}`: dependencies run downward only; pass a value as \
+                     an argument, or move the code to a crate that depends on both"
                 );
                 findings.push(Finding::new(&manifest.file.path, line, text));
             }
@@ -60,14 +60,13 @@ pub(super) fn dependency_direction(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The pure crates have nothing at hand with which to touch the world.
+/// The pure crates depend on no crate that does I/O.
 pub(super) fn pure_crates(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for manifest in manifests(tree).filter(|manifest| PURE_CRATES.contains(&manifest.crate_name)) {
         for Dependency { name, line, is_product } in manifest.dependencies {
             if is_product && IMPURE_DEPENDENCIES.contains(&name.as_str()) {
-                let text =
-                    format!("`{name}` touches the world and this crate is pure: let the gateway call it");
+                let text = format!("`{name}` does I/O and this crate is pure: call it in the gateway");
                 findings.push(Finding::new(&manifest.file.path, line, text));
             }
         }
@@ -75,7 +74,7 @@ pub(super) fn pure_crates(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// What is declared is used.
+/// Each declared dependency is used.
 pub(super) fn dead_dependency(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut used_anywhere = BTreeSet::new();
@@ -85,7 +84,7 @@ pub(super) fn dead_dependency(tree: &Tree) -> Vec<Finding> {
             sources.flat_map(|source| &source.tokens).map(|token| token.text.as_str()).collect();
         for Dependency { name, line, .. } in manifest.dependencies {
             if !words.contains(name.replace('-', "_").as_str()) {
-                let text = format!("no code of this crate names `{name}`: remove it");
+                let text = format!("no code of this crate uses `{name}`: remove it");
                 findings.push(Finding::new(&manifest.file.path, line, text));
             }
             used_anywhere.insert(name);
@@ -103,29 +102,28 @@ pub(super) fn dead_dependency(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// ARCHITECTURE.md stays a map, and gives each dependency its reason.
+/// ARCHITECTURE.md stays short, and has a reason for each external dependency.
 pub(super) fn architecture_document(tree: &Tree) -> Vec<Finding> {
     let Some(File { text: map, .. }) = tree.file(ARCHITECTURE) else { return Vec::new() };
     let mut findings = Vec::new();
     let line_count = map.lines().count();
     if line_count > ARCHITECTURE_LINES_MAX {
         let text =
-            format!("{line_count} lines, at most {ARCHITECTURE_LINES_MAX}: keep only what rarely changes");
+            format!("{line_count} lines, at most {ARCHITECTURE_LINES_MAX}: keep only what changes rarely");
         findings.push(Finding::new(ARCHITECTURE, line_count, text));
     }
     let is_ours = |name: &str| ALLOWED_DEPENDENCIES.iter().any(|(crate_name, _)| *crate_name == name);
     for (name, line) in workspace_dependencies(tree).into_iter().filter(|(name, _)| !is_ours(name)) {
         let continues = |character: char| character.is_alphanumeric() || matches!(character, '_' | '-');
         if !map.split(|character| !continues(character)).any(|word| word == name) {
-            let text =
-                format!("`{name}` has no line in {ARCHITECTURE}: say what it saves us and what it costs");
+            let text = format!("`{name}` has no line in {ARCHITECTURE}: state its benefit and its cost");
             findings.push(Finding::new("Cargo.toml", line, text));
         }
     }
     findings
 }
 
-/// A crate's manifest.
+/// The manifest of a workspace crate.
 struct Manifest<'a> {
     crate_name: &'a str,
     file: &'a File,
@@ -135,11 +133,11 @@ struct Manifest<'a> {
 struct Dependency {
     name: String,
     line: usize,
-    /// Of the crate itself, not only of its tests or build script.
+    /// A normal dependency, neither of tests nor of the build script.
     is_product: bool,
 }
 
-/// The manifests of the workspace's members; `fuzz` is a workspace of its own.
+/// The manifests of the workspace's members, so without `fuzz`, which is a workspace of its own.
 fn manifests(tree: &Tree) -> impl Iterator<Item = Manifest<'_>> {
     tree.files.iter().filter_map(|file| {
         let crate_name = file.path.strip_suffix("/Cargo.toml")?;
@@ -176,7 +174,7 @@ fn workspace_dependencies(tree: &Tree) -> Vec<(String, usize)> {
     listed.map(|listed| names(listed.get_ref(), text)).unwrap_or_default()
 }
 
-/// A table's keys and their lines.
+/// The keys of a table with their lines.
 fn names(table: &DeValue<'_>, text: &str) -> Vec<(String, usize)> {
     let keys = table.as_table().into_iter().flat_map(|table| table.keys());
     keys.map(|key| (key.get_ref().to_string(), line_of(key.span(), text))).collect()
@@ -186,7 +184,7 @@ fn line_of(span: Range<usize>, text: &str) -> usize {
     text[..span.start].matches('\n').count() + 1
 }
 
-/// Cargo has read the manifest before anything of ours ran.
+/// Parses a manifest. Cargo has parsed it before: xtask could not have been built otherwise.
 fn parse(text: &str) -> DeTable<'_> {
     DeTable::parse(text).expect("cargo accepts the manifest").into_inner()
 }

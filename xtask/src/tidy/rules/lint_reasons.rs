@@ -1,13 +1,13 @@
-//! Every exception from a lint carries its reason on the spot.
+//! Every exception from a lint has its reason beside it.
 
 use crate::tidy::{Finding, source::Source, tokens, tree::Tree};
 
-/// `#[allow(...)]` and `#[expect(...)]` say why: by `reason = "..."`, or in a comment on or above the line.
+/// `#[allow(...)]` and `#[expect(...)]` have a `reason = "..."`, or a comment on the line or above it.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let openings = ["#[allow", "#![allow", "#[expect", "#![expect"];
-    // An attribute's bracket is one token tree: the pattern needs its closing bracket to be read at all.
+    // A lexer reads a bracket only with its closing bracket, which the pattern must not contain.
     let patterns = openings.map(|opening| {
-        let mut pattern = tokens::lex(&format!("{opening}]")).expect("the pattern is Rust code");
+        let mut pattern = tokens::lex(&format!("{opening}]")).expect("the pattern is valid Rust");
         pattern.pop();
         pattern
     });

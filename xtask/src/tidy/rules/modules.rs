@@ -1,14 +1,14 @@
-//! How files and modules are called, and that each file is somebody's module.
+//! Rules on names of modules, and that a `mod` declares each file.
 
 use std::collections::BTreeSet;
 
 use crate::tidy::{Finding, tree::Tree};
 
-/// Names that say nothing of what is inside, so that everything ends up inside.
+/// Names that exclude nothing, so that such a module collects everything.
 const VAGUE_NAMES: [&str; 8] =
     ["common", "helper", "helpers", "manager", "managers", "types", "util", "utils"];
 
-/// A module is named by the noun that it holds.
+/// A module has the name of the concept that it contains.
 pub(super) fn name(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in &tree.sources {
@@ -17,8 +17,7 @@ pub(super) fn name(tree: &Tree) -> Vec<Finding> {
             findings.push(Finding::new(&source.path, 1, vague_name(part)));
         }
         if stem.ends_with("/mod") {
-            let text =
-                "`mod.rs`: name the file after its folder and put it beside it, `accept.rs` by `accept/`";
+            let text = "`mod.rs`: name the file after its folder, and put it beside the folder";
             findings.push(Finding::new(&source.path, 1, text));
         }
         for module in source.modules.iter().filter(|module| VAGUE_NAMES.contains(&module.name.as_str())) {
@@ -28,7 +27,7 @@ pub(super) fn name(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The compiler is silent about a file that no `mod` line names.
+/// Each file is declared by a `mod`: the compiler does not warn about one that is not.
 pub(super) fn dead_file(tree: &Tree) -> Vec<Finding> {
     let mut declared = BTreeSet::new();
     for source in &tree.sources {
@@ -38,10 +37,10 @@ pub(super) fn dead_file(tree: &Tree) -> Vec<Finding> {
     }
     let is_dead = |path: &str| !declared.contains(path);
     let dead = tree.sources.iter().filter(|source| !source.is_crate_root() && is_dead(&source.path));
-    dead.map(|source| Finding::new(&source.path, 1, "no `mod` names this file: name it, or delete it"))
+    dead.map(|source| Finding::new(&source.path, 1, "no `mod` declares this file: declare it, or delete it"))
         .collect()
 }
 
 fn vague_name(name: &str) -> String {
-    format!("`{name}` says nothing: name it by the noun that it holds; if no noun fits, split it otherwise")
+    format!("`{name}` is vague: name it by the concept that it contains; if none fits, split it otherwise")
 }

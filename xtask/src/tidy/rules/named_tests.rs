@@ -1,14 +1,14 @@
-//! What a document offers as evidence has to exist: a test that a table of the docs names by its path.
+//! Tests that a table of the docs names by their path must exist.
 
 use crate::tidy::{
     Finding,
     tree::{File, Tree},
 };
 
-/// Where a crate keeps its tests: those that drive it from outside, then those beside the code.
+/// The roots of a crate's tests: integration tests, then unit tests beside the code.
 const TEST_ROOTS: [&str; 2] = ["tests/it", "src"];
 
-/// Each `crate::module::test` in a row of a table in `docs` is a test.
+/// Each `crate::module::test` in a row of a table in `docs` names an existing test.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let is_document = |path: &str| path.starts_with("docs/") && path.ends_with(".md");
@@ -16,7 +16,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         for (index, row) in file.text.lines().enumerate().filter(|(_, line)| line.starts_with('|')) {
             for path in row.split('`').skip(1).step_by(2).filter(|span| is_path(span)) {
                 if !is_test(tree, path) {
-                    let text = format!("`{path}` is no test: name the one that shows it now");
+                    let text = format!("`{path}` is no test: name the test that proves it now");
                     findings.push(Finding::new(&file.path, index + 1, text));
                 }
             }
@@ -25,7 +25,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Whether it is `crate::module::test`, with any number of modules.
+/// Whether `span` is a path `crate::module::test`, with one or more modules.
 fn is_path(span: &str) -> bool {
     let is_name = |name: &str| {
         !name.is_empty() && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
@@ -36,7 +36,7 @@ fn is_path(span: &str) -> bool {
 fn is_test(tree: &Tree, path: &str) -> bool {
     let Some((modules, name)) = path.rsplit_once("::") else { return false };
     let Some((package, modules)) = modules.split_once("::") else { return false };
-    // The module of a file's own tests is no file.
+    // An inline `mod tests` has no file of its own.
     let in_file = modules.strip_suffix("::tests").unwrap_or(modules);
     [modules, in_file].iter().flat_map(|modules| TEST_ROOTS.map(|root| (root, modules))).any(
         |(root, modules)| {

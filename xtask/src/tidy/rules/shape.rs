@@ -1,28 +1,28 @@
-//! What a file looks like from afar: its opening, and the lengths that let it be read.
+//! Rules on the layout of a file: its header, and the lengths of files, functions and lines.
 
 use crate::tidy::{Finding, source::Source, tree::Tree};
 
 /// A function fits a screen.
 const FUNCTION_LINES_MAX: usize = 70;
-/// A file is read in one sitting; tests do not count.
+/// A file can be read in one sitting; tests do not count.
 const FILE_LINES_MAX: usize = 600;
-/// Two files fit side by side. For code and scripts; prose is wrapped where it is shown.
+/// Two files fit side by side on a screen. Holds for code and scripts; a viewer wraps prose.
 const LINE_CHARACTERS_MAX: usize = 110;
 
-/// Whatever the other rules say of a file, they say of what a parser made of it.
+/// Each Rust file parses: the other rules check only parsed files.
 pub(super) fn parses(tree: &Tree) -> Vec<Finding> {
     tree.unparsed.iter().map(|finding| Finding::new(&finding.path, finding.line, &finding.text)).collect()
 }
 
-/// The first line says what the file is.
+/// The first line states what the file is.
 pub(super) fn header(tree: &Tree) -> Vec<Finding> {
     let has_header = |text: &str| text.strip_prefix("//! ").is_some_and(|rest| !rest.trim_start().is_empty());
-    let text = "open with `//!` and one sentence: what this is, what it promises, what it leaves to others";
+    let text = "open with `//!` and one sentence that says what the file is";
     let missing = tree.sources.iter().filter(|source| !has_header(&source.text));
     missing.map(|source| Finding::new(&source.path, 1, text)).collect()
 }
 
-/// Lines outside tests are bounded per file.
+/// A file has a bounded number of lines outside tests.
 pub(super) fn file_length(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in &tree.sources {
@@ -30,7 +30,7 @@ pub(super) fn file_length(tree: &Tree) -> Vec<Finding> {
         let code_count = (1..=line_count).filter(|line| !source.is_test_line(*line)).count();
         if code_count > FILE_LINES_MAX {
             let text = format!(
-                "{code_count} lines outside tests, at most {FILE_LINES_MAX}: give its second noun a file"
+                "{code_count} lines outside tests, at most {FILE_LINES_MAX}: move its second concept out"
             );
             findings.push(Finding::new(&source.path, 1, text));
         }
@@ -38,7 +38,7 @@ pub(super) fn file_length(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Lines per function are bounded, outside tests.
+/// A function outside tests has a bounded number of lines.
 pub(super) fn function_length(tree: &Tree) -> Vec<Finding> {
     tree.sources.iter().flat_map(long_functions).collect()
 }
@@ -51,7 +51,7 @@ fn long_functions(source: &Source) -> Vec<Finding> {
             let name = &function.name;
             let text = format!(
                 "`{name}` has {line_count} lines, at most {FUNCTION_LINES_MAX}: \
-                 leave the decisions here, move the plain work into leaves"
+                 keep the decisions here, and extract the plain work into functions"
             );
             findings.push(Finding::new(&source.path, start, text));
         }
@@ -59,7 +59,7 @@ fn long_functions(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// Characters per line are bounded, but for a row of a table in the docs, which cannot be broken.
+/// A line has a bounded number of characters, except a table row of a doc comment, which cannot be broken.
 pub(super) fn line_length(tree: &Tree) -> Vec<Finding> {
     let is_checked = |path: &str| path.ends_with(".rs") || path.ends_with(".sh") || path.starts_with(".ci/");
     let is_row =

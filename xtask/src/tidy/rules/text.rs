@@ -1,8 +1,8 @@
-//! What no committed text may hold, of whatever language.
+//! Rules on the text of every committed file, of any language.
 
 use crate::tidy::{Finding, tree::Tree};
 
-// Each word is written in two parts, or this file would break its own rules.
+// Each word is written in two parts, since this file must obey its own rules.
 const POSTPONED: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX")];
 const MACHINE_PATHS: [&str; 4] =
     [concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/wo", "rk/"), concat!("/Us", "ers/")];
@@ -17,13 +17,13 @@ const REGISTRY_HOSTS: [&str; 8] = [
     concat!("repo.maven", ".apache"),
 ];
 
-/// Folders of test inputs, which are what they are to the last byte.
+/// Folders of test inputs, whose bytes must not change.
 const DATA_FOLDERS: [&str; 2] = ["seeds", "testdata"];
 
-/// Written by cargo, which spells the registry out.
+/// Cargo writes the registry's address into it.
 const LOCK_FILE: &str = "Cargo.lock";
 
-/// No line ends in blanks or a carriage return, and the last one ends.
+/// No line ends in blanks or a carriage return, and the last line ends with a line feed.
 pub(super) fn whitespace(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let is_data = |path: &str| path.split('/').any(|part| DATA_FOLDERS.contains(&part));
@@ -33,7 +33,7 @@ pub(super) fn whitespace(tree: &Tree) -> Vec<Finding> {
                 findings.push(Finding::new(
                     &file.path,
                     index + 1,
-                    "remove the blanks at the end of the line",
+                    "remove the whitespace at the end of the line",
                 ));
             }
         }
@@ -45,23 +45,28 @@ pub(super) fn whitespace(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The tree holds what is done; what is to be done stands in the tracker.
+/// The repository has no notes on pending work: these belong in the issue tracker.
 pub(super) fn postponed_work(tree: &Tree) -> Vec<Finding> {
     find(tree, &POSTPONED, is_word, "do it now, or leave it out and open an issue")
 }
 
-/// Nothing depends on where one machine keeps its files.
+/// No file contains a path of one machine.
 pub(super) fn machine_path(tree: &Tree) -> Vec<Finding> {
     let begins_path = |before: Option<char>, _: Option<char>| !before.is_some_and(is_path_character);
-    find(tree, &MACHINE_PATHS, begins_path, "a path of one machine: make it relative, or ask the environment")
+    find(
+        tree,
+        &MACHINE_PATHS,
+        begins_path,
+        "a path of one machine: make it relative, or read it from the environment",
+    )
 }
 
-/// Which mirror serves the packages is each machine's own setting.
+/// No file names a registry's host: each machine configures its own mirror.
 pub(super) fn registry_host(tree: &Tree) -> Vec<Finding> {
-    find(tree, &REGISTRY_HOSTS, is_word, "a registry's host: leave it to the machine's own client settings")
+    find(tree, &REGISTRY_HOSTS, is_word, "a registry's host: leave it to the client settings of the machine")
 }
 
-/// Each line that holds one of `needles` where `accepts` agrees with the characters before and after it.
+/// The lines with one of `needles`, for which `accepts` approves the characters before and after it.
 fn find(
     tree: &Tree,
     needles: &[&str],

@@ -1,23 +1,23 @@
-//! Where `unsafe` may stand, and what must stand beside it.
+//! Rules on `unsafe`: the crate that may contain it, and the reason beside each use.
 
 use crate::tidy::{Finding, source::Source, tree::Tree};
 
-/// The one crate that holds unsafe code.
+/// The one crate with unsafe code.
 const UNSAFE_CRATE: &str = "sys";
 
-/// How far above an `unsafe` its statement and the comment on it may begin.
+/// By how many lines the reason of an `unsafe` may precede it.
 const REASON_LINES_MAX: usize = 12;
 
-/// Only `sys` holds unsafe code, tests included.
+/// Only `sys` contains unsafe code, tests included.
 pub(super) fn outside_sys(tree: &Tree) -> Vec<Finding> {
-    let text = "`unsafe` outside `sys`: give `sys` a safe function for it, and call that";
+    let text = "`unsafe` outside `sys`: add a safe function to `sys`, and call that";
     let others = tree.sources.iter().filter(|source| source.crate_name() != UNSAFE_CRATE);
     others
         .flat_map(|source| unsafe_lines(source).map(|line| Finding::new(&source.path, line, text)))
         .collect()
 }
 
-/// The root of every other crate lets the compiler say the same.
+/// The root of every other crate has the compiler enforce this.
 pub(super) fn forbid_attribute(tree: &Tree) -> Vec<Finding> {
     let is_root = |source: &&Source| {
         source.path.ends_with("/src/lib.rs")
@@ -30,10 +30,10 @@ pub(super) fn forbid_attribute(tree: &Tree) -> Vec<Finding> {
     violating.map(|source| Finding::new(&source.path, 1, text)).collect()
 }
 
-/// Each unsafe block, implementation and function says why it is sound.
+/// Each unsafe block, implementation and function has the reason why it is sound.
 pub(super) fn reason(tree: &Tree) -> Vec<Finding> {
-    let text = "say above it, in a comment `// SAFETY:`, which fact makes this sound and who upholds it \
-                (for an `unsafe fn`, in its docs under `# Safety`, what a caller must uphold)";
+    let text = "add a comment `// SAFETY:` above it: which fact makes this sound, and which code upholds it \
+                (for an `unsafe fn`, its docs under `# Safety`: what a caller must uphold)";
     let mut findings = Vec::new();
     for source in &tree.sources {
         let lines: Vec<&str> = source.text.lines().collect();
@@ -47,10 +47,10 @@ fn unsafe_lines(source: &Source) -> impl Iterator<Item = usize> {
     source.tokens.iter().filter(|token| token.text == "unsafe").map(|token| token.line)
 }
 
-/// Whether the last of `lines` carries a reason: on itself, or in the comments and attributes directly
-/// above the statement that it belongs to.
+/// Whether the last of `lines` has a reason: on the line itself, or in the comments and attributes directly
+/// above its statement.
 fn has_reason(lines: &[&str]) -> bool {
-    let (last, above) = lines.split_last().expect("a token stands on a line");
+    let (last, above) = lines.split_last().expect("a token has a line");
     if gives_reason(last) {
         return true;
     }

@@ -1,6 +1,7 @@
-//! The planted violations, and beside each what comes close and is allowed.
-//! Rust that breaks a rule is harmless in a literal, where the rules on code see one token. The rules on
-//! text see it: their words are written in two parts.
+//! The planted violations, and beside each the near misses that are allowed.
+//!
+//! Rust code in a literal is harmless: the rules on code see one token. The rules on text do match inside a
+//! literal, so their words are written in two parts.
 
 use super::Case;
 
@@ -77,12 +78,12 @@ fn names() -> Vec<Case> {
         case(
             "module_name",
             &[("engine/src/utils.rs", "//! A.\n"), ("engine/src/common/pool.rs", "//! A.\n")],
-            &["engine/src/utils.rs:1: `utils` says nothing", "engine/src/common/pool.rs:1: `common` says"],
+            &["engine/src/utils.rs:1: `utils` is vague", "engine/src/common/pool.rs:1: `common` is"],
         ),
         case(
             "module_name",
             &[("engine/src/accept/mod.rs", "//! A.\nmod types {}\nmod r#typesetter;\n")],
-            &["engine/src/accept/mod.rs:1: `mod.rs`", "engine/src/accept/mod.rs:2: `types` says nothing"],
+            &["engine/src/accept/mod.rs:1: `mod.rs`", "engine/src/accept/mod.rs:2: `types` is vague"],
         ),
         case(
             "dead_file",
@@ -98,7 +99,7 @@ fn names() -> Vec<Case> {
             ],
             &["engine/src/used/inline.rs:1: no `mod`", "engine/tests/it/case.rs:1: no `mod`"],
         ),
-        // A cargo target in the form of a folder begins at its `main.rs`.
+        // The root of a cargo target that is a folder is its `main.rs`.
         case(
             "dead_file",
             &[
@@ -133,7 +134,7 @@ mod l { fn f() { x.unwrap() } }
         code("banned_call", words, &[]),
         code("banned_call", not_tests, &["engine/src/a.rs:3: `.unwrap()`", "engine/src/a.rs:5: `.unwrap()`"]),
         code("banned_call", tests, &[]),
-        // A module that is declared for tests makes its file, and what lies below it, tests.
+        // A module that is declared for tests makes its file and its submodules tests.
         case(
             "banned_call",
             &[
@@ -144,7 +145,7 @@ mod l { fn f() { x.unwrap() } }
             ],
             &["engine/src/models.rs:2: `.unwrap()`"],
         ),
-        // An import in braces is as good as the whole path.
+        // An import in braces counts as the whole path.
         case(
             "banned_call",
             &[("proto/src/a.rs", "//! A.\nuse std::{\n    fmt,\n    fs::{self, File},\n};\n")],
@@ -199,8 +200,12 @@ fn f() {
             &["engine/src/lib.rs:1: write `#![forbid(unsafe_code)]`", "lab/src/main.rs:1: write"],
         ),
         case("unsafe_reason", &[("sys/src/a.rs", with_reason)], &[]),
-        case("unsafe_reason", &[("sys/src/a.rs", without_reason)], &["sys/src/a.rs:5: say above it"]),
-        case("unsafe_reason", &[("sys/src/a.rs", empty)], &["sys/src/a.rs:4: say above it"]),
+        case(
+            "unsafe_reason",
+            &[("sys/src/a.rs", without_reason)],
+            &["sys/src/a.rs:5: add a comment `// SAFETY:`"],
+        ),
+        case("unsafe_reason", &[("sys/src/a.rs", empty)], &["sys/src/a.rs:4: add a comment"]),
     ]
 }
 
@@ -229,12 +234,12 @@ fn manifests() -> Vec<Case> {
         case(
             "crate_dependencies",
             &[("engine/Cargo.toml", "[dependencies]\nsys = {}\nlibc = {}\n[dev-dependencies]\nproto = {}\n")],
-            &["engine/Cargo.toml:5: `engine` must not know `proto`"],
+            &["engine/Cargo.toml:5: `engine` must not depend on `proto`"],
         ),
         case(
             "crate_dependencies",
             &[("sys/Cargo.toml", "[target.'cfg(unix)'.dependencies]\nengine = { path = \"../engine\" }\n")],
-            &["sys/Cargo.toml:2: `sys` must not know `engine`"],
+            &["sys/Cargo.toml:2: `sys` must not depend on `engine`"],
         ),
         case(
             "crate_dependencies",
@@ -247,7 +252,7 @@ fn manifests() -> Vec<Case> {
                 "policy/Cargo.toml",
                 "[dependencies]\nipnet = \"2\"\ntokio = \"1\"\n[dev-dependencies]\nlibc = \"1\"\n",
             )],
-            &["policy/Cargo.toml:3: `tokio` touches the world"],
+            &["policy/Cargo.toml:3: `tokio` does I/O"],
         ),
         case(
             "dead_dependency",
@@ -261,7 +266,7 @@ fn manifests() -> Vec<Case> {
                 ("sys/src/a.rs", "//! A.\nuse libc::c_int;\n"),
             ],
             &[
-                "lab/Cargo.toml:3: no code of this crate names `libc`",
+                "lab/Cargo.toml:3: no code of this crate uses `libc`",
                 "Cargo.toml:4: no crate depends on `toml`",
             ],
         ),
