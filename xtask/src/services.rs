@@ -75,7 +75,7 @@ const SERVICES: [Service; 7] = [
     Service { name: "iperf", port: 26201, prepare: iperf::prepare, endpoints: iperf::endpoints },
 ];
 
-/// Installs what is missing, starts what is not running, and writes `target/services.env`.
+/// Installs missing programs, starts the services that do not run, and writes `target/services.env`.
 pub(crate) fn start(root: &Path) -> Result<()> {
     packages::install(&packages::PEERS).context("installing the test peers")?;
     let mut lines = String::new();

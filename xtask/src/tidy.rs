@@ -1,7 +1,7 @@
 //! `cargo xtask tidy`: checks the rules of this repository over every file that is, or would be, committed.
 //!
-//! Guarantees: a finding has its file and line, its rule, and the remedy. Not handled here: what rustc and
-//! clippy can check (`[workspace.lints]`, clippy.toml), and layout (rustfmt).
+//! Guarantees: a finding has its file and line, its rule, and the remedy.
+//! Not handled here: checks of rustc and clippy (`[workspace.lints]`, clippy.toml), and layout (rustfmt).
 
 mod rules;
 mod source;
