@@ -4,28 +4,8 @@
 
 #![forbid(unsafe_code)]
 
-mod accept;
-mod agent;
-mod callgrind;
-mod child;
-mod flame;
-mod inserts;
-mod load;
-mod machine;
-mod measure;
-mod overload;
-mod pipeline;
-mod player;
-mod progress;
-mod relay;
-mod report;
-mod rounds;
-mod setting;
-mod stacks;
-mod statistics;
-mod strace;
-mod timers;
-mod verdict;
+mod experiments;
+mod kit;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,8 +14,10 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
-use crate::report::Report;
-use crate::verdict::Outcome;
+use crate::experiments::{accept, inserts, overload, pipeline, relay, timers};
+use crate::kit::report::Report;
+use crate::kit::verdict::Outcome;
+use crate::kit::{agent, child, report};
 
 /// Proves the engine's claims beside the naive ways and the rivals
 ///

@@ -1,0 +1,528 @@
+//! `lab accept`: how connections that come to one address reach threads, in five ways: the herd of old,
+//! turns, and what is better. Through the built gateway: a crowd with a new connection for each request, the
+//! same at leisure, connections that stay, and a crowd while listeners come and go; on a server of the lab's
+//! own: one thread that is busy. Then what the herd and the default ask of the kernel. Promises: the
+//! strategies do the same work in the same minutes, in rounds; each connection that fails, in any part,
+//! counts. Leaves to others: what the strategies are (`engine::accept`), and what is decided from the figures
+//! (`accept/verdicts.rs`).
+//!
+//! ```text
+//!   client agent --> gateway (strategy, threads) --> server agent       crowd, light, long-lived, reload
+//!   client agent --> lab answering (strategy, threads, one of them busy)                            busy
+//! ```
+
+mod answering;
+mod beside;
+mod busy;
+mod counts;
+mod front;
+mod gateway;
+mod losses;
+mod sampled;
+mod shares;
+mod short;
+mod strategy;
+mod traced;
+mod tunnels;
+mod verdicts;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use tempfile::TempDir;
+
+pub(crate) use self::answering::{Answering, answer};
+use self::gateway::Gateway;
+use self::losses::Losses;
+use self::strategy::Strategy;
+use crate::experiments::relay::contender::{self, Contender};
+use crate::experiments::relay::ends;
+use crate::experiments::relay::rivals::Kind;
+use crate::kit::agent::{Agent, Command};
+use crate::kit::child::{self, Terms};
+use crate::kit::flame;
+use crate::kit::load::Role;
+use crate::kit::machine;
+use crate::kit::progress::Progress;
+use crate::kit::report::{self, Grid, Numbers, Report, Skipped};
+use crate::kit::rounds::{Outcome, Rounds, Subject};
+use crate::kit::stacks::{Profile, Scope};
+use crate::kit::strace;
+
+/// Disturbed rounds that are repeated, in each case.
+const EXTRA_ROUNDS_MAX: usize = 2;
+
+/// Threads in the parts other than the crowd: the herd of the published figures.
+const WORKERS: u32 = 8;
+
+/// Clients at a time in a crowd.
+const CONCURRENCY: u32 = 500;
+
+/// Connections a second at light load: each finds every thread asleep.
+const LIGHT_PER_S: u32 = 200;
+
+/// Connections a second beside the busy thread. An eighth of them are its own where a hash deals them out,
+/// with some three events each, so that it is busy for a fifth of its time: it is slow, and not overrun.
+const BUSY_PER_S: u32 = 1_000;
+
+/// Connections that a gateway has had before it counts: its pages are there, its threads have slept.
+const WARM_UP: u32 = 200;
+
+/// What the terminal shows; the rest is in JSON and on the page.
+const GRIDS: &[Grid] = &[
+    Grid { family: CROWD, number: "time_s" },
+    Grid { family: CROWD, number: short::CPU },
+    Grid { family: CROWD, number: short::FIRST_BYTE_P99 },
+    Grid { family: CROWD, number: counts::WAKES },
+    Grid { family: CROWD, number: "most_to_mean_clients" },
+    Grid { family: CROWD, number: "listen_overflows" },
+    Grid { family: LIGHT, number: counts::WAKES },
+    Grid { family: LIGHT, number: short::CPU },
+    Grid { family: LIGHT, number: "most_to_mean_accepts" },
+    Grid { family: LONG_LIVED, number: tunnels::BALANCE },
+    Grid { family: RELOAD, number: short::FAILED },
+    Grid { family: BUSY, number: "first_byte_p50_ms" },
+    Grid { family: BUSY, number: short::FIRST_BYTE_P99 },
+];
+
+/// What the parts of the report are called, in front of how many threads there are.
+const CROWD: &str = "crowd";
+const LIGHT: &str = "light";
+const LONG_LIVED: &str = "long-lived";
+const RELOAD: &str = "reload";
+const BUSY: &str = "busy";
+
+/// What `lab accept` may be told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// The tollgate executable [default: the one beside this lab]
+    #[arg(long, value_name = "PATH")]
+    tollgate: Option<PathBuf>,
+    /// The whole work: 50,000 connections in each crowd, and seven rounds; half an hour
+    #[arg(long, conflicts_with = "quick")]
+    long: bool,
+    /// One short round, which decides nothing: seconds
+    #[arg(long)]
+    quick: bool,
+    /// Only these parts, with commas between them
+    #[arg(long, value_delimiter = ',', value_name = "PART")]
+    only: Vec<Part>,
+    /// Only these strategies, with commas between them
+    #[arg(long, value_delimiter = ',', value_name = "STRATEGY")]
+    strategies: Vec<Strategy>,
+    /// Threads in the crowd's cases, with commas between them [default: 1, 2, 4, 8, 24 and one for each CPU]
+    #[arg(long, value_delimiter = ',', value_name = "COUNT")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=256))]
+    workers: Vec<u32>,
+    /// Rounds of each case [default: 15 of the crowd with a thread for each CPU, 5 of the rest; with --long
+    /// 15 and 7]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
+    /// Connections of each crowd [default: 8,000, with --long 50,000]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    connections: Option<u32>,
+    /// Write where the CPU time of the herd and of the default goes as a flame graph, and report its shares;
+    /// it needs perf
+    #[arg(long, value_name = "FILE")]
+    flame: Option<PathBuf>,
+}
+
+/// A part of the experiment.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// 500 clients at a time, a new connection for each request
+    Crowd,
+    /// 200 connections a second
+    Light,
+    /// 2,000 connections that stay
+    LongLived,
+    /// A crowd while listeners come and go
+    Reload,
+    /// One thread busy for 500 us with each event
+    Busy,
+    /// The system calls of the herd and of the gateway's default
+    Calls,
+}
+
+/// How much of everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Effort {
+    rounds: usize,
+    /// Of the crowd with a thread for each CPU, where the default is judged to the percent.
+    judged_rounds: usize,
+    cpus: u32,
+    workers: Vec<u32>,
+    connections: u32,
+    light: Duration,
+    tunnels: u32,
+    busy: Duration,
+}
+
+impl Effort {
+    /// 8,000 connections are a second or two of each crowd, so that the matrix of five strategies and five
+    /// counts of threads takes five of the ten minutes.
+    fn of(options: &Options, cpus: u32) -> Self {
+        let matrix = vec![1, 2, 4, WORKERS, 24, cpus];
+        let (rounds, connections, ms, tunnels, workers) = match (options.quick, options.long) {
+            (true, _) => ((1, 1), 300, 300, 40, vec![cpus, 3]),
+            (_, true) => ((7, 15), 50_000, 6_000, 2_000, matrix),
+            _ => ((5, 15), 8_000, 2_000, 2_000, matrix),
+        };
+        let mut workers = if options.workers.is_empty() { workers } else { options.workers.clone() };
+        workers.sort_unstable();
+        workers.dedup();
+        let (rounds, judged_rounds) = options.rounds.map_or(rounds, |all| (all as usize, all as usize));
+        Self {
+            rounds,
+            judged_rounds,
+            cpus,
+            workers,
+            connections: options.connections.unwrap_or(connections),
+            light: Duration::from_millis(ms),
+            tunnels,
+            busy: Duration::from_millis(ms),
+        }
+    }
+
+    fn rounds(&self, case: (Part, u32)) -> usize {
+        if case == (Part::Crowd, self.cpus) { self.judged_rounds } else { self.rounds }
+    }
+
+    fn crowd(&self, to: SocketAddr) -> Command {
+        Command::Short { tunnel: to.into(), connections: self.connections, concurrency: CONCURRENCY }
+    }
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// The lab itself could not work, a part needs the gateway and it is not there, or the user interrupted; a
+/// strategy that fails is left out of the report instead.
+pub(crate) fn run(options: &Options) -> Result<Report> {
+    let mut machine = machine::facts(child::raise_descriptor_limit());
+    let cpus = machine::allowed_cpus().len() as u32;
+    let is_chosen = |part: &Part| options.only.is_empty() || options.only.contains(part);
+    let parts: Vec<Part> = Part::value_variants().iter().copied().filter(is_chosen).collect();
+    let without: &[Kind] = if parts == [Part::Busy] { &[Kind::Tollgate] } else { &[] };
+    let (contenders, _) = contender::find(&[Kind::Tollgate], options.tollgate.as_deref(), without)?;
+    let contender = contenders.into_iter().next();
+    machine.extend(contender.iter().map(|it| ("tollgate_version".to_owned(), it.version.clone().into())));
+    let is_taken = |one: &Strategy| options.strategies.is_empty() || options.strategies.contains(one);
+    let strategies: Vec<Strategy> = Strategy::ALL.into_iter().filter(is_taken).collect();
+    let effort = Effort::of(options, cpus);
+    let cases = cases(&parts, &effort);
+    let progress = Progress::new(steps(&cases, &strategies, &effort));
+    let mut bench = Bench {
+        warnings: warnings(options, contender.as_ref()),
+        contender,
+        strategies,
+        effort,
+        progress,
+        directory: TempDir::with_prefix("lab-").context("making a temporary directory")?,
+        next_port: ends::first_port(),
+        ends: Ends::start()?,
+        losses: Losses::default(),
+    };
+    let mut outcome = Outcome::default();
+    for (part, workers) in cases {
+        outcome.absorb(bench.case(part, workers)?);
+    }
+    if let (Some(file), true) = (&options.flame, bench.contender.is_some()) {
+        bench.progress.expect_more(looked_at(&bench.strategies).len() as u64);
+        outcome.absorb(bench.flame(file)?);
+    }
+    bench.progress.finish();
+    let mut report = Report {
+        experiment: "accept",
+        machine,
+        rows: outcome.rows,
+        grids: GRIDS,
+        verdicts: Vec::new(),
+        left_out: Vec::new(),
+        skipped: outcome.failed,
+        warnings: bench.warnings,
+    };
+    verdicts::judge(&mut report, &bench.losses, cpus);
+    report.weaken();
+    Ok(report)
+}
+
+fn steps(cases: &[(Part, u32)], strategies: &[Strategy], effort: &Effort) -> u64 {
+    let of = |&case: &(Part, u32)| match case.0 {
+        Part::Calls => looked_at(strategies).len(),
+        _ => strategies.len() * effort.rounds(case),
+    };
+    cases.iter().map(of).sum::<usize>() as u64
+}
+
+/// Each part with a count of threads.
+fn cases(parts: &[Part], effort: &Effort) -> Vec<(Part, u32)> {
+    let of = |&part: &Part| match part {
+        Part::Crowd => effort.workers.iter().map(|workers| (part, *workers)).collect(),
+        _ => vec![(part, WORKERS)],
+    };
+    parts.iter().flat_map(of).collect()
+}
+
+/// What makes every figure of this run weak.
+fn warnings(options: &Options, contender: Option<&Contender>) -> Vec<String> {
+    let quick = options.quick.then(|| "a quick run decides nothing".to_owned());
+    let unoptimised = contender.filter(|it| it.is_unoptimised());
+    let unoptimised = unoptimised.map(|_| "tollgate is a build without optimisation".to_owned());
+    quick.into_iter().chain(report::of_the_build()).chain(unoptimised).collect()
+}
+
+/// A part's name with the count of its threads, as a report wants it. It lives as long as the program, and
+/// there are a few dozen.
+fn named(family: &str, workers: u32) -> &'static str {
+    String::leak(format!("{family}-{workers}"))
+}
+
+/// The load's processes; they end with it.
+struct Ends {
+    _server: Agent,
+    client: Agent,
+    reply: SocketAddr,
+    echo: SocketAddr,
+}
+
+impl Ends {
+    fn start() -> Result<Self> {
+        let (mut server, client) = (Agent::start(&Terms::default())?, Agent::start(&Terms::default())?);
+        let (reply, echo) = (server.serve(Role::Reply)?, server.serve(Role::Echo)?);
+        Ok(Self { _server: server, client, reply, echo })
+    }
+}
+
+/// What all parts share.
+struct Bench {
+    contender: Option<Contender>,
+    strategies: Vec<Strategy>,
+    effort: Effort,
+    progress: Progress,
+    directory: TempDir,
+    next_port: u16,
+    ends: Ends,
+    losses: Losses,
+    warnings: Vec<String>,
+}
+
+impl Bench {
+    fn case(&mut self, part: Part, workers: u32) -> Result<Outcome> {
+        let effort = self.effort.clone();
+        let wanted = effort.rounds((part, workers));
+        let rounds = |family| Rounds {
+            what: named(family, workers),
+            wanted,
+            extra_max: EXTRA_ROUNDS_MAX,
+            watched: true,
+        };
+        match part {
+            Part::Crowd => self.short(rounds(CROWD), workers, short::run, |to| effort.crowd(to)),
+            Part::Reload => self.short(rounds(RELOAD), workers, short::run_reloading, |to| effort.crowd(to)),
+            Part::Light => {
+                let time = effort.light;
+                let arrive = |to| Command::Arrive { to, rate_per_s: LIGHT_PER_S, time };
+                self.short(rounds(LIGHT), workers, short::run, arrive)
+            }
+            Part::LongLived => self.long_lived(rounds(LONG_LIVED), workers),
+            Part::Busy => self.busy(rounds(BUSY), workers),
+            Part::Calls => self.calls(),
+        }
+    }
+
+    /// Short connections through the gateways of all strategies.
+    fn short(
+        &mut self,
+        rounds: Rounds,
+        workers: u32,
+        run: fn(&mut Gateway, &mut Agent, &Command, &str, &mut Losses) -> Result<Numbers>,
+        load: impl Fn(SocketAddr) -> Command,
+    ) -> Result<Outcome> {
+        let case = rounds.what;
+        let (mut gateways, failed) =
+            self.start_all(case, &self.strategies.clone(), workers, self.ends.reply, crowd_to_warm_up)?;
+        let (client, losses) = (&mut self.ends.client, &mut self.losses);
+        let outcome = rounds.run(&mut gateways, &self.progress, |gateway| {
+            let load = load(gateway.running.ends.address);
+            let of = format!("{case}/{}", gateway.strategy.name());
+            Ok(vec![(case, run(gateway, client, &load, &of, losses)?)])
+        })?;
+        Ok(outcome.with_failed(failed))
+    }
+
+    fn long_lived(&mut self, rounds: Rounds, workers: u32) -> Result<Outcome> {
+        let case = rounds.what;
+        let warm_up = |to| Command::Hold { to, tunnels: WARM_UP };
+        let (mut gateways, failed) =
+            self.start_all(case, &self.strategies.clone(), workers, self.ends.echo, warm_up)?;
+        let (client, losses, tunnels) = (&mut self.ends.client, &mut self.losses, self.effort.tunnels);
+        let outcome = rounds.run(&mut gateways, &self.progress, |gateway| {
+            let of = format!("{case}/{}", gateway.strategy.name());
+            Ok(vec![(case, tunnels::run(gateway, client, tunnels, &of, losses)?)])
+        })?;
+        Ok(outcome.with_failed(failed))
+    }
+
+    fn busy(&mut self, rounds: Rounds, workers: u32) -> Result<Outcome> {
+        let case = rounds.what;
+        let mut started = Outcome::default();
+        let mut servers = Vec::new();
+        for &strategy in &self.strategies {
+            match busy::Server::start(strategy, workers as usize) {
+                Ok(server) => servers.push(server),
+                Err(error) => started.fail(case, strategy.name(), &error),
+            }
+            child::fail_if_interrupted()?;
+        }
+        let (client, losses, time) = (&mut self.ends.client, &mut self.losses, self.effort.busy);
+        let outcome = rounds.run(&mut servers, &self.progress, |server| {
+            let load = Command::Arrive { to: server.address, rate_per_s: BUSY_PER_S, time };
+            let of = format!("{case}/{}", server.name());
+            Ok(vec![(case, busy::run(server, client, &load, &of, losses)?)])
+        })?;
+        Ok(outcome.with_failed(started.failed))
+    }
+
+    fn calls(&mut self) -> Result<Outcome> {
+        const WHAT: &str = "system calls";
+        if !strace::is_possible() {
+            return Ok(impossible(WHAT, "strace is not installed".to_owned()));
+        }
+        let connections = self.effort.connections.min(traced::CONNECTIONS_MAX);
+        let (counted, mut outcome) = self.look(WHAT, connections, traced::count)?;
+        outcome.rows.extend(strace::rows(&counted));
+        Ok(outcome)
+    }
+
+    fn flame(&mut self, file: &Path) -> Result<Outcome> {
+        const WHAT: &str = "flame graph and shares of CPU time";
+        let scope = match Scope::of_this_machine(self.directory.path()) {
+            Ok(scope) => scope,
+            Err(error) => return Ok(impossible(WHAT, format!("{error:#}"))),
+        };
+        let sample =
+            |gateway: &Gateway, client: &mut Agent, load: &Command, directory: &Path, losses: &mut Losses| {
+                sampled::profile(gateway, client, load, directory, losses, scope)
+            };
+        let (profiles, mut outcome) = self.look(WHAT, self.effort.connections, sample)?;
+        let profiles: Vec<Profile> = profiles.into_iter().map(|profile| profile.1).collect();
+        outcome.rows.extend(profiles.iter().map(shares::row));
+        fs::write(file, flame::svg(&shares::PALETTE, &profiles))
+            .with_context(|| format!("writing {}", file.display()))?;
+        Ok(outcome)
+    }
+
+    /// Looks at the herd and at the default in a crowd each, by `look`, which may use a directory for files.
+    fn look<Seen>(
+        &mut self,
+        what: &str,
+        connections: u32,
+        look: impl Fn(&Gateway, &mut Agent, &Command, &Path, &mut Losses) -> Result<Seen>,
+    ) -> Result<(Vec<(String, Seen)>, Outcome)> {
+        let strategies = looked_at(&self.strategies);
+        let (gateways, failed) =
+            self.start_all(what, &strategies, WORKERS, self.ends.reply, crowd_to_warm_up)?;
+        let (mut outcome, mut seen) = (Outcome::default().with_failed(failed), Vec::new());
+        for gateway in &gateways {
+            self.progress.begin(format!("{what}, {}", gateway.name()));
+            let to = gateway.running.ends.address;
+            let load = Command::Short { tunnel: to.into(), connections, concurrency: CONCURRENCY };
+            let (client, directory) = (&mut self.ends.client, self.directory.path());
+            match look(gateway, client, &load, directory, &mut self.losses) {
+                Ok(one) => seen.push((gateway.name().to_owned(), one)),
+                // It is the look that failed; a gateway that did would be named otherwise (`verdicts::lost`).
+                Err(error) => {
+                    let name = format!("{what} of {}", gateway.name());
+                    outcome.failed.push(Skipped { name, reason: format!("{error:#}") });
+                }
+            }
+            child::fail_if_interrupted()?;
+            self.progress.end();
+        }
+        Ok((seen, outcome))
+    }
+
+    /// Starts the gateways of some strategies; one that does not start is set aside with its reason.
+    fn start_all(
+        &mut self,
+        case: &str,
+        strategies: &[Strategy],
+        workers: u32,
+        upstream: SocketAddr,
+        warm_up: fn(SocketAddr) -> Command,
+    ) -> Result<(Vec<Gateway>, Vec<Skipped>)> {
+        let contender = self.contender.clone().context("only one part does without the gateway")?;
+        let (mut gateways, mut failed) = (Vec::new(), Outcome::default());
+        for &strategy in strategies {
+            let directory = self.directory.path().join(format!("{case}-{}", strategy.name()));
+            let next_port = &mut self.next_port;
+            let started =
+                Gateway::start(&contender, strategy, upstream, workers as usize, directory, next_port);
+            let started = started.and_then(|gateway| {
+                let work = warm_up(gateway.running.ends.address);
+                gateway.warm_up(&mut self.ends.client, &work, &mut self.losses)?;
+                Ok(gateway)
+            });
+            match started {
+                Ok(gateway) => gateways.push(gateway),
+                Err(error) => {
+                    child::fail_if_interrupted()?;
+                    failed.fail(case, strategy.name(), &error);
+                }
+            }
+        }
+        Ok((gateways, failed.failed))
+    }
+}
+
+/// The herd and the gateway's default, before and after as the published measurement had it.
+fn looked_at(strategies: &[Strategy]) -> Vec<Strategy> {
+    [Strategy::Shared, Strategy::DEFAULT].into_iter().filter(|one| strategies.contains(one)).collect()
+}
+
+fn impossible(what: &str, reason: String) -> Outcome {
+    Outcome::default().with_failed(vec![Skipped { name: what.to_owned(), reason }])
+}
+
+fn crowd_to_warm_up(to: SocketAddr) -> Command {
+    Command::Short { tunnel: to.into(), connections: WARM_UP, concurrency: WARM_UP / 4 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn options(words: &[&str]) -> Options {
+        Line::parse_from([&["accept"], words].concat()).options
+    }
+
+    #[test]
+    fn the_matrix_has_as_many_threads_as_cpus_in_it() {
+        let check = |words: &[&str], cpus, expected: &[u32]| {
+            assert_eq!(Effort::of(&options(words), cpus).workers, expected, "{words:?}");
+        };
+        check(&[], 2, &[1, 2, 4, 8, 24]);
+        check(&["--long"], 6, &[1, 2, 4, 6, 8, 24]);
+        check(&["--workers", "5,3"], 6, &[3, 5]);
+    }
+
+    #[test]
+    fn the_crowd_has_a_case_for_each_count_of_threads() {
+        let effort = Effort::of(&options(&["--quick", "--rounds", "2"]), 2);
+        assert_eq!(effort.rounds, 2);
+        assert_eq!(cases(Part::value_variants(), &effort).len(), effort.workers.len() + 5);
+        assert_eq!(cases(&[Part::Busy], &effort), [(Part::Busy, WORKERS)]);
+    }
+}

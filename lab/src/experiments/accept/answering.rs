@@ -1,0 +1,265 @@
+//! A server on the engine whose threads share an address as the gateway's do, and answer one request on each
+//! connection; one of them may be kept busy by each of its events. It is here because the gateway has no way
+//! to be slow. Promises: the loop calls an acceptor as the gateway's does (`gateway/src/worker.rs`), and the
+//! busy thread is the first that watches the address, which is the one that the kernel wakes first. Leaves to
+//! others: the clients.
+//!
+//! ```text
+//!   lab:    start ........  "" ...............  end of input
+//!   child:         address      counts by thread              exit
+//! ```
+
+use std::ffi::OsString;
+use std::io::{self, BufRead};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use engine::accept::{self, Acceptor, ListenerHandle, WorkerHandle, worker_group};
+use engine::inbox::{Inbox, Notifier, Sender};
+use engine::reactor::{Interest, RawToken, Reactor, Registration, Wake, WakeTarget};
+use engine::slab::Slab;
+use engine::stats::ReactorStats;
+use sys::socket::{ListenOptions, Socket};
+
+use super::counts::Counts;
+use super::strategy::Strategy;
+use crate::experiments::overload::burn::Burn;
+use crate::kit::load::{REPLY_BYTES, REQUEST_BYTES};
+use crate::kit::player::say;
+
+/// The gateway's own.
+const BACKLOG: u32 = 4_096;
+
+/// The listener's tag; connections have their slots' numbers.
+const LISTENER: RawToken = RawToken(u32::MAX);
+
+/// What `lab answering` is told.
+#[derive(clap::Args, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answering {
+    /// How connections reach the threads
+    #[arg(long)]
+    pub(super) strategy: Strategy,
+    /// Threads
+    #[arg(long)]
+    pub(super) workers: usize,
+    /// How long the first thread is busy with each event, in microseconds
+    #[arg(long)]
+    pub(super) busy_us: u64,
+}
+
+impl Answering {
+    /// As `lab` understands them.
+    pub(super) fn arguments(&self) -> Vec<OsString> {
+        let (workers, busy_us) = (self.workers.to_string(), self.busy_us.to_string());
+        let strategy = self.strategy.name();
+        let words = ["answering", "--strategy", strategy, "--workers", &workers, "--busy-us", &busy_us];
+        words.map(Into::into).into()
+    }
+}
+
+/// The child's side: serves until its input ends, and tells counts for each line.
+///
+/// # Errors
+/// No address, descriptor or thread could be had, or the lab is gone.
+pub(crate) fn answer(terms: &Answering) -> Result<()> {
+    let strategy = accept::strategy(terms.strategy.name()).context("the engine has no such strategy")?;
+    let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+    let entrances = accept::listen(strategy, any_port, ListenOptions::plain(BACKLOG), terms.workers, 0)?;
+    let address = entrances.first().context("a server has at least one thread")?.local()?;
+    let part = || Ok((Arc::new(Notifier::new()?), Arc::<ReactorStats>::default()));
+    let parts: Vec<_> = (0..terms.workers).map(|_| part()).collect::<Result<_>>()?;
+    let seats = worker_group(parts.iter().cloned());
+    let busy = Burn::of(Duration::from_micros(terms.busy_us));
+    thread::scope(|scope| {
+        let (mut threads, mut ends) = (Vec::new(), Vec::new());
+        for (number, ((seat, entrance), (parking, stats))) in
+            seats.into_iter().zip(entrances).zip(&parts).enumerate()
+        {
+            let (opened, is_open) = sync_channel(1);
+            let inbox = Inbox::new(Arc::clone(parking));
+            ends.push(EndAtDrop(inbox.sender()));
+            let draft =
+                Draft { seat, entrance, parking: Arc::clone(parking), stats: Arc::clone(stats), inbox };
+            let busy = (number == 0 && terms.busy_us > 0).then_some(busy);
+            let name = thread::Builder::new().name(format!("reactor-{number}"));
+            threads.push(name.spawn_scoped(scope, move || Server::new(draft, busy)?.run(&opened))?);
+            // One after the other: the kernel wakes them in the order in which they have begun to watch.
+            is_open.recv().context("a thread could not begin")?;
+        }
+        say(&address.to_string())?;
+        for line in std::io::stdin().lock().lines() {
+            line?;
+            say(&counts(&parts))?;
+        }
+        drop(ends);
+        let join = |thread: thread::ScopedJoinHandle<'_, Result<()>>| {
+            thread.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked")))
+        };
+        threads.into_iter().try_for_each(join)
+    })
+}
+
+fn counts(parts: &[(Arc<Notifier>, Arc<ReactorStats>)]) -> String {
+    let column = |number: fn(&ReactorStats) -> u64| parts.iter().map(|part| number(&part.1)).collect();
+    let columns = [
+        column(|it| it.accepts.value()),
+        column(|it| it.accept_wakes.value()),
+        column(|it| it.accepts_empty.value()),
+        column(|it| it.handed_over.value()),
+        column(|it| it.connections.value()),
+    ];
+    Counts::to_json(columns).to_string()
+}
+
+/// Said when nobody asks any more.
+struct End;
+
+struct EndAtDrop(Sender<End>);
+
+impl Drop for EndAtDrop {
+    fn drop(&mut self) {
+        self.0.send(End);
+    }
+}
+
+/// What a thread is made of, before it runs.
+struct Draft {
+    seat: WorkerHandle,
+    entrance: ListenerHandle,
+    parking: Arc<Notifier>,
+    stats: Arc<ReactorStats>,
+    inbox: Inbox<End>,
+}
+
+/// One thread of it.
+struct Server {
+    reactor: Rc<Reactor>,
+    inbox: Inbox<End>,
+    seat: Rc<WorkerHandle>,
+    acceptor: Acceptor,
+    connections: Slab<Connection>,
+    /// What each event costs it.
+    busy: Option<Burn>,
+}
+
+struct Connection {
+    socket: Socket,
+    registration: Registration,
+    received_bytes: usize,
+}
+
+impl Server {
+    fn new(draft: Draft, busy: Option<Burn>) -> Result<Self> {
+        let Draft { seat, entrance, parking, stats, inbox } = draft;
+        let seat = Rc::new(seat);
+        let reactor = Reactor::new(parking, stats)?;
+        let acceptor = Acceptor::new(&reactor, &seat, entrance, LISTENER)?;
+        Ok(Self { reactor, inbox, seat, acceptor, connections: Slab::new(), busy })
+    }
+
+    fn run(mut self, opened: &SyncSender<()>) -> Result<()> {
+        opened.send(()).context("nobody waits for this thread")?;
+        let (mut wakes, mut ready) = (Vec::new(), Vec::new());
+        while self.inbox.is_empty() {
+            self.acceptor.take_turn();
+            let is_idle = || self.inbox.is_empty() && self.seat.is_empty() && !self.acceptor.is_called();
+            self.reactor.turn(&mut wakes, is_idle)?;
+            for wake in wakes.drain(..) {
+                match wake {
+                    Wake::Ready(LISTENER, _) | Wake::Due(LISTENER) => self.accept()?,
+                    Wake::Ready(RawToken(index), _) => ready.push(index),
+                    Wake::Due(_) => unreachable!("connections have no timers"),
+                }
+            }
+            // As in the gateway, which only notes what is ready until everybody is let in.
+            self.acceptor.give_turn_up();
+            ready.drain(..).for_each(|index| self.serve(index));
+            while let Some(handed) = self.seat.take() {
+                open(&self.reactor, &mut self.connections, handed.socket).context("taking over")?;
+            }
+            self.reactor.stats().connections.set(self.connections.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self) -> Result<()> {
+        self.be_busy();
+        let mut opened = Ok(());
+        let (reactor, connections) = (&self.reactor, &mut self.connections);
+        self.acceptor.accept(|socket, _| {
+            opened = open(reactor, connections, socket);
+            opened.is_ok()
+        })?;
+        opened.context("accepting")
+    }
+
+    fn serve(&mut self, index: u32) {
+        self.be_busy();
+        let Some((key, connection)) = self.connections.at(index) else { return };
+        if connection.is_over()
+            && let Some(Connection { registration, .. }) = self.connections.remove(key)
+        {
+            self.reactor.forget(registration.key());
+        }
+    }
+
+    fn be_busy(&self) {
+        if let Some(busy) = self.busy {
+            busy.run();
+        }
+    }
+}
+
+fn open(reactor: &Reactor, connections: &mut Slab<Connection>, socket: Socket) -> io::Result<()> {
+    let tag = RawToken(connections.next_index());
+    let registration = Registration::new(reactor, &socket, Interest::Read, WakeTarget::Tag(tag))?;
+    connections.insert(Connection { socket, registration, received_bytes: 0 });
+    Ok(())
+}
+
+impl Connection {
+    /// Reads as far as the socket allows, answers a whole request, and tells whether that was all.
+    fn is_over(&mut self) -> bool {
+        let mut buffer = [0; 4_096];
+        loop {
+            match self.socket.recv(&mut buffer) {
+                Ok(0) => return true,
+                Ok(received) => self.received_bytes += received,
+                Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
+            }
+            if self.received_bytes >= REQUEST_BYTES {
+                // A fresh connection's send buffer takes the whole reply; if not, the client counts a short
+                // one.
+                let _ = self.socket.send(&[b'r'; REPLY_BYTES]);
+                return true;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        answering: Answering,
+    }
+
+    #[test]
+    fn a_server_survives_the_command_line() {
+        for strategy in Strategy::ALL {
+            let answering = Answering { strategy, workers: 8, busy_us: 500 };
+            let line = Line::try_parse_from(answering.arguments()).expect("its own arguments are understood");
+            assert_eq!(line.answering, answering);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! One thread is busy with each of its events, and clients come all the while: whom does it hold up? On the
+//! lab's own server (`answering.rs`), since the gateway has no way to be slow. Promises: all strategies serve
+//! the same arrivals.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result};
+
+use super::answering::Answering;
+use super::counts::Counts;
+use super::losses::Losses;
+use super::short::of_clients;
+use super::strategy::Strategy;
+use crate::kit::agent::{Agent, Command};
+use crate::kit::child;
+use crate::kit::player::Player;
+use crate::kit::report::Numbers;
+use crate::kit::rounds::Subject;
+
+/// How long the busy thread takes for an event.
+const BUSY_US: u64 = 500;
+
+/// A server that takes part; it ends with its input.
+pub(super) struct Server {
+    strategy: Strategy,
+    player: Player,
+    pub(super) address: SocketAddr,
+}
+
+impl Subject for Server {
+    fn name(&self) -> &'static str {
+        self.strategy.name()
+    }
+}
+
+impl Server {
+    /// Starts one.
+    ///
+    /// # Errors
+    /// It could not be started.
+    pub(super) fn start(strategy: Strategy, workers: usize) -> Result<Self> {
+        let terms = Answering { strategy, workers, busy_us: BUSY_US };
+        let mut player = Player::start(&child::own_program()?, &terms.arguments())?;
+        let address = player.line()?;
+        let address = address.parse().with_context(|| format!("instead of an address: {address}"))?;
+        Ok(Self { strategy, player, address })
+    }
+
+    fn counts(&mut self) -> Result<Counts> {
+        self.player.say("")?;
+        Counts::from_json(&self.player.line()?)
+    }
+}
+
+/// One run.
+///
+/// # Errors
+/// The server or the load failed.
+pub(super) fn run(
+    server: &mut Server,
+    client: &mut Agent,
+    load: &Command,
+    case: &str,
+    losses: &mut Losses,
+) -> Result<Numbers> {
+    let before = server.counts()?;
+    let answer = client.ask(load)?;
+    losses.note(case, &answer);
+    let counts = server.counts()?.since(&before);
+    let mut numbers = of_clients(&answer)?;
+    numbers.extend(counts.each());
+    numbers.extend(counts.balance_of_accepts().map(|balance| ("most_to_mean_accepts", balance)));
+    Ok(numbers)
+}

@@ -1,0 +1,111 @@
+//! The gateway as this experiment has it: a `forward` listener under load, whose connections reach so many
+//! threads by one strategy. Promises: gateways differ in strategy and threads alone. Leaves to others:
+//! starting them (`relay/rivals.rs`).
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use anyhow::{Result, ensure};
+
+use super::strategy::Strategy;
+use crate::experiments::relay::configuration::{Plan, TUNNELS_MAX, USER, tollgate_tables};
+use crate::experiments::relay::contender::Contender;
+use crate::experiments::relay::ends::free_port;
+use crate::experiments::relay::rivals::{Kind, PROBE, Work};
+use crate::kit::load::REQUEST_BYTES;
+
+/// Where clients connect, and what lies behind.
+#[derive(Clone, Debug)]
+pub(super) struct Front {
+    pub(super) address: SocketAddr,
+    /// Where a reload opens a listener, and a later one closes it.
+    spares: [SocketAddr; 2],
+    pub(super) admin: SocketAddr,
+    upstream: SocketAddr,
+    strategy: Strategy,
+}
+
+impl Front {
+    /// What is to be reached through a gateway; the way to it is direct.
+    pub(super) fn before(upstream: SocketAddr, strategy: Strategy) -> Self {
+        Self { address: upstream, spares: [upstream; 2], admin: upstream, upstream, strategy }
+    }
+
+    /// The configuration of its gateway, with none of the spare listeners or the one of that number.
+    pub(super) fn text(&self, plan: &Plan<'_, Self>, spare: Option<usize>) -> String {
+        let upstream = self.upstream;
+        let listener = |address| {
+            format!(
+                "[[listener]]\naddress = \"{address}\"\nkind = \"forward\"\nto = \"{upstream}\"\nuser = \
+                 \"{USER}\"\n\n"
+            )
+        };
+        let spare = spare.map_or_else(String::new, |number| listener(self.spares[number]));
+        format!(
+            "{}{spare}[[user]]\nname = \"{USER}\"\nallow = [\"{upstream}\"]\nconnections = \
+             {TUNNELS_MAX}\n{}\n[accept]\nstrategy = \"{}\"\n",
+            listener(self.address),
+            tollgate_tables(plan),
+            self.strategy.name(),
+        )
+    }
+}
+
+impl Work for Front {
+    fn kinds(&self) -> &'static [Kind] {
+        &[Kind::Tollgate]
+    }
+
+    fn through_relay(&self, next_port: &mut u16) -> Result<(Self, SocketAddr)> {
+        let mut one = || free_port(next_port);
+        let (address, spares, admin) = (one()?, [one()?, one()?], one()?);
+        Ok((Self { address, spares, admin, ..self.clone() }, admin))
+    }
+
+    fn configuration(contender: &Contender, plan: &Plan<'_, Self>) -> Result<String> {
+        ensure!(contender.kind == Kind::Tollgate, "{} has no such strategies", contender.kind.name());
+        Ok(plan.listen.text(plan, None))
+    }
+
+    fn is_done(&self) -> Result<bool> {
+        Ok(answers(self.address).is_ok())
+    }
+}
+
+/// Whether something came back: both a reply and an echo are longer than a byte.
+fn answers(address: SocketAddr) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&address, PROBE)?;
+    stream.set_read_timeout(Some(PROBE))?;
+    stream.write_all(&[b'?'; REQUEST_BYTES])?;
+    stream.read_exact(&mut [0])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_configuration_has_strategy_threads_and_at_most_one_spare() {
+        let end = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let upstream = Front::before(end(22_000), Strategy::Mutex);
+        let (address, spares, admin) = (end(21_000), [end(21_001), end(21_002)], end(21_003));
+        let front = Front { address, spares, admin, ..upstream.clone() };
+        let directory = Path::new("/tmp/lab");
+        let plan = Plan { listen: &front, upstream: &upstream, admin, threads: 24, directory };
+        let check = |spare, ports: &[u16]| {
+            let text = front.text(&plan, spare);
+            for line in ["strategy = \"mutex\"\n", "reactors = 24\n", "to = \"127.0.0.1:22000\"\n"] {
+                assert!(text.contains(line), "{line:?} is missing from:\n{text}");
+            }
+            let listeners: Vec<String> =
+                ports.iter().map(|port| format!("address = \"127.0.0.1:{port}\"\nkind")).collect();
+            assert_eq!(text.matches("[[listener]]").count(), listeners.len());
+            assert!(listeners.iter().all(|listener| text.contains(listener)), "{text}");
+        };
+        check(None, &[21_000]);
+        check(Some(0), &[21_000, 21_001]);
+        check(Some(1), &[21_000, 21_002]);
+    }
+}

@@ -1,0 +1,92 @@
+//! A gateway that takes part: one strategy, so many threads. Promises: it is warm before it is measured.
+//! Leaves to others: the load.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+
+use super::counts::Counts;
+use super::front::Front;
+use super::losses::Losses;
+use super::strategy::Strategy;
+use crate::experiments::relay::configuration::Plan;
+use crate::experiments::relay::contender::Contender;
+use crate::experiments::relay::rivals::{Running, Setting};
+use crate::kit::agent::{Agent, Command};
+use crate::kit::child::Terms;
+use crate::kit::rounds::Subject;
+
+/// A running gateway.
+#[derive(Debug)]
+pub(super) struct Gateway {
+    pub(super) strategy: Strategy,
+    pub(super) running: Running<Front>,
+    upstream: Front,
+    threads: usize,
+    directory: PathBuf,
+}
+
+impl Subject for Gateway {
+    fn name(&self) -> &'static str {
+        self.strategy.name()
+    }
+}
+
+impl Gateway {
+    /// Starts one in a directory of its own and waits until something came back through it.
+    ///
+    /// # Errors
+    /// It could not be started or did not forward.
+    pub(super) fn start(
+        contender: &Contender,
+        strategy: Strategy,
+        upstream: SocketAddr,
+        threads: usize,
+        directory: PathBuf,
+        next_port: &mut u16,
+    ) -> Result<Self> {
+        let upstream = Front::before(upstream, strategy);
+        let setting =
+            Setting { upstream: &upstream, threads, terms: &Terms::default(), directory: &directory };
+        let running = Running::start(contender, &setting, next_port)?;
+        Ok(Self { strategy, running, upstream, threads, directory })
+    }
+
+    /// Has it do some work that does not count, but for what fails.
+    ///
+    /// # Errors
+    /// It does nothing.
+    pub(super) fn warm_up(&self, client: &mut Agent, work: &Command, losses: &mut Losses) -> Result<()> {
+        let answer = client.ask(work);
+        client.ask(&Command::Release)?;
+        let answer = answer?;
+        losses.note(self.strategy.name(), &answer);
+        ensure!(answer["completed"] != 0, "it serves nobody: {}", answer["failures"]);
+        Ok(())
+    }
+
+    /// What its threads have counted until now.
+    ///
+    /// # Errors
+    /// It does not tell.
+    pub(super) fn counts(&self) -> Result<Counts> {
+        Counts::of_gateway(self.running.ends.admin)
+    }
+
+    /// Has it load a configuration with none of the spare listeners, or the one of that number.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub(super) fn reload(&self, spare: Option<usize>) -> Result<()> {
+        let front = &self.running.ends;
+        let plan = Plan {
+            listen: front,
+            upstream: &self.upstream,
+            admin: front.admin,
+            threads: self.threads,
+            directory: &self.directory,
+        };
+        self.running.reconfigure(&front.text(&plan, spare))
+    }
+}

@@ -1,0 +1,31 @@
+//! Where a gateway's CPU time goes while it serves a crowd, as perf samples it. Promises: no other figure
+//! comes from such a crowd. Leaves to others: what the samples are for (`shares.rs`).
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::gateway::Gateway;
+use super::losses::Losses;
+use crate::kit::agent::{Agent, Command};
+use crate::kit::stacks::{Profile, Scope};
+
+/// The gateway's stacks while the load lasts.
+///
+/// # Errors
+/// perf may not sample it, or the load failed.
+pub(super) fn profile(
+    gateway: &Gateway,
+    client: &mut Agent,
+    load: &Command,
+    directory: &Path,
+    losses: &mut Losses,
+    scope: Scope,
+) -> Result<Profile> {
+    let name = gateway.strategy.name();
+    let process = gateway.running.processes().first().copied().context("a gateway is a process")?;
+    Profile::of_running(name.to_owned(), scope, directory, u32::try_from(process)?, || {
+        losses.note(&format!("sampled/{name}"), &client.ask(load)?);
+        Ok(())
+    })
+}

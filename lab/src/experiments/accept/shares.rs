@@ -1,0 +1,84 @@
+//! What a gateway's CPU time goes to, as far as ways to accept differ: accepting, sleeping and waking, locks;
+//! the rest is serving. Promises: the frame nearest to the leaf that tells a purpose decides. Leaves to
+//! others: taking samples (`stacks.rs`) and drawing them (`flame.rs`).
+
+use crate::kit::flame::Palette;
+use crate::kit::report::{Numbers, Row, Run};
+use crate::kit::stacks::{Profile, Stack, matches};
+
+/// As a flame graph has them; the places are those of `MARKS`, and serving is what none of them marks.
+pub(super) const PALETTE: Palette = Palette {
+    title: "lab accept: where CPU time goes",
+    purposes: &[
+        ("accepting", "accepting connections"),
+        ("waits", "sleeping and waking"),
+        ("locking", "waiting for locks"),
+        ("work", "serving them"),
+    ],
+    of: purpose,
+};
+
+const SERVING: usize = 3;
+
+/// Frames that tell a purpose by themselves: whole names, or with `*` for what is left out.
+const MARKS: [&[&str]; SERVING] = [
+    &["*accept4*", "inet_csk_accept", "inet_accept", "*engine::accept::*", "*::Listener>::accept*"],
+    &["*epoll_pwait*", "*epoll_wait*", "ep_poll", "ep_send_events", "*::Parking>::wake*", "eventfd_*"],
+    &["*spin_lock_slowpath*", "*futex*", "*mutex_lock*"],
+];
+
+fn purpose(stack: &Stack) -> usize {
+    let told =
+        |name: &str| MARKS.iter().position(|patterns| patterns.iter().any(|pattern| matches(name, pattern)));
+    stack.frames.iter().rev().find_map(|frame| told(&frame.name)).unwrap_or(SERVING)
+}
+
+/// A gateway's shares, as the report has them.
+pub(super) fn row(profile: &Profile) -> Row {
+    let run = Run { round: 0, marks: Vec::new(), numbers: numbers(profile) };
+    Row { part: "cpu-shares", subject: profile.name.clone(), runs: vec![run] }
+}
+
+/// In percent of its samples.
+fn numbers(profile: &Profile) -> Numbers {
+    let samples = |counts: &dyn Fn(&Stack) -> bool| {
+        profile.stacks.iter().filter(|stack| counts(stack)).map(|stack| stack.samples).sum::<u64>() as f64
+    };
+    let all = samples(&|_| true);
+    let of = |place| 100.0 * samples(&|stack: &Stack| purpose(stack) == place) / all.max(1.0);
+    vec![
+        ("accepting_percent", of(0)),
+        ("sleeping_and_waking_percent", of(1)),
+        ("waiting_for_locks_percent", of(2)),
+        ("serving_percent", of(SERVING)),
+        ("samples", all),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack(frames: &str, samples: u64) -> Stack {
+        Stack::new(false, frames.split(' '), samples)
+    }
+
+    #[test]
+    fn the_frame_nearest_to_the_leaf_decides() {
+        let check = |frames: &str, place| assert_eq!(purpose(&stack(frames, 1)), place, "{frames}");
+        let reactor = "start_thread <gateway::worker::Worker>::run";
+        let inside = |frames: &str| format!("{reactor} {frames}");
+        check(&inside("<engine::accept::acceptor::Acceptor>::accept __libc_accept4 do_accept"), 0);
+        check(&inside("<engine::reactor::Reactor>::turn epoll_pwait2 ep_poll schedule"), 1);
+        check(&inside("accept4 inet_csk_accept native_queued_spin_lock_slowpath"), 2);
+        check(&inside("<gateway::relay::Relays>::run recv tcp_recvmsg"), SERVING);
+    }
+
+    #[test]
+    fn shares_are_of_all_samples() {
+        let stacks = vec![stack("accept4", 10), stack("epoll_pwait2 ep_poll", 30), stack("recv", 60)];
+        let numbers = numbers(&Profile { name: "shared".to_owned(), stacks });
+        let values: Vec<f64> = numbers.iter().map(|number| number.1).collect();
+        assert_eq!(values, [10.0, 30.0, 0.0, 60.0, 100.0]);
+    }
+}

@@ -1,0 +1,136 @@
+//! Short connections through a gateway: in a crowd, at leisure, or while it is reconfigured. Promises: the
+//! same figures of each. Leaves to others: how many and how fast.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use sys::limits::ProcRoot;
+use sys::pressure::ListenDrops;
+
+use super::beside::beside;
+use super::gateway::Gateway;
+use super::losses::Losses;
+use crate::experiments::relay::cost::Before;
+use crate::kit::agent::{Agent, Command, figure};
+use crate::kit::report::Numbers;
+
+/// Names that verdicts rest on.
+pub(super) const CPU: &str = "process_cpu_us_per_connection";
+pub(super) const FIRST_BYTE_P99: &str = "first_byte_p99_ms";
+pub(super) const FAILED: &str = "failed_connections";
+
+/// How often it is looked who serves how many: some ten times in the shortest run.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// With fewer clients at a time a ratio of counts says nothing.
+const CLIENTS_MIN: f64 = 100.0;
+
+/// How often a configuration is loaded. Each time a listener goes that came with the one before, and it stays
+/// for 200 ms for handshakes that are under way, so its end falls into the next one.
+const RELOAD: Duration = Duration::from_millis(150);
+
+/// One run: what a load came to and cost. `case` is what the losses are told by.
+///
+/// # Errors
+/// The load or the gateway failed.
+pub(super) fn run(
+    gateway: &mut Gateway,
+    client: &mut Agent,
+    load: &Command,
+    case: &str,
+    losses: &mut Losses,
+) -> Result<Numbers> {
+    let balances = Mutex::new(Vec::new());
+    let measured = measure(gateway, losses, case, |gateway| {
+        let look = || {
+            let Ok(counts) = gateway.counts() else { return };
+            if counts.clients() >= CLIENTS_MIN {
+                balances.lock().unwrap_or_else(PoisonError::into_inner).extend(counts.balance());
+            }
+        };
+        beside(LOOK, look, || client.ask(load))
+    });
+    let mut numbers = measured?;
+    let balances = balances.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if !balances.is_empty() {
+        let mean = balances.iter().sum::<f64>() / balances.len() as f64;
+        numbers.push(("most_to_mean_clients", mean));
+    }
+    Ok(numbers)
+}
+
+/// The same while listeners come and go beside the one under load.
+///
+/// # Errors
+/// As `run`, or the gateway refused a configuration.
+pub(super) fn run_reloading(
+    gateway: &mut Gateway,
+    client: &mut Agent,
+    load: &Command,
+    case: &str,
+    losses: &mut Losses,
+) -> Result<Numbers> {
+    let before = gateway.counts()?;
+    let mut told = Ok(());
+    let mut numbers = measure(gateway, losses, case, |gateway| {
+        let mut spares = [0, 1].into_iter().cycle();
+        let reload = || {
+            if told.is_ok() {
+                told = gateway.reload(spares.next());
+            }
+        };
+        beside(RELOAD, reload, || client.ask(load))
+    })?;
+    told.context("telling it of a configuration")?;
+    gateway.reload(None)?;
+    let (reloads, failed) = gateway.counts()?.since(&before).reloads();
+    ensure!(failed == 0.0, "it refused {failed} configurations");
+    numbers.push(("reloads", reloads));
+    Ok(numbers)
+}
+
+fn measure(
+    gateway: &mut Gateway,
+    losses: &mut Losses,
+    case: &str,
+    load: impl FnOnce(&Gateway) -> Result<Value>,
+) -> Result<Numbers> {
+    let (drops, before) = (ListenDrops::read(&ProcRoot::machine()), Before::look(&mut gateway.running)?);
+    let counts = gateway.counts()?;
+    let answer = load(gateway)?;
+    losses.note(case, &answer);
+    let completed = figure(&answer, "completed")?;
+    let counts = gateway.counts()?.since(&counts);
+    let cost = before.settle(&mut gateway.running, completed)?;
+    ensure!(gateway.running.is_alive(), "it ended under the load");
+    ensure!(completed > 0.0, "no connection came through: {}", answer["failures"]);
+    let mut numbers = of_clients(&answer)?;
+    if let (Some(now), Some(then)) = (ListenDrops::read(&ProcRoot::machine()), drops) {
+        numbers.push(("listen_overflows", now.since(then).overflows as f64));
+    }
+    let names = [CPU, "data_plane_cpu_us_per_connection", "log_lines_per_connection"];
+    numbers.extend(cost.into_iter().flat_map(|cost| cost.each(completed, names)));
+    numbers.extend(counts.each());
+    numbers.extend(counts.balance_of_accepts().map(|balance| ("most_to_mean_accepts", balance)));
+    Ok(numbers)
+}
+
+/// What the clients saw.
+///
+/// # Errors
+/// The answer is not a crowd's.
+pub(super) fn of_clients(answer: &Value) -> Result<Numbers> {
+    let seconds = figure(answer, "elapsed_ns")? / 1e9;
+    let ms = |name: &str| Ok::<f64, anyhow::Error>(figure(answer, name)? / 1e6);
+    Ok(vec![
+        ("time_s", seconds),
+        ("connections_per_s", figure(answer, "completed")? / seconds),
+        (FAILED, figure(answer, "failed")?),
+        ("connections_slower_than_1_s", figure(answer, "slow")?),
+        ("first_byte_p50_ms", ms("first_byte_p50_ns")?),
+        (FIRST_BYTE_P99, ms("first_byte_p99_ns")?),
+        ("first_byte_p99.9_ms", ms("first_byte_p99.9_ns")?),
+    ])
+}

@@ -1,0 +1,62 @@
+//! The strategies as the command line, the gateway's configuration and the report name them. Promises: the
+//! names are the engine's. Leaves to others: what they do (`engine::accept`).
+
+/// How a listening address's connections reach threads.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Strategy {
+    /// One socket, and every thread that sleeps is woken: the herd
+    Shared,
+    /// One socket, and threads take turns at it
+    Mutex,
+    /// One socket, and the first thread that sleeps is woken
+    Exclusive,
+    /// A socket for each thread, and the kernel picks one by a hash
+    ReusePort,
+    /// One socket, and who is woken hands over to the least loaded of three
+    Handoff,
+}
+
+impl Strategy {
+    pub(super) const ALL: [Self; 5] =
+        [Self::Shared, Self::Mutex, Self::Exclusive, Self::ReusePort, Self::Handoff];
+
+    /// The gateway's own choice, where nothing is configured.
+    pub(super) const DEFAULT: Self = Self::Mutex;
+
+    /// The name in configurations and tables.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Mutex => "mutex",
+            Self::Exclusive => "exclusive",
+            Self::ReusePort => "reuse_port",
+            Self::Handoff => "handoff",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+
+    use super::*;
+
+    #[test]
+    fn they_are_the_engines_by_the_same_names() {
+        let ours: Vec<&str> = Strategy::ALL.iter().map(|strategy| strategy.name()).collect();
+        let engines: Vec<&str> = engine::accept::STRATEGIES.iter().map(|strategy| strategy.name()).collect();
+        assert_eq!(ours, engines);
+        for strategy in Strategy::ALL {
+            assert_eq!(Strategy::from_str(strategy.name(), false), Ok(strategy));
+        }
+    }
+
+    #[test]
+    fn the_default_is_the_gateways() {
+        let settings = include_str!("../../../../docs/settings.md");
+        let row = settings.lines().find(|line| line.starts_with("| `strategy` |")).expect("it is a setting");
+        let default = format!("| `\"{}\"` |", Strategy::DEFAULT.name());
+        assert!(row.contains(&default), "{row}");
+    }
+}

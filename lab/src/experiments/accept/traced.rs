@@ -1,0 +1,36 @@
+//! What a gateway asks of the kernel while it serves a crowd, as strace counts it. Promises: no other figure
+//! comes from such a crowd. Leaves to others: what the calls are for.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+
+use super::gateway::Gateway;
+use super::losses::Losses;
+use crate::kit::agent::{Agent, Command};
+use crate::kit::strace::{self, Calls, Tracer};
+
+/// Connections of a traced crowd; with more it would take minutes.
+pub(super) const CONNECTIONS_MAX: u32 = 2_000;
+
+/// The calls of the gateway while the load lasts.
+///
+/// # Errors
+/// strace may not trace it, or the load failed.
+pub(super) fn count(
+    gateway: &Gateway,
+    client: &mut Agent,
+    load: &Command,
+    directory: &Path,
+    losses: &mut Losses,
+) -> Result<Calls> {
+    let file = directory.join(format!("{}.calls", gateway.strategy.name()));
+    let tracer = Tracer::attach(&gateway.running.processes(), &["-c"], &file)?;
+    let answer = client.ask(load);
+    let file = tracer.end();
+    let answer = answer?;
+    losses.note(&format!("traced/{}", gateway.strategy.name()), &answer);
+    let calls = strace::counts(&file)?;
+    ensure!(!calls.is_empty(), "strace has seen no call");
+    Ok(calls)
+}

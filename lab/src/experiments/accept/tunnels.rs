@@ -1,0 +1,73 @@
+//! Connections that stay: how evenly threads hold them. Promises: all of them were open when they were
+//! counted, and still carried bytes afterwards. Leaves to others: what they cost (`lab relay`).
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::gateway::Gateway;
+use super::losses::Losses;
+use super::short::FAILED;
+use crate::kit::agent::{Agent, Command, figure};
+use crate::kit::child;
+use crate::kit::report::Numbers;
+
+/// What the balance is called.
+pub(super) const BALANCE: &str = "most_to_mean_clients";
+
+/// How often and for how long it is looked whether the tunnels of the run before have gone.
+const LOOK: Duration = Duration::from_millis(20);
+const LOOKS_MAX: usize = 500;
+
+/// One run: opens them one after the other, counts, touches each, and lets them go.
+///
+/// # Errors
+/// A tunnel could not be opened, or the gateway does not tell its counts.
+pub(super) fn run(
+    gateway: &mut Gateway,
+    client: &mut Agent,
+    tunnels: u32,
+    case: &str,
+    losses: &mut Losses,
+) -> Result<Numbers> {
+    until_empty(gateway)?;
+    let numbers = hold(gateway, client, tunnels, case, losses);
+    // Also after a failure, or the next gateway would be measured beside this one's tunnels.
+    client.ask(&Command::Release)?;
+    until_empty(gateway)?;
+    numbers
+}
+
+fn hold(
+    gateway: &Gateway,
+    client: &mut Agent,
+    tunnels: u32,
+    case: &str,
+    losses: &mut Losses,
+) -> Result<Numbers> {
+    let before = gateway.counts()?;
+    let held = client.ask(&Command::Hold { to: gateway.running.ends.address, tunnels });
+    if held.is_err() {
+        losses.note_held(case, tunnels.into(), 1);
+    }
+    held?;
+    let counts = gateway.counts()?;
+    let lost = figure(&client.ask(&Command::Touch)?, "lost")?;
+    losses.note_held(case, tunnels.into(), lost as u64);
+    let balance = counts.balance();
+    let mut numbers = vec![(FAILED, lost)];
+    numbers.extend(balance.map(|balance| (BALANCE, balance)));
+    numbers.extend(counts.since(&before).each());
+    Ok(numbers)
+}
+
+fn until_empty(gateway: &Gateway) -> Result<()> {
+    for _ in 0..LOOKS_MAX {
+        if gateway.counts()?.clients() == 0.0 {
+            return Ok(());
+        }
+        child::pause(LOOK)?;
+    }
+    ensure!(gateway.counts()?.clients() == 0.0, "clients stay that have gone");
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! The promises that `lab accept` checks. Promises: the names are fixed; one that this run cannot pass is
+//! left out with the reason. Leaves to others: when an interval decides (`verdict.rs`).
+
+use super::counts::WAKES;
+use super::losses::Losses;
+use super::short::{CPU, FIRST_BYTE_P99};
+use super::strategy::Strategy;
+use super::{BUSY, CROWD, LIGHT, LONG_LIVED, WORKERS, tunnels};
+use crate::kit::report::{Report, Row, Sample, Skipped};
+use crate::kit::verdict::{Target, Verdict, best_rival, paired_ratios};
+
+/// Why a verdict is left out, or the verdict.
+type Judged = Result<Verdict, (&'static str, String)>;
+
+/// Judges all promises, or says why not.
+pub(super) fn judge(report: &mut Report, losses: &Losses, cpus: u32) {
+    let verdicts = [
+        herd_reproduced(report),
+        best_wakes(report),
+        lost(report, losses),
+        long_lived_balance(report),
+        busy_worker_p99(report),
+        default_cpu(report, cpus),
+    ];
+    for verdict in verdicts {
+        match verdict {
+            Ok(verdict) => report.verdicts.push(verdict),
+            Err((name, reason)) => report.left_out.push(Skipped { name: name.to_owned(), reason }),
+        }
+    }
+}
+
+/// The herd is there to be seen: otherwise what is better than it has proved nothing.
+fn herd_reproduced(report: &Report) -> Judged {
+    let name = "herd-reproduced";
+    let row = row(name, report, LIGHT, WORKERS, Strategy::Shared)?;
+    let about = format!("wakes per accept of shared at light load, {WORKERS} workers");
+    on_median(name, Target::AtLeast(1.5), &values(row, WAKES), &about)
+}
+
+fn best_wakes(report: &Report) -> Judged {
+    let name = "best-wakes-per-accept";
+    let target = Target::AtMost(1.05);
+    let best = best_rival(report, &part(LIGHT, WORKERS), WAKES, target, &Strategy::ALL.map(Strategy::name));
+    let best = best.ok_or_else(|| (name, "light load was not measured".to_owned()))?;
+    let about = format!("wakes per accept of {} at light load, {WORKERS} workers", best.subject);
+    on_median(name, target, &values(best, WAKES), &about)
+}
+
+/// Of all parts together. A strategy that could not go on may have lost connections that nobody has counted.
+fn lost(report: &Report, losses: &Losses) -> Judged {
+    let name = "lost";
+    if losses.tried() == 0 {
+        return Err((name, "nobody connected".to_owned()));
+    }
+    let about =
+        format!("failed connections of {} in all runs of all parts{}", losses.tried(), losses.reasons());
+    let sample = Sample { value: losses.count() as f64, is_clean: true };
+    let verdict = Verdict::on_worst(name, Target::AtMost(0.0), &[sample], &about)
+        .ok_or_else(|| (name, "nothing was counted".to_owned()))?;
+    let failed = report.skipped.iter().find(|skipped| skipped.name.contains(" in "));
+    Ok(match failed {
+        Some(failed) if losses.count() == 0 => {
+            verdict.undecided_because(&format!("{} could not be measured", failed.name))
+        }
+        _ => verdict,
+    })
+}
+
+/// By the worst of all runs: a balance that is promised hardly varies.
+fn long_lived_balance(report: &Report) -> Judged {
+    let name = "long-lived-balance-handoff";
+    let row = row(name, report, LONG_LIVED, WORKERS, Strategy::Handoff)?;
+    let about =
+        format!("long-lived connections of the fullest of {WORKERS} workers as a multiple of the mean");
+    Verdict::on_worst(name, Target::AtMost(1.05), &values(row, tunnels::BALANCE), &about)
+        .ok_or_else(|| nothing(name, Strategy::Handoff))
+}
+
+fn busy_worker_p99(report: &Report) -> Judged {
+    let name = "busy-worker-p99-handoff";
+    let [ours, theirs] =
+        [Strategy::Handoff, Strategy::ReusePort].map(|strategy| row(name, report, BUSY, WORKERS, strategy));
+    let ratios = paired_ratios(ours?, theirs?, FIRST_BYTE_P99);
+    let about =
+        format!("p99 from connect to first byte as a share of reuse_port's, one of {WORKERS} workers busy");
+    on_median(name, Target::AtMost(0.5), &ratios, &about)
+}
+
+/// Beside the cheapest of the others: a default that is the cheapest itself has a ratio below 1.
+fn default_cpu(report: &Report, cpus: u32) -> Judged {
+    let name = "default-cpu";
+    let target = Target::AtMost(1.03);
+    let ours = row(name, report, CROWD, cpus, Strategy::DEFAULT)?;
+    let others = Strategy::ALL.into_iter().filter(|strategy| *strategy != Strategy::DEFAULT);
+    let others: Vec<&str> = others.map(Strategy::name).collect();
+    let best = best_rival(report, &part(CROWD, cpus), CPU, target, &others)
+        .ok_or_else(|| (name, "no other strategy was measured".to_owned()))?;
+    let (ours_name, theirs) = (Strategy::DEFAULT.name(), &best.subject);
+    let about = format!(
+        "CPU per connection of {ours_name} as a share of {theirs}'s, the cheapest other, {cpus} workers"
+    );
+    on_median(name, target, &paired_ratios(ours, best, CPU), &about)
+}
+
+fn part(family: &str, workers: u32) -> String {
+    format!("{family}-{workers}")
+}
+
+fn row<'a>(
+    name: &'static str,
+    report: &'a Report,
+    family: &str,
+    workers: u32,
+    strategy: Strategy,
+) -> Result<&'a Row, (&'static str, String)> {
+    report.row(&part(family, workers), strategy.name()).ok_or_else(|| nothing(name, strategy))
+}
+
+fn values(row: &Row, number: &str) -> Vec<Sample> {
+    row.samples(number).into_iter().map(|sample| sample.1).collect()
+}
+
+fn on_median(name: &'static str, target: Target, samples: &[Sample], about: &str) -> Judged {
+    Verdict::on_median(name, target, samples, about)
+        .ok_or_else(|| (name, "the runs that it compares never shared a round".to_owned()))
+}
+
+fn nothing(name: &'static str, strategy: Strategy) -> (&'static str, String) {
+    (name, format!("{} was not measured in this part of the work", strategy.name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::kit::report::Run;
+    use crate::kit::verdict::Outcome;
+
+    /// A row of five runs with one value.
+    fn row(part: &'static str, strategy: Strategy, number: &'static str, value: f64) -> Row {
+        let run = |round| Run { round, marks: Vec::new(), numbers: vec![(number, value)] };
+        Row { part, subject: strategy.name().to_owned(), runs: (0..5).map(run).collect() }
+    }
+
+    fn judged(rows: Vec<Row>, losses: &Losses, skipped: &[&str]) -> Report {
+        let skipped = skipped.iter().map(|name| Skipped { name: (*name).to_owned(), reason: String::new() });
+        let mut report = Report {
+            experiment: "accept",
+            machine: serde_json::Map::new(),
+            rows,
+            grids: &[],
+            verdicts: Vec::new(),
+            left_out: Vec::new(),
+            skipped: skipped.collect(),
+            warnings: Vec::new(),
+        };
+        judge(&mut report, losses, 2);
+        report
+    }
+
+    fn check(rows: Vec<Row>, name: &str, expected: (f64, Outcome)) {
+        let report = judged(rows, &Losses::default(), &[]);
+        let verdict = report.verdicts.iter().find(|verdict| verdict.name == name);
+        let verdict = verdict.unwrap_or_else(|| panic!("{name} was left out: {:?}", report.left_out));
+        assert_eq!((verdict.value, verdict.outcome), expected, "{}", verdict.note);
+    }
+
+    #[test]
+    fn every_promise_is_judged_or_left_out_with_a_reason() {
+        let report = judged(Vec::new(), &Losses::default(), &[]);
+        let left_out: Vec<&str> = report.left_out.iter().map(|it| it.name.as_str()).collect();
+        let expected = [
+            "herd-reproduced",
+            "best-wakes-per-accept",
+            "lost",
+            "long-lived-balance-handoff",
+            "busy-worker-p99-handoff",
+            "default-cpu",
+        ];
+        assert_eq!(left_out, expected);
+        assert!(report.verdicts.is_empty());
+    }
+
+    #[test]
+    fn wakes_are_those_of_the_herd_and_of_the_best() {
+        let light = |shared, others| {
+            let other = |strategy| row("light-8", strategy, WAKES, others);
+            vec![
+                row("light-8", Strategy::Shared, WAKES, shared),
+                other(Strategy::Exclusive),
+                other(Strategy::Handoff),
+            ]
+        };
+        check(light(1.9, 1.0), "herd-reproduced", (1.9, Outcome::Holds));
+        check(light(1.2, 1.0), "herd-reproduced", (1.2, Outcome::Fails));
+        check(light(1.9, 1.0), "best-wakes-per-accept", (1.0, Outcome::Holds));
+        check(light(1.9, 1.1), "best-wakes-per-accept", (1.1, Outcome::Fails));
+    }
+
+    #[test]
+    fn handoff_is_judged_beside_a_queue_for_each_thread() {
+        let busy = |ours| {
+            let of = |strategy, value| row("busy-8", strategy, FIRST_BYTE_P99, value);
+            vec![of(Strategy::Handoff, ours), of(Strategy::ReusePort, 2.0)]
+        };
+        check(busy(0.5), "busy-worker-p99-handoff", (0.25, Outcome::Holds));
+        check(busy(1.5), "busy-worker-p99-handoff", (0.75, Outcome::Fails));
+        let balance = |value| vec![row("long-lived-8", Strategy::Handoff, tunnels::BALANCE, value)];
+        check(balance(1.01), "long-lived-balance-handoff", (1.01, Outcome::Holds));
+        check(balance(1.2), "long-lived-balance-handoff", (1.2, Outcome::Fails));
+    }
+
+    #[test]
+    fn the_default_is_judged_beside_the_cheapest_other_on_as_many_threads_as_cpus() {
+        let crowd = |part, default| {
+            let of = |strategy, value| row(part, strategy, CPU, value);
+            vec![of(Strategy::DEFAULT, default), of(Strategy::Handoff, 100.0), of(Strategy::Shared, 140.0)]
+        };
+        check(crowd("crowd-2", 96.0), "default-cpu", (0.96, Outcome::Holds));
+        check(crowd("crowd-2", 120.0), "default-cpu", (1.2, Outcome::Fails));
+        let elsewhere = judged(crowd("crowd-8", 96.0), &Losses::default(), &[]);
+        assert!(elsewhere.verdicts.is_empty());
+    }
+
+    #[test]
+    fn one_lost_connection_is_too_many_and_a_strategy_that_failed_decides_nothing() {
+        let check = |failed: u64, skipped: &[&str], expected| {
+            let failures = if failed > 0 { json!({ "refused": failed }) } else { json!({}) };
+            let mut losses = Losses::default();
+            losses.note("crowd-2/mutex", &json!({ "completed": 9, "failed": failed, "failures": failures }));
+            let report = judged(Vec::new(), &losses, skipped);
+            let verdict = report.verdicts.first().expect("somebody connected");
+            assert_eq!((verdict.name, verdict.value, verdict.outcome), ("lost", failed as f64, expected));
+        };
+        check(0, &[], Outcome::Holds);
+        check(0, &["tollgate", "system calls of mutex"], Outcome::Holds);
+        check(1, &[], Outcome::Fails);
+        check(0, &["mutex in crowd-2"], Outcome::Undecided);
+        check(1, &["mutex in crowd-2"], Outcome::Fails);
+    }
+}

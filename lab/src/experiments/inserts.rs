@@ -1,0 +1,276 @@
+//! `lab inserts`: one record at a time from several writers while CPU hogs spin. The ledger, SQLite and
+//! PostgreSQL beside locks around a last page, each fresh in every cell, the cells interleaved. Promises: an
+//! insert that was refused is not counted; what the ledger has appended and what a query finds are two
+//! columns; the machine is as before when it ends. Leaves to others: what is decided from the figures
+//! (`inserts/verdicts.rs`).
+//!
+//! ```text
+//!   writers 1..N --insert--> store         hogs 1..K: processes of their own sessions
+//!      |  time, switches      |  marks: appended, durable, visible
+//!      '------- the lab looks on, once a millisecond, and syncs a page of its own beside each cell
+//! ```
+
+mod autogroup;
+mod cell;
+mod disk;
+mod hogs;
+mod lag;
+mod latch;
+mod ours;
+mod page;
+mod placement;
+mod plan;
+mod postgres;
+mod row;
+mod share;
+mod sqlite;
+mod store;
+mod ticket;
+mod turnstile;
+mod verdicts;
+mod work;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+
+use self::autogroup::Autogroup;
+use self::cell::{Cell, Found, Place};
+use self::disk::Disk;
+pub(crate) use self::hogs::{Hog, spin};
+use self::placement::Placement;
+use self::plan::{Effort, Part};
+use self::store::Kind;
+use crate::kit::progress::Progress;
+use crate::kit::report::{self, Grid, Report, Row, Run, Skipped};
+use crate::kit::{child, machine};
+
+/// How often a contaminated cell is run again at once.
+const REPEATS_MAX: usize = 1;
+
+/// `statfs` calls a file system in memory so.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+/// What the terminal shows; the rest is in JSON and on the page.
+const GRIDS: &[Grid] = &[
+    Grid { family: "hogs", number: "inserts_per_s" },
+    Grid { family: "hogs", number: share::KEPT },
+    Grid { family: "hogs", number: share::FAIR },
+    Grid { family: "hogs", number: "visible_per_s" },
+    Grid { family: "hogs", number: "blocked_inserts" },
+    Grid { family: "hogs", number: "insert_p99_99_us" },
+    Grid { family: "hogs", number: "raw_fdatasync_p50_us" },
+    Grid { family: "pinned", number: "inserts_per_s" },
+    Grid { family: "siblings", number: "inserts_per_s" },
+    Grid { family: "writers", number: "inserts_per_s" },
+    Grid { family: "one-per-cpu", number: "inserts_per_s" },
+    Grid { family: "open-loop", number: "accepted_percent" },
+    Grid { family: "open-loop", number: "inserts_per_s" },
+    Grid { family: "open-loop", number: "insert_p99_9_us" },
+    Grid { family: "open-loop", number: "lag_to_visible_p99_ms" },
+    Grid { family: "in-flight", number: "inserts_per_s" },
+];
+
+/// What `lab inserts` may be told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// The whole matrix of writers, hogs and stores, and seven rounds: hours
+    #[arg(long, conflicts_with = "quick")]
+    long: bool,
+    /// One short round, which decides nothing: seconds
+    #[arg(long)]
+    quick: bool,
+    /// Only these parts, with commas between them
+    #[arg(long, value_delimiter = ',', value_name = "PART")]
+    only: Vec<Part>,
+    /// Leave these stores out, with commas between them
+    #[arg(long, value_delimiter = ',', value_name = "STORE")]
+    without: Vec<Kind>,
+    /// Rounds [default: 5, with --long 7]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
+    /// Where stores keep their files: the disk that is measured [default: the system's temporary directory]
+    #[arg(long, value_name = "PATH")]
+    directory: Option<PathBuf>,
+    /// The file in which `cargo xtask services` tells where PostgreSQL is [default: target/services.env here
+    /// or in a directory above]
+    #[arg(long, value_name = "FILE")]
+    services: Option<PathBuf>,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// The lab itself could not work, or the user interrupted it; a store that fails is left out of the report
+/// instead.
+pub(crate) fn run(options: &Options) -> Result<Report> {
+    let descriptors_max = child::raise_descriptor_limit();
+    let autogroup = Autogroup::off();
+    let directory = options.directory.clone().unwrap_or_else(std::env::temp_dir);
+    let directory = TempDir::with_prefix_in("lab-", directory).context("making a temporary directory")?;
+    let mut machine = machine::facts(descriptors_max);
+    machine.insert("sched_autogroup_enabled_before".to_owned(), autogroup.before().into());
+    machine.insert("writers".to_owned(), plan::WRITERS.into());
+    let place = Place {
+        directory: directory.path().to_owned(),
+        services: options.services.clone().or_else(services_file),
+        disk: Disk::open(directory.path())?,
+    };
+    machine.insert("sqlite_version".to_owned(), rusqlite::version().into());
+    machine.insert("postgres_version".to_owned(), postgres::version(place.services.as_deref()).into());
+    let effort = effort(options);
+    let (cells, mut skipped) = cells(options, &effort, &place)?;
+    let (mut rows, failed) = rounds(&cells, &effort, &place)?;
+    skipped.extend(failed);
+    let cpus = machine::allowed_cpus().len();
+    share::relate(&mut rows, cpus, |family| writers_of(&cells, family));
+    let warnings = warnings(options, &autogroup, directory.path());
+    let (verdicts, left_out) = (Vec::new(), Vec::new());
+    let mut report =
+        Report { experiment: "inserts", machine, rows, grids: GRIDS, verdicts, left_out, skipped, warnings };
+    verdicts::judge(&mut report);
+    report.weaken();
+    Ok(report)
+}
+
+fn effort(options: &Options) -> Effort {
+    let mut effort = match (options.quick, options.long) {
+        (true, _) => Effort::quick(),
+        (_, true) => Effort::long(),
+        _ => Effort::usual(),
+    };
+    effort.rounds = options.rounds.map_or(effort.rounds, |rounds| rounds as usize);
+    effort
+}
+
+/// Where a checkout keeps it, seen from anywhere inside.
+fn services_file() -> Option<PathBuf> {
+    let here = std::env::current_dir().ok()?;
+    here.ancestors().map(|above| above.join("target/services.env")).find(|file| file.exists())
+}
+
+/// The cells of each round, and the stores that cannot take part.
+fn cells(options: &Options, effort: &Effort, place: &Place) -> Result<(Vec<Cell>, Vec<Skipped>)> {
+    use clap::ValueEnum;
+    let mut skipped = Vec::new();
+    let mut parts: Vec<Part> = Part::value_variants().to_vec();
+    parts.retain(|part| options.only.is_empty() || options.only.contains(part));
+    if parts.contains(&Part::Siblings) && Placement::Siblings.seats(1, 1).is_none() {
+        parts.retain(|part| *part != Part::Siblings);
+        let reason = "no two CPUs of the lab's share a core".to_owned();
+        skipped.push(Skipped { name: "siblings".to_owned(), reason });
+    }
+    let cpus = machine::allowed_cpus().len();
+    let mut cells = plan::cells(&parts, &Kind::ALL, effort, cpus);
+    for kind in Kind::ALL {
+        let Some(cell) = cells.iter().find(|cell| cell.kind == kind) else { continue };
+        let reason = match options.without.contains(&kind) {
+            true => "left out by --without".to_owned(),
+            false => match try_out(cell, place) {
+                Ok(()) => continue,
+                Err(error) => format!("{error:#}"),
+            },
+        };
+        skipped.push(Skipped { name: kind.name().to_owned(), reason });
+        cells.retain(|cell| cell.kind != kind);
+    }
+    child::fail_if_interrupted()?;
+    Ok((cells, skipped))
+}
+
+/// Whether the cell's store opens.
+fn try_out(cell: &Cell, place: &Place) -> Result<()> {
+    let directory = TempDir::new_in(&place.directory)?;
+    cell.open(directory.path(), place).map(drop)
+}
+
+/// Every cell once in each round, in an order that begins elsewhere each time, so that what changes slowly on
+/// the machine touches all alike.
+fn rounds(cells: &[Cell], effort: &Effort, place: &Place) -> Result<(Vec<Row>, Vec<Skipped>)> {
+    let progress = Progress::new((cells.len() * effort.rounds) as u64);
+    let mut notes = Notes { rows: Vec::new(), failed: Vec::new(), spare_round: effort.rounds };
+    for round in 0..effort.rounds {
+        for turn in 0..cells.len() {
+            let cell = &cells[(turn + round * cells.len() / effort.rounds) % cells.len()];
+            progress.begin(format!("{}, {}, round {}", cell.part, cell.kind.name(), round + 1));
+            notes.cell(cell, round, place)?;
+            progress.end();
+        }
+    }
+    progress.finish();
+    notes.rows.sort_by_key(|row| position(cells, row));
+    Ok((notes.rows, notes.failed))
+}
+
+fn position(cells: &[Cell], row: &Row) -> Option<usize> {
+    cells.iter().position(|cell| cell.part == row.part && cell.kind.name() == row.subject)
+}
+
+/// How many writers the cells of a family have.
+fn writers_of(cells: &[Cell], family: &str) -> usize {
+    let of_family = |cell: &&Cell| cell.part.rsplit_once('-').is_some_and(|part| part.0 == family);
+    cells.iter().find(of_family).map_or(plan::WRITERS, |cell| cell.writers)
+}
+
+/// What the rounds have found so far.
+struct Notes {
+    rows: Vec<Row>,
+    failed: Vec<Skipped>,
+    /// A round that nothing else is in, for a contaminated run that was repeated: it is kept, and compared
+    /// with nothing.
+    spare_round: usize,
+}
+
+impl Notes {
+    fn cell(&mut self, cell: &Cell, round: usize, place: &Place) -> Result<()> {
+        let name = format!("{}/{}", cell.part, cell.kind.name());
+        if self.failed.iter().any(|failed| failed.name == name) {
+            return Ok(());
+        }
+        for repeat in 0..=REPEATS_MAX {
+            let found = cell.run(place);
+            child::fail_if_interrupted()?;
+            match found {
+                Err(error) => {
+                    let reason = format!("round {}: {error:#}", round + 1);
+                    self.failed.push(Skipped { name, reason });
+                    return Ok(());
+                }
+                Ok(found) if found.marks.is_empty() || repeat == REPEATS_MAX => {
+                    self.note(cell, round, found);
+                    return Ok(());
+                }
+                Ok(found) => {
+                    self.note(cell, self.spare_round, found);
+                    self.spare_round += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, cell: &Cell, round: usize, found: Found) {
+        let run = Run { round, marks: found.marks, numbers: found.numbers };
+        let subject = cell.kind.name();
+        match self.rows.iter_mut().find(|row| row.part == cell.part && row.subject == subject) {
+            Some(row) => row.runs.push(run),
+            None => self.rows.push(Row { part: cell.part, subject: subject.to_owned(), runs: vec![run] }),
+        }
+    }
+}
+
+/// What makes every figure of this run weak.
+fn warnings(options: &Options, autogroup: &Autogroup, directory: &Path) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if options.quick {
+        warnings.push("a quick run decides nothing".to_owned());
+    }
+    warnings.extend(report::of_the_build());
+    warnings.extend(autogroup.objection().map(str::to_owned));
+    let is_in_memory = rustix::fs::statfs(directory).is_ok_and(|statfs| statfs.f_type == TMPFS_MAGIC);
+    if is_in_memory {
+        warnings.push("the directory is in memory, where a sync costs nothing: see --directory".to_owned());
+    }
+    warnings
+}

@@ -1,0 +1,76 @@
+//! The scheduler's automatic groups, which are off while hogs compete. Each session is a group by itself,
+//! and with groups on the hogs together weigh as much as the lab: the same run then shows something else.
+//! Promises: the setting is as it was when the experiment ends (`setting.rs`). Leaves to others: what is
+//! said where it cannot be changed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::kit::setting::{self, Changed};
+
+const SETTING: &str = "/proc/sys/kernel/sched_autogroup_enabled";
+
+/// Off, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Autogroup {
+    setting: PathBuf,
+    /// `None` where nothing had to be changed, or could be.
+    changed: Option<Changed>,
+}
+
+impl Autogroup {
+    /// Switches it off where that is permitted.
+    pub(super) fn off() -> Self {
+        Self::off_in(Path::new(SETTING))
+    }
+
+    fn off_in(setting: &Path) -> Self {
+        let changed = is_on(setting).then(|| setting::change(setting, "0").ok()).flatten();
+        Self { setting: setting.to_owned(), changed }
+    }
+
+    /// What it was, if it was changed.
+    pub(super) fn before(&self) -> Option<&str> {
+        self.changed.as_ref().map(Changed::before)
+    }
+
+    /// Why verdicts beside hogs mean nothing here, if they do.
+    pub(super) fn objection(&self) -> Option<&'static str> {
+        is_on(&self.setting).then_some("sched_autogroup_enabled is not 0, and only root may change it")
+    }
+}
+
+/// A kernel without the setting has no groups.
+fn is_on(setting: &Path) -> bool {
+    fs::read_to_string(setting).is_ok_and(|text| text.trim() != "0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_off_until_it_is_dropped() {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let setting = directory.path().join("setting");
+        let now = || fs::read_to_string(&setting).expect("the file is there");
+        fs::write(&setting, "1\n").expect("the directory is ours");
+        let autogroup = Autogroup::off_in(&setting);
+        assert_eq!((now().as_str(), autogroup.before(), autogroup.objection()), ("0", Some("1"), None));
+        drop(autogroup);
+        assert_eq!(now(), "1\n");
+    }
+
+    #[test]
+    fn what_is_off_stays_off_and_what_is_missing_is_no_objection() {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let setting = directory.path().join("setting");
+        let missing = Autogroup::off_in(&setting);
+        assert_eq!((missing.before(), missing.objection()), (None, None));
+        drop(missing);
+        assert!(!setting.exists());
+        fs::write(&setting, "0\n").expect("the directory is ours");
+        drop(Autogroup::off_in(&setting));
+        assert_eq!(fs::read_to_string(&setting).expect("the file is there"), "0\n");
+    }
+}

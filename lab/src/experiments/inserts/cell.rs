@@ -1,0 +1,291 @@
+//! A cell: one store, so many writers, so many hogs, one pace, for a moment. Promises: the store is fresh,
+//! the hogs compute before the first row and until after the last, the watch sees just that time, and all is
+//! gone afterwards. Leaves to others: which cells there are (`plan.rs`).
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, anyhow};
+use tempfile::TempDir;
+
+use super::disk::Disk;
+use super::hogs::Hogs;
+use super::lag::Lag;
+use super::placement::{Placement, Seats};
+use super::row::Rows;
+use super::store::{Kind, Marks, Opened, Setting, Store};
+use super::work::{Count, Floor, Pace, Work, Worked};
+use crate::kit::child;
+use crate::kit::machine::{Sighting, Watch};
+use crate::kit::report::Numbers;
+
+/// The pause between two looks at a store's marks.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// How long a store may take to catch up when the writers have ended.
+const TAIL_MAX: Duration = Duration::from_millis(300);
+
+/// How long after the last row of an open loop was due a writer may still insert: it may have been away from
+/// its CPU, which is not the store's doing. A store that is too slow needs longer.
+const GRACE: Duration = Duration::from_millis(400);
+
+/// How long counted rows may take until all of them are visible.
+const VISIBLE_MAX: Duration = Duration::from_secs(30);
+
+/// What is run, told by the case's name: `part/kind`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cell {
+    pub(super) part: &'static str,
+    pub(super) kind: Kind,
+    pub(super) writers: usize,
+    pub(super) hogs: usize,
+    pub(super) placement: Placement,
+    pub(super) load: Load,
+    pub(super) time: Duration,
+}
+
+/// What all writers together do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Load {
+    /// Rows one after the other; with a bound on those that are not durable.
+    Closed { in_flight_max: Option<u64> },
+    /// So many rows a second, whatever the store does.
+    Open { rows_per_s: u64 },
+    /// So many rows, until they are visible.
+    UntilVisible { rows: u64 },
+}
+
+/// Where cells run.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) directory: PathBuf,
+    pub(super) services: Option<PathBuf>,
+    pub(super) disk: Disk,
+}
+
+/// What a cell found.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) numbers: Numbers,
+    /// Why it is contaminated.
+    pub(super) marks: Vec<String>,
+}
+
+impl Cell {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// The store failed, or the user interrupted.
+    pub(super) fn run(&self, place: &Place) -> Result<Found> {
+        let directory = TempDir::new_in(&place.directory).context("making the store's directory")?;
+        let seats = self.placement.seats(self.writers, self.hogs).context("this CPU has no siblings")?;
+        let mut opened = self.open(directory.path(), place)?;
+        let hogs = Hogs::start(&seats.hogs)?;
+        let watched = self.watch(&mut opened, &seats);
+        // The store ends in peace.
+        drop(hogs);
+        drop(opened);
+        child::fail_if_interrupted()?;
+        let (seen, sighting) = watched?;
+        let mut numbers = seen.numbers(self)?;
+        numbers.extend(place.disk.look()?);
+        Ok(Found { numbers, marks: sighting.marks })
+    }
+
+    /// The store alone, to see whether it opens.
+    pub(super) fn open(&self, directory: &Path, place: &Place) -> Result<Opened> {
+        self.kind.open(&Setting {
+            directory: directory.to_owned(),
+            services: place.services.clone(),
+            writers: self.writers,
+        })
+    }
+
+    fn watch(&self, opened: &mut Opened, seats: &Seats) -> Result<(Seen, Sighting)> {
+        let writers = std::mem::take(&mut opened.writers);
+        let store: &dyn Store = &*opened.store;
+        let floor = Floor::new(self.writers);
+        let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
+        let now_ns = u64::try_from(now_ns.as_nanos()).context("the clock is after 2554")?;
+        thread::scope(|scope| {
+            let work = writers.into_iter().zip(&seats.writers).enumerate().map(|(number, (writer, &cpu))| {
+                let rows = Rows::of(number as u32, now_ns);
+                let (pace, is_timed_throughout) = (self.pace(), self.is_timed_throughout());
+                Work { writer, store, floor: &floor, number, rows, pace, cpu, is_timed_throughout }
+            });
+            let threads: Vec<_> = work.map(|work| scope.spawn(|| work.run())).collect();
+            let watch = Watch::beside(store.processes());
+            floor.enter();
+            let seen = self.oversee(store, &floor);
+            floor.close();
+            let join = |thread: thread::ScopedJoinHandle<'_, Result<Worked>>| {
+                thread.join().unwrap_or_else(|_| Err(anyhow!("a writer panicked")))
+            };
+            // Connections end with their writers, and must outlive the watch.
+            let worked = threads.into_iter().map(join).collect::<Vec<_>>();
+            let caught_up = seen.and_then(|seen| seen.catch_up(store, &floor));
+            let sighting = watch.finish();
+            let worked = worked.into_iter().collect::<Result<Vec<_>>>()?;
+            let counts = worked.iter().map(|worked| worked.count.clone()).collect();
+            Ok((Seen { counts, ..caught_up? }, sighting))
+        })
+    }
+
+    /// Looks on until the writers are to end, or have.
+    fn oversee(&self, store: &dyn Store, floor: &Floor) -> Result<Seen> {
+        let mut seen = Seen::new()?;
+        let begun = Instant::now();
+        let time = match self.load {
+            Load::Closed { .. } => self.time,
+            Load::Open { .. } => self.time + GRACE,
+            Load::UntilVisible { .. } => VISIBLE_MAX,
+        };
+        let awaits_visible = matches!(self.load, Load::UntilVisible { .. });
+        loop {
+            thread::sleep(LOOK);
+            child::fail_if_interrupted()?;
+            // Before the look, so that it sees the last row of all.
+            let is_empty = floor.is_empty();
+            seen.look(store, floor);
+            let is_done = is_empty && (!awaits_visible || seen.visible.is_caught_up());
+            if is_done || begun.elapsed() >= time {
+                break;
+            }
+        }
+        seen.reached = seen.marks;
+        seen.time = begun.elapsed();
+        Ok(seen)
+    }
+
+    /// The share of one writer.
+    fn pace(&self) -> Pace {
+        let writers = self.writers as u64;
+        match self.load {
+            Load::Closed { in_flight_max } => Pace::Closed { in_flight_max },
+            Load::Open { rows_per_s } => {
+                let each_ns = 1_000_000_000 * writers / rows_per_s;
+                let rows = u64::try_from(self.time.as_nanos()).unwrap_or(u64::MAX) / each_ns;
+                Pace::Open { rows, each_ns }
+            }
+            Load::UntilVisible { rows } => Pace::Count { rows: rows / writers },
+        }
+    }
+
+    /// In an open loop there is time for the clock.
+    fn is_timed_throughout(&self) -> bool {
+        matches!(self.load, Load::Open { .. }) || self.kind.is_timed_throughout()
+    }
+}
+
+/// What the overseer saw, and what the writers counted.
+struct Seen {
+    counts: Vec<Count>,
+    time: Duration,
+    marks: Marks,
+    /// The marks when the writers were told to end.
+    reached: Marks,
+    durable: Lag,
+    visible: Lag,
+}
+
+impl Seen {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            counts: Vec::new(),
+            time: Duration::ZERO,
+            marks: Marks::default(),
+            reached: Marks::default(),
+            durable: Lag::new()?,
+            visible: Lag::new()?,
+        })
+    }
+
+    /// What is accepted is read first: a stage may have passed more than that, never less.
+    fn look(&mut self, store: &dyn Store, floor: &Floor) {
+        let (accepted, now) = (floor.accepted(), Instant::now());
+        self.marks = store.marks();
+        if let Some(durable) = self.marks.durable {
+            self.durable.look(now, accepted, durable);
+        }
+        if let Some(visible) = self.marks.visible {
+            self.visible.look(now, accepted, visible);
+        }
+    }
+
+    /// Gives the stages a moment for what was accepted last.
+    fn catch_up(mut self, store: &dyn Store, floor: &Floor) -> Result<Self> {
+        let begun = Instant::now();
+        self.look(store, floor);
+        let is_caught_up = |seen: &Self| seen.durable.is_caught_up() && seen.visible.is_caught_up();
+        while !is_caught_up(&self) && begun.elapsed() < TAIL_MAX {
+            child::fail_if_interrupted()?;
+            thread::sleep(LOOK);
+            self.look(store, floor);
+        }
+        Ok(self)
+    }
+
+    fn numbers(self, cell: &Cell) -> Result<Numbers> {
+        let mut all = Count::new()?;
+        let mut rows_per_s = 0.0;
+        let begun = self.counts.iter().map(|count| count.begun).min().context("a cell has a writer")?;
+        for count in &self.counts {
+            all.offered += count.offered;
+            all.accepted += count.accepted;
+            all.refused += count.refused;
+            all.blocked += count.blocked;
+            all.inserts_ns.add(&count.inserts_ns).context("all have the same bounds")?;
+            // From the first row of all, since a late start is time without a CPU, and to its own end, since
+            // the last one may be away from its CPU for long after the others have ended.
+            rows_per_s += count.accepted as f64 / (count.ended - begun).as_secs_f64().max(1e-9);
+        }
+        let mut numbers = vec![("inserts_per_s", rows_per_s)];
+        numbers.extend(self.staged(cell, rows_per_s));
+        if let Load::Open { .. } = cell.load {
+            numbers.push(("accepted_percent", all.accepted as f64 * 100.0 / all.offered as f64));
+        }
+        numbers.push(("refusals", all.refused as f64));
+        numbers.push(("blocked_inserts", all.blocked as f64));
+        numbers.extend(quantiles(&all));
+        let now = Instant::now();
+        for (names, lag) in [(DURABLE_LAG, self.durable.finish(now)), (VISIBLE_LAG, self.visible.finish(now))]
+        {
+            let Some(lag) = lag else { continue };
+            let milliseconds = |quantile| lag.value_at_quantile(quantile) as f64 / 1_000.0;
+            numbers.extend([(names[0], milliseconds(0.5)), (names[1], milliseconds(0.99))]);
+        }
+        Ok(numbers)
+    }
+
+    /// The rates of the stages, for a store that has stages.
+    fn staged(&self, cell: &Cell, rows_per_s: f64) -> Numbers {
+        let Some(visible) = self.reached.visible else { return Vec::new() };
+        let per_s = |rows: u64| rows as f64 / self.time.as_secs_f64().max(1e-9);
+        let mut numbers = vec![("visible_per_s", per_s(visible))];
+        if let Load::Closed { .. } = cell.load {
+            // Where the store does not tell, what it accepted is what it has.
+            numbers.insert(0, ("appended_per_s", self.reached.appended.map_or(rows_per_s, per_s)));
+        }
+        numbers
+    }
+}
+
+const DURABLE_LAG: [&str; 2] = ["lag_to_durable_p50_ms", "lag_to_durable_p99_ms"];
+const VISIBLE_LAG: [&str; 2] = ["lag_to_visible_p50_ms", "lag_to_visible_p99_ms"];
+
+/// Of one insert; nothing where none was timed.
+fn quantiles(count: &Count) -> Numbers {
+    if count.inserts_ns.is_empty() {
+        return Vec::new();
+    }
+    let microseconds = |nanoseconds: u64| nanoseconds as f64 / 1_000.0;
+    let at = |quantile| microseconds(count.inserts_ns.value_at_quantile(quantile));
+    vec![
+        ("insert_p50_us", at(0.5)),
+        ("insert_p99_us", at(0.99)),
+        ("insert_p99_9_us", at(0.999)),
+        ("insert_p99_99_us", at(0.9999)),
+        ("insert_max_us", microseconds(count.inserts_ns.max())),
+    ]
+}

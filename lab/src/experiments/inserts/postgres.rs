@@ -1,0 +1,213 @@
+//! PostgreSQL as `cargo xtask services` starts it: a serial key, a prepared statement, a connection for each
+//! writer. One row in each transaction, with `synchronous_commit` off or on, or binary COPY in batches.
+//! Promises: a server that would not sync takes no part where syncing is compared; its table is gone
+//! afterwards. Leaves to others: installing and starting it.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use ::postgres::{Client, Config, NoTls, Statement};
+use anyhow::{Context, Result, bail, ensure};
+
+use super::row::{Row, TEXT};
+use super::store::{Answer, Opened, Setting, Store, Writer};
+use crate::kit::measure;
+
+/// Rows of a COPY, which is one transaction.
+const COPY_ROWS: usize = 10_000;
+
+/// One name for all runs: what a killed lab left behind goes with the next one.
+const TABLE: &str = "lab_inserts";
+
+/// Connections beyond the writers': the one that makes the table, and those that the server keeps for its
+/// superuser.
+const CONNECTIONS_BESIDE: usize = 4;
+
+/// How rows become the server's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Commit {
+    /// One row, answered before it is on the disk.
+    Async,
+    /// One row, answered when it is.
+    Sync,
+    /// Batches, answered before they are on the disk.
+    Copy,
+}
+
+struct Server {
+    /// Used only when the store ends; the lock is there because writers' threads hold the store as well.
+    client: Mutex<Client>,
+    processes: Vec<i32>,
+}
+
+pub(super) fn open(setting: &Setting, commit: Commit) -> Result<Opened> {
+    let services = setting.services.as_deref();
+    let config = config(services.context("not installed: no target/services.env; `cargo xtask services`")?)?;
+    let mut client = connect(&config).context("not running: `cargo xtask services` starts it")?;
+    check(&mut client, setting.writers, commit)?;
+    client.batch_execute(&format!(
+        "SET client_min_messages = warning;
+         DROP TABLE IF EXISTS {TABLE};
+         CREATE TABLE {TABLE} (id bigserial PRIMARY KEY, at bigint, writer int, guid bytea, text text)"
+    ))?;
+    let processes = postmaster(&mut client)?.into_iter().collect();
+    let server = Server { client: Mutex::new(client), processes };
+    let writer = |_| writer(&config, commit);
+    let writers = (0..setting.writers).map(writer).collect::<Result<_>>()?;
+    Ok(Opened { writers, store: Box::new(server) })
+}
+
+/// The server's version; `None` where there is none.
+pub(super) fn version(services: Option<&Path>) -> Option<String> {
+    let mut client = connect(&config(services?).ok()?).ok()?;
+    show(&mut client, "server_version").ok()
+}
+
+fn writer(config: &Config, commit: Commit) -> Result<Box<dyn Writer>> {
+    let mut client = connect(config)?;
+    let is_synchronous = if commit == Commit::Sync { "on" } else { "off" };
+    client.batch_execute(&format!("SET synchronous_commit = {is_synchronous}"))?;
+    if commit == Commit::Copy {
+        let copy = format!("COPY {TABLE} (at, writer, guid, text) FROM STDIN (FORMAT binary)");
+        return Ok(Box::new(Copy { client, copy, batch: Batch::default() }));
+    }
+    let insert = format!("INSERT INTO {TABLE} (at, writer, guid, text) VALUES ($1, $2, $3, $4)");
+    let statement = client.prepare(&insert)?;
+    Ok(Box::new(Single { client, statement }))
+}
+
+/// Where the services' file says that the server is.
+fn config(services: &Path) -> Result<Config> {
+    let text = std::fs::read_to_string(services)
+        .with_context(|| format!("not installed: {}; `cargo xtask services`", services.display()))?;
+    let value = |key: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        line.with_context(|| format!("{} has no {key}", services.display()))
+    };
+    let mut config = Config::new();
+    config.host("127.0.0.1").port(value("POSTGRES_PORT")?.parse()?);
+    config.user(value("POSTGRES_USER")?).dbname(value("POSTGRES_DATABASE")?);
+    config.application_name("lab");
+    Ok(config)
+}
+
+fn connect(config: &Config) -> Result<Client> {
+    Ok(config.connect(NoTls)?)
+}
+
+/// Whether the server can do what is asked of it, and would really.
+fn check(client: &mut Client, writers: usize, commit: Commit) -> Result<()> {
+    let connections: usize = show(client, "max_connections")?.parse()?;
+    ensure!(
+        writers + CONNECTIONS_BESIDE <= connections,
+        "the server permits {connections} connections, and {writers} writers need more"
+    );
+    let fsync = show(client, "fsync")?;
+    if commit == Commit::Sync && fsync != "on" {
+        bail!("the server runs with fsync = {fsync}, so that its commits sync nothing");
+    }
+    Ok(())
+}
+
+fn show(client: &mut Client, setting: &str) -> Result<String> {
+    Ok(client.query_one(&format!("SHOW {setting}"), &[])?.get(0))
+}
+
+/// The server's first process; `None` where it is not among this machine's.
+fn postmaster(client: &mut Client) -> Result<Option<i32>> {
+    let backend: i32 = client.query_one("SELECT pg_backend_pid()", &[])?.get(0);
+    let known = measure::named("postgres");
+    Ok(measure::parent(backend).filter(|parent| known.contains(&backend) && known.contains(parent)))
+}
+
+impl Store for Server {
+    fn processes(&self) -> Vec<i32> {
+        self.processes.clone()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let client = self.client.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // A server that is gone took its word with it: there is nobody to tell.
+        let _ = client.batch_execute(&format!("DROP TABLE IF EXISTS {TABLE}"));
+    }
+}
+
+struct Single {
+    client: Client,
+    statement: Statement,
+}
+
+impl Writer for Single {
+    fn insert(&mut self, row: &Row) -> Result<Answer> {
+        let (at, writer) = (row.at_ns.cast_signed(), row.writer.cast_signed());
+        let guid = row.guid.to_be_bytes();
+        self.client.execute(&self.statement, &[&at, &writer, &guid.as_slice(), &TEXT])?;
+        Ok(Answer::Accepted(1))
+    }
+}
+
+struct Copy {
+    client: Client,
+    copy: String,
+    batch: Batch,
+}
+
+impl Writer for Copy {
+    fn insert(&mut self, row: &Row) -> Result<Answer> {
+        self.batch.add(row);
+        if self.batch.rows < COPY_ROWS {
+            return Ok(Answer::Gathered);
+        }
+        self.finish().map(Answer::Accepted)
+    }
+
+    fn finish(&mut self) -> Result<u64> {
+        if self.batch.rows == 0 {
+            return Ok(0);
+        }
+        let mut copy = self.client.copy_in(&self.copy)?;
+        copy.write_all(&self.batch.take())?;
+        Ok(copy.finish()?)
+    }
+}
+
+/// Rows in the binary format of COPY: a signature, two words that are 0, the rows, and -1 as the end. A row
+/// is the number of its fields, and each field its length and its value, all big-endian.
+#[derive(Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    rows: usize,
+}
+
+const SIGNATURE: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
+const END: [u8; 2] = (-1_i16).to_be_bytes();
+const FIELDS: i16 = 4;
+
+impl Batch {
+    fn add(&mut self, row: &Row) {
+        if self.rows == 0 {
+            self.bytes.extend_from_slice(SIGNATURE);
+        }
+        self.bytes.extend_from_slice(&FIELDS.to_be_bytes());
+        self.put(&row.at_ns.to_be_bytes());
+        self.put(&row.writer.to_be_bytes());
+        self.put(&row.guid.to_be_bytes());
+        self.put(TEXT.as_bytes());
+        self.rows += 1;
+    }
+
+    fn put(&mut self, value: &[u8]) {
+        let length = i32::try_from(value.len()).expect("fields are a few bytes long");
+        self.bytes.extend_from_slice(&length.to_be_bytes());
+        self.bytes.extend_from_slice(value);
+    }
+
+    fn take(&mut self) -> Vec<u8> {
+        self.bytes.extend_from_slice(&END);
+        self.rows = 0;
+        std::mem::take(&mut self.bytes)
+    }
+}

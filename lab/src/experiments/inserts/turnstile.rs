@@ -1,0 +1,37 @@
+//! The latch behind a turnstile for each CPU: of the writers on one CPU a single one may ask for the latch,
+//! which is how a vendor's option for sequential keys works. Fewer contend; the one that holds the latch is
+//! away from its CPU as long as before.
+
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::Result;
+
+use super::latch::Latch;
+use super::row::Row;
+use super::store::{Answer, Shared};
+use crate::kit::machine;
+
+pub(super) struct Turnstile {
+    /// By CPU number. Each on cache lines of its own.
+    gates: Vec<Gate>,
+    latch: Latch,
+}
+
+#[repr(align(128))]
+struct Gate(Mutex<()>);
+
+impl Turnstile {
+    pub(super) fn new() -> Self {
+        let cpus = machine::allowed_cpus().into_iter().max().map_or(1, |highest| highest + 1);
+        Self { gates: (0..cpus).map(|_| Gate(Mutex::new(()))).collect(), latch: Latch::new() }
+    }
+}
+
+impl Shared for Turnstile {
+    fn insert(&self, row: &Row) -> Result<Answer> {
+        // The writer may move to another CPU while it waits: admission is about load, not about safety.
+        let cpu = rustix::thread::sched_getcpu() % self.gates.len();
+        let _admitted = self.gates[cpu].0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.latch.insert(row)
+    }
+}

@@ -1,0 +1,413 @@
+//! The writers' threads: each inserts its rows at a pace and counts what becomes of them. Promises: between
+//! the start and the end of the count a writer sleeps nowhere of its own accord, so every voluntary switch
+//! in it was made inside an insert. Leaves to others: what the counts mean (`cell.rs`).
+//!
+//! Where a writer waits of its own accord, for room or for the moment a row is due, it yields. A thread that
+//! yields stays runnable, and the kernel counts the switch among the involuntary ones: nothing has to be
+//! subtracted. The count is `ru_nvcsw` of `RUSAGE_THREAD`, which `/proc` tells as well.
+//!
+//! A look at the clock costs as much as an insert of the fast stores. So there only one insert in 64 is
+//! timed, and stands for 64 in the distribution; after one that took 10 us or more the next is timed as
+//! well, and stands for itself, so that a standstill is not seen through a sieve. The maximum is that of the
+//! timed ones.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use hdrhistogram::Histogram;
+
+use super::placement;
+use super::row::Rows;
+use super::store::{Answer, Store, Writer};
+
+/// Inserts for each timed one, where not all are.
+const TIMED_EACH: u64 = 64;
+
+/// An insert that took as long is news.
+const SLOW: Duration = Duration::from_micros(10);
+
+/// Longer inserts count as this one: an hour.
+const INSERT_NS_MAX: u64 = 3_600_000_000_000;
+
+/// How fast one writer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// One row after the other until the end. With a bound, so many rows of all writers may be accepted and
+    /// not durable yet.
+    Closed { in_flight_max: Option<u64> },
+    /// As many rows, one every so many nanoseconds whatever the store does; a row that is refused is lost.
+    Open { rows: u64, each_ns: u64 },
+    /// As many rows, one after the other.
+    Count { rows: u64 },
+}
+
+/// What writers and their overseer share.
+pub(super) struct Floor {
+    /// Opens when all writers are there, and the overseer.
+    gate: Barrier,
+    is_over: AtomicBool,
+    working: AtomicUsize,
+    accepted: Vec<Tally>,
+}
+
+/// Rows that one writer's store has accepted, for the overseer.
+#[derive(Default)]
+#[repr(align(128))]
+struct Tally(AtomicU64);
+
+impl Floor {
+    pub(super) fn new(writers: usize) -> Self {
+        Self {
+            gate: Barrier::new(writers + 1),
+            is_over: AtomicBool::new(false),
+            working: AtomicUsize::new(writers),
+            accepted: (0..writers).map(|_| Tally::default()).collect(),
+        }
+    }
+
+    /// Waits for everybody.
+    pub(super) fn enter(&self) {
+        self.gate.wait();
+    }
+
+    /// Tells the writers to end. All orderings here are Relaxed: each value stands alone.
+    pub(super) fn close(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.working.load(Ordering::Relaxed) == 0
+    }
+
+    /// Rows accepted so far.
+    pub(super) fn accepted(&self) -> u64 {
+        self.accepted.iter().map(|tally| tally.0.load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// One writer's work.
+pub(super) struct Work<'a> {
+    pub(super) writer: Box<dyn Writer>,
+    pub(super) store: &'a dyn Store,
+    pub(super) floor: &'a Floor,
+    /// Its place among the writers.
+    pub(super) number: usize,
+    pub(super) rows: Rows,
+    pub(super) pace: Pace,
+    pub(super) cpu: Option<usize>,
+    pub(super) is_timed_throughout: bool,
+}
+
+/// What came of it.
+pub(super) struct Worked {
+    /// Given back, since it may hold a connection that must not end before the watch does.
+    pub(super) _writer: Box<dyn Writer>,
+    pub(super) count: Count,
+}
+
+/// A writer's counts.
+#[derive(Clone, Debug)]
+pub(super) struct Count {
+    pub(super) offered: u64,
+    pub(super) accepted: u64,
+    /// Refusals; one row may be refused many times.
+    pub(super) refused: u64,
+    /// Voluntary switches.
+    pub(super) blocked: u64,
+    /// From the first insert to after the last.
+    pub(super) begun: Instant,
+    pub(super) ended: Instant,
+    /// Nanoseconds of one insert.
+    pub(super) inserts_ns: Histogram<u64>,
+}
+
+impl Count {
+    pub(super) fn new() -> Result<Self> {
+        let inserts_ns =
+            Histogram::new_with_bounds(1, INSERT_NS_MAX, 2).context("the bounds are in order")?;
+        let begun = Instant::now();
+        Ok(Self { offered: 0, accepted: 0, refused: 0, blocked: 0, begun, ended: begun, inserts_ns })
+    }
+}
+
+impl<'a> Work<'a> {
+    /// Does it, on the calling thread.
+    ///
+    /// # Errors
+    /// The store failed, or the thread could not be where it should.
+    pub(super) fn run(self) -> Result<Worked> {
+        let floor = self.floor;
+        let prepared = self.prepare();
+        floor.enter();
+        let worked = prepared.and_then(|(hand, switches)| hand.run(&switches));
+        floor.working.fetch_sub(1, Ordering::Relaxed);
+        worked
+    }
+
+    fn prepare(self) -> Result<(Hand<'a>, Switches)> {
+        if let Some(cpu) = self.cpu {
+            placement::pin(cpu)?;
+        }
+        let every = if self.is_timed_throughout { 1 } else { TIMED_EACH };
+        let hand = Hand { count: Count::new()?, timer: Timer::new(every), work: self };
+        Ok((hand, Switches::of_this_thread()?))
+    }
+}
+
+/// A writer at work.
+struct Hand<'a> {
+    work: Work<'a>,
+    count: Count,
+    timer: Timer,
+}
+
+impl Hand<'_> {
+    fn run(mut self, switches: &Switches) -> Result<Worked> {
+        let before = switches.voluntary()?;
+        self.count.begun = Instant::now();
+        match self.work.pace {
+            Pace::Closed { in_flight_max } => self.closed(in_flight_max)?,
+            Pace::Open { rows, each_ns } => self.open(rows, each_ns)?,
+            Pace::Count { rows } => self.count(rows)?,
+        }
+        self.count.ended = Instant::now();
+        self.count.blocked = switches.voluntary()?.saturating_sub(before);
+        Ok(Worked { _writer: self.work.writer, count: self.count })
+    }
+
+    fn closed(&mut self, in_flight_max: Option<u64>) -> Result<()> {
+        while !self.is_over() {
+            let has_room = in_flight_max.is_none_or(|most| self.in_flight() < most);
+            if !has_room || self.insert()? == Answer::Refused {
+                thread::yield_now();
+            }
+        }
+        self.count.accepted += self.work.writer.finish()?;
+        self.count.offered = self.count.accepted;
+        Ok(())
+    }
+
+    fn count(&mut self, rows: u64) -> Result<()> {
+        self.count.offered = rows;
+        while self.count.accepted < rows && !self.is_over() {
+            if self.insert()? == Answer::Refused {
+                thread::yield_now();
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, rows: u64, each_ns: u64) -> Result<()> {
+        self.count.offered = rows;
+        for row in 0..rows {
+            let due = self.count.begun + Duration::from_nanos(row * each_ns);
+            while Instant::now() < due {
+                thread::yield_now();
+            }
+            if self.is_over() {
+                return Ok(());
+            }
+            if self.insert()? == Answer::Refused {
+                self.work.rows.advance();
+            }
+        }
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        self.work.floor.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Rows of all writers that are not durable yet. Two writers may see the last place at once: the bound
+    /// is exact to the number of writers.
+    fn in_flight(&self) -> u64 {
+        let durable = self.work.store.marks().durable.unwrap_or(0);
+        self.work.floor.accepted().saturating_sub(durable)
+    }
+
+    fn insert(&mut self) -> Result<Answer> {
+        let answer = if self.timer.is_due() { self.timed_insert()? } else { self.bare_insert()? };
+        match answer {
+            Answer::Accepted(rows) => {
+                self.count.accepted += rows;
+                let tally = &self.work.floor.accepted[self.work.number];
+                tally.0.store(self.count.accepted, Ordering::Relaxed);
+                self.work.rows.advance();
+            }
+            Answer::Gathered => self.work.rows.advance(),
+            Answer::Refused => self.count.refused += 1,
+        }
+        Ok(answer)
+    }
+
+    fn bare_insert(&mut self) -> Result<Answer> {
+        self.work.writer.insert(self.work.rows.current())
+    }
+
+    fn timed_insert(&mut self) -> Result<Answer> {
+        let begun = Instant::now();
+        let answer = self.bare_insert()?;
+        let took = begun.elapsed();
+        if answer != Answer::Refused {
+            let stands_for = self.timer.note(took);
+            let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+            self.count.inserts_ns.saturating_record_n(took_ns, stands_for);
+        }
+        self.work.rows.set_elapsed(begun - self.count.begun);
+        Ok(answer)
+    }
+}
+
+/// Which inserts are timed.
+#[derive(Debug)]
+struct Timer {
+    every: u64,
+    /// Inserts until the next timed one.
+    left: u64,
+    was_slow: bool,
+}
+
+impl Timer {
+    fn new(every: u64) -> Self {
+        Self { every, left: 1, was_slow: false }
+    }
+
+    fn is_due(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        self.left == 0
+    }
+
+    /// One was timed; returns how many it stands for.
+    fn note(&mut self, took: Duration) -> u64 {
+        let stands_for = if self.was_slow { 1 } else { self.every };
+        self.was_slow = took >= SLOW;
+        self.left = if self.was_slow { 1 } else { self.every };
+        stands_for
+    }
+}
+
+/// The switches of one thread.
+#[derive(Debug)]
+struct Switches(File);
+
+impl Switches {
+    /// The file is opened once: a look is one call, which does not sleep.
+    fn of_this_thread() -> Result<Self> {
+        Ok(Self(File::open("/proc/thread-self/status").context("opening this thread's status")?))
+    }
+
+    fn voluntary(&self) -> Result<u64> {
+        let mut bytes = [0; 4_096];
+        let length = self.0.read_at(&mut bytes, 0)?;
+        let text = String::from_utf8_lossy(&bytes[..length]);
+        parse_voluntary(&text).context("a thread's status tells its voluntary switches")
+    }
+}
+
+fn parse_voluntary(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+    line.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiments::inserts::row::Row;
+
+    /// Refuses every other row, and gathers what it accepts in pairs.
+    #[derive(Default)]
+    struct Moody {
+        calls: u64,
+        gathered: u64,
+    }
+
+    impl Writer for Moody {
+        fn insert(&mut self, _row: &Row) -> Result<Answer> {
+            self.calls += 1;
+            if self.calls.is_multiple_of(2) {
+                return Ok(Answer::Refused);
+            }
+            self.gathered += 1;
+            Ok(if self.gathered.is_multiple_of(2) { Answer::Accepted(2) } else { Answer::Gathered })
+        }
+
+        fn finish(&mut self) -> Result<u64> {
+            Ok(self.gathered % 2)
+        }
+    }
+
+    struct Quiet;
+
+    impl Store for Quiet {}
+
+    fn work(pace: Pace, floor: &Floor) -> Count {
+        let (writer, rows) = (Box::new(Moody::default()), Rows::of(0, 0));
+        let (store, is_timed_throughout) = (&Quiet, true);
+        let work = Work { writer, store, floor, number: 0, rows, pace, cpu: None, is_timed_throughout };
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| work.run());
+            floor.enter();
+            thread.join().expect("it does not panic").expect("nothing fails").count
+        })
+    }
+
+    #[test]
+    fn a_refusal_is_not_an_insert_and_is_tried_again() {
+        let floor = Floor::new(1);
+        let count = work(Pace::Count { rows: 100 }, &floor);
+        assert_eq!((count.offered, count.accepted, count.refused), (100, 100, 99));
+        assert_eq!((floor.accepted(), floor.is_empty()), (100, true));
+        assert_eq!(count.inserts_ns.len(), 100, "refusals are not timed");
+    }
+
+    #[test]
+    fn a_row_that_an_open_loop_could_not_place_is_lost() {
+        let count = work(Pace::Open { rows: 100, each_ns: 1 }, &Floor::new(1));
+        assert_eq!((count.offered, count.accepted, count.refused), (100, 50, 50));
+    }
+
+    #[test]
+    fn a_closed_floor_ends_all_work() {
+        let floor = Floor::new(1);
+        floor.close();
+        let count = work(Pace::Closed { in_flight_max: None }, &floor);
+        assert_eq!((count.offered, count.accepted), (0, 0));
+    }
+
+    #[test]
+    fn sleeps_are_counted_and_yields_are_not() {
+        let switches = Switches::of_this_thread().expect("a thread may read its own status");
+        let before = switches.voluntary().expect("it has the line");
+        (0..100).for_each(|_| thread::yield_now());
+        let yielded = switches.voluntary().expect("it has the line");
+        thread::sleep(Duration::from_millis(1));
+        let slept = switches.voluntary().expect("it has the line");
+        assert_eq!(yielded, before);
+        assert!(slept > yielded, "{slept} after {yielded}");
+    }
+
+    #[test]
+    fn the_voluntary_line_is_not_the_other_one() {
+        let status = "Name:\tx\nnonvoluntary_ctxt_switches:\t7\nvoluntary_ctxt_switches:\t5\n";
+        assert_eq!(parse_voluntary(status), Some(5));
+        assert_eq!(parse_voluntary("nonvoluntary_ctxt_switches:\t7\n"), None);
+    }
+
+    #[test]
+    fn one_in_many_is_timed_and_all_while_it_is_slow() {
+        let mut timer = Timer::new(4);
+        let mut weights = Vec::new();
+        for insert in 0..12 {
+            if timer.is_due() {
+                let took = if (4..=6).contains(&insert) { SLOW } else { Duration::ZERO };
+                weights.push((insert, timer.note(took)));
+            }
+        }
+        assert_eq!(weights, [(0, 4), (4, 4), (5, 1), (6, 1), (7, 1), (11, 4)]);
+    }
+}

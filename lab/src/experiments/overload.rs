@@ -1,0 +1,163 @@
+//! `lab overload`: from half to three times the work that the CPUs can do, while a class of jobs blocks for
+//! ever. The engine's job pool beside the pool that everybody writes first: fixed threads, one queue without
+//! a bound. Promises: jobs arrive when they are due and not when the server is ready; what was asked for and
+//! never answered counts. Leaves to others: what is decided from the figures (`overload/verdicts.rs`).
+//!
+//! ```text
+//!   jobs of one kind, every 1/rate s --.
+//!                                      +--> subject --> answers: in time, late, refused, expired, shed
+//!   jobs that never return, 50 a second'
+//! ```
+
+pub(crate) mod burn;
+mod offered;
+mod subject;
+mod tally;
+mod verdicts;
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use self::burn::Burn;
+use self::offered::Offer;
+use self::subject::{Kind, Measured};
+use crate::kit::progress::Progress;
+use crate::kit::report::{self, Grid, Numbers, Report};
+use crate::kit::rounds::{Rounds, Subject};
+use crate::kit::{child, machine};
+
+/// Multiples of the capacity that are offered, and what the report calls them.
+const LOADS: [(f64, &str); 6] = [
+    (0.5, "load-0.5"),
+    (0.8, "load-0.8"),
+    (1.0, "load-1"),
+    (1.5, "load-1.5"),
+    (2.0, "load-2"),
+    (3.0, "load-3"),
+];
+
+/// The part in which the capacity is measured.
+const CAPACITY: &str = "capacity";
+
+/// CPU time of a job: a page rendered, a password's worth of nothing.
+const JOB: Duration = Duration::from_micros(200);
+
+/// After this long an answer is of no use: people have gone on.
+const DEADLINE: Duration = Duration::from_millis(50);
+
+/// Rounds beyond those wanted, where some were disturbed: one takes half a minute.
+const EXTRA_ROUNDS_MAX: usize = 2;
+
+/// What the terminal shows; the rest is in JSON and on the page.
+const GRIDS: &[Grid] = &[
+    Grid { family: "load", number: "goodput_percent_of_capacity" },
+    Grid { family: "load", number: "answer_p99_ms" },
+    Grid { family: "load", number: "in_time_p99_ms" },
+    Grid { family: "load", number: "refused_percent" },
+    Grid { family: "load", number: "expired_percent" },
+    Grid { family: "load", number: "shed_percent" },
+    Grid { family: "load", number: "late_or_never_percent" },
+    Grid { family: "load", number: "poisoned_threads_max" },
+];
+
+/// What `lab overload` may be told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// Eleven longer rounds: a quarter of an hour
+    #[arg(long, conflicts_with = "quick")]
+    long: bool,
+    /// One short round, which decides nothing: seconds
+    #[arg(long)]
+    quick: bool,
+    /// Rounds [default: 5, with --long 11]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// The lab itself could not work, or the user interrupted it.
+pub(crate) fn run(options: &Options) -> Result<Report> {
+    let (rounds, time) = match (options.quick, options.long) {
+        (true, _) => (1, Duration::from_millis(200)),
+        (_, true) => (11, Duration::from_secs(3)),
+        _ => (5, Duration::from_secs(1)),
+    };
+    let rounds = options.rounds.map_or(rounds, |rounds| rounds as usize);
+    let mut machine = machine::facts(child::raise_descriptor_limit());
+    let burn = Burn::of(JOB);
+    machine.insert("job_us".to_owned(), (JOB.as_secs_f64() * 1e6).into());
+    machine.insert("deadline_ms".to_owned(), (DEADLINE.as_secs_f64() * 1e3).into());
+    machine.insert("poisoned_threads_share".to_owned(), subject::poisoned_share().into());
+    let mut subjects = Kind::ALL.to_vec();
+    let progress = Progress::new((subjects.len() * rounds) as u64);
+    let plan = Rounds { what: "overload", wanted: rounds, extra_max: EXTRA_ROUNDS_MAX, watched: true };
+    let found = plan.run(&mut subjects, &progress, |kind| one(*kind, burn, time))?;
+    progress.finish();
+    let mut rows = found.rows;
+    rows.sort_by_key(|row| {
+        std::iter::once(CAPACITY).chain(LOADS.map(|load| load.1)).position(|it| it == row.part)
+    });
+    let mut report = Report {
+        experiment: "overload",
+        machine,
+        rows,
+        grids: GRIDS,
+        verdicts: Vec::new(),
+        left_out: Vec::new(),
+        skipped: found.failed,
+        warnings: warnings(options),
+    };
+    verdicts::judge(&mut report);
+    report.weaken();
+    Ok(report)
+}
+
+impl Subject for Kind {
+    fn name(&self) -> &'static str {
+        Kind::name(*self)
+    }
+}
+
+/// One round of a subject: what it can do, then every load of that.
+fn one(kind: Kind, burn: Burn, time: Duration) -> Result<Vec<(&'static str, Numbers)>> {
+    let capacity = offered::capacity(kind, burn, time)?;
+    let mut cases = vec![(CAPACITY, vec![("finished_per_s", capacity)])];
+    for (load, part) in LOADS {
+        child::fail_if_interrupted()?;
+        let measured = Offer { kind, burn, rate: load * capacity, time }.run()?;
+        cases.push((part, numbers(&measured, capacity, time)));
+    }
+    Ok(cases)
+}
+
+fn numbers(measured: &Measured, capacity: f64, time: Duration) -> Numbers {
+    let tally = &measured.tally;
+    let percent = |count: u64| 100.0 * count as f64 / tally.offered as f64;
+    let goodput = tally.in_time as f64 / time.as_secs_f64();
+    vec![
+        ("goodput_per_s", goodput),
+        ("goodput_percent_of_capacity", 100.0 * goodput / capacity),
+        ("in_time_p99_ms", tally.in_time_ms(0.99)),
+        ("answer_p99_ms", tally.answer_ms(0.99)),
+        ("in_time_percent", percent(tally.in_time)),
+        ("refused_percent", percent(tally.refused)),
+        ("expired_percent", percent(tally.expired)),
+        ("shed_percent", percent(tally.shed)),
+        ("late_or_never_percent", percent(tally.late)),
+        ("poisoned_threads_max", measured.poisoned_threads_max as f64),
+        ("threads_max", measured.threads_max as f64),
+    ]
+}
+
+/// What makes every figure of this run weak.
+fn warnings(options: &Options) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if options.quick {
+        warnings.push("a quick run decides nothing".to_owned());
+    }
+    warnings.extend(report::of_the_build());
+    warnings
+}

@@ -1,0 +1,285 @@
+//! Those that are overloaded: the engine's job pool, and the fixed pool with one queue that has no bound,
+//! with poisoned jobs and without. Promises: each has as many threads as the other; what waits at the end is
+//! dropped. Leaves to others: what is offered.
+//!
+//! The fixed pool is the stronger form of what is found in most servers: one lock, one condition, no wake of
+//! a thread that need not run.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::Result;
+use engine::pool::{Class, ClassSettings, Pool, PoolSettings, Shedding, blocking};
+
+use super::DEADLINE;
+use super::burn::Burn;
+use super::tally::{Tally, Ticket};
+use crate::kit::machine;
+
+const REQUESTS: Class = Class(0);
+const POISONED: Class = Class(1);
+
+/// Threads for each CPU, of either pool.
+const THREADS_PER_CPU: usize = 8;
+
+/// More than are offered in the time that a job is of use.
+const QUEUE_MAX: usize = 100_000;
+
+/// Every so many of the poisoned jobs says that it waits.
+const DECLARED_EVERY: u64 = 2;
+
+/// Who is overloaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Ours,
+    Fixed,
+    FixedPoisoned,
+}
+
+/// What one load did to it.
+#[derive(Debug)]
+pub(super) struct Measured {
+    pub(super) tally: Tally,
+    pub(super) threads_max: usize,
+    pub(super) poisoned_threads_max: usize,
+}
+
+impl Kind {
+    pub(super) const ALL: [Kind; 3] = [Kind::Ours, Kind::Fixed, Kind::FixedPoisoned];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::Ours => "ours-poisoned",
+            Kind::Fixed => "fixed",
+            Kind::FixedPoisoned => "fixed-poisoned",
+        }
+    }
+
+    /// Whether jobs that never return are offered as well.
+    pub(super) fn is_poisoned(self) -> bool {
+        self != Kind::Fixed
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// No thread can be created.
+    pub(super) fn start(self) -> Result<Server> {
+        let permits = machine::allowed_cpus().len();
+        let threads = THREADS_PER_CPU * permits;
+        Ok(match self {
+            Kind::Ours => Server::Ours(Pool::start(PoolSettings {
+                name: "overload",
+                permits,
+                threads_max: threads,
+                niceness: 0,
+                classes: classes(),
+            })?),
+            Kind::Fixed | Kind::FixedPoisoned => Server::Fixed(Fixed::start(threads)?),
+        })
+    }
+}
+
+fn classes() -> Vec<ClassSettings> {
+    let class = |name| ClassSettings { name, queue_max: QUEUE_MAX, ..ClassSettings::default() };
+    let (deadline, shedding) = (Some(DEADLINE), Some(Shedding::default()));
+    vec![ClassSettings { deadline, shedding, ..class("requests") }, class("poisoned")]
+}
+
+/// The threads that poisoned jobs may hold: half of them, since the classes weigh the same.
+pub(super) fn poisoned_share() -> usize {
+    THREADS_PER_CPU * machine::allowed_cpus().len() / 2
+}
+
+/// Holds whoever passes until it is opened.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    door: Mutex<Door>,
+    opened: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Door {
+    is_open: bool,
+    /// Threads that it has held.
+    held: usize,
+}
+
+impl Gate {
+    fn pass(&self) {
+        let mut door = self.lock();
+        // None comes back before it is opened for all.
+        door.held += usize::from(!door.is_open);
+        drop(self.opened.wait_while(door, |door| !door.is_open));
+    }
+
+    pub(super) fn open(&self) {
+        self.lock().is_open = true;
+        self.opened.notify_all();
+    }
+
+    /// The most threads that it has held at a time.
+    pub(super) fn held_max(&self) -> usize {
+        self.lock().held
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Door> {
+        self.door.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A running subject.
+pub(super) enum Server {
+    Ours(Pool),
+    Fixed(Fixed),
+}
+
+impl Server {
+    /// Offers a job that computes.
+    pub(super) fn request(&self, burn: Burn, ticket: Ticket) {
+        match self {
+            Server::Ours(pool) => {
+                // Held by both sides: the reply has it if the job was accepted.
+                let ticket = Arc::new(Mutex::new(Some(ticket)));
+                let told = Arc::clone(&ticket);
+                let take = |ticket: &Mutex<Option<Ticket>>| {
+                    ticket.lock().unwrap_or_else(PoisonError::into_inner).take()
+                };
+                let reply = move |outcome| {
+                    if let Some(ticket) = take(&told) {
+                        ticket.answered(outcome);
+                    }
+                };
+                let accepted = pool.run_then(REQUESTS, move || burn.run(), reply);
+                if let Err(why) = accepted
+                    && let Some(ticket) = take(&ticket)
+                {
+                    ticket.refused(why);
+                }
+            }
+            Server::Fixed(pool) => pool.run(Box::new(move || {
+                burn.run();
+                ticket.answered(Ok(()));
+            })),
+        }
+    }
+
+    /// Offers a job that does not return before the gate is opened.
+    pub(super) fn poison(&self, number: u64, gate: &Arc<Gate>) {
+        let gate = Arc::clone(gate);
+        match self {
+            Server::Ours(pool) => {
+                let is_declared = number.is_multiple_of(DECLARED_EVERY);
+                let work = move || if is_declared { blocking(|| gate.pass()) } else { gate.pass() };
+                // Refused when very many wait already: one poisoned job less.
+                let _ = pool.run_then(POISONED, work, drop);
+            }
+            Server::Fixed(pool) => pool.run(Box::new(move || gate.pass())),
+        }
+    }
+
+    /// Jobs that are accepted and not answered yet; of the fixed pool without the few that run.
+    pub(super) fn unanswered(&self) -> usize {
+        match self {
+            Server::Ours(pool) => {
+                let requests = &pool.stats().classes[usize::from(REQUESTS.0)];
+                requests.queued + requests.taken
+            }
+            Server::Fixed(pool) => pool.lock().jobs.len(),
+        }
+    }
+
+    /// The most threads that there were at a time.
+    pub(super) fn threads_max(&self) -> usize {
+        match self {
+            Server::Ours(pool) => pool.stats().threads_peak,
+            Server::Fixed(pool) => pool.threads.len(),
+        }
+    }
+
+    /// Ends it when `gate` lets the poisoned jobs go; what waits is dropped.
+    pub(super) fn end(self, gate: &Gate) {
+        if let Server::Fixed(pool) = &self {
+            pool.close();
+        }
+        gate.open();
+        drop(self);
+    }
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Fixed threads, one queue.
+pub(super) struct Fixed {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    has_job: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    is_closed: bool,
+}
+
+impl Fixed {
+    fn start(threads: usize) -> Result<Fixed> {
+        let mut pool = Fixed { shared: Arc::default(), threads: Vec::new() };
+        for _ in 0..threads {
+            let shared = Arc::clone(&pool.shared);
+            pool.threads.push(thread::Builder::new().spawn(move || shared.work())?);
+        }
+        Ok(pool)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.shared.lock()
+    }
+
+    fn run(&self, job: Job) {
+        self.lock().jobs.push_back(job);
+        self.shared.has_job.notify_one();
+    }
+
+    fn close(&self) {
+        let mut queue = self.lock();
+        queue.is_closed = true;
+        let left = std::mem::take(&mut queue.jobs);
+        drop(queue);
+        // Each is counted by its ticket.
+        drop(left);
+        self.shared.has_job.notify_all();
+    }
+}
+
+impl Drop for Fixed {
+    fn drop(&mut self) {
+        self.close();
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        loop {
+            let wait = |queue: &mut Queue| queue.jobs.is_empty() && !queue.is_closed;
+            let queue = self.has_job.wait_while(self.lock(), wait);
+            let Some(job) = queue.unwrap_or_else(PoisonError::into_inner).jobs.pop_front() else { return };
+            job();
+        }
+    }
+}
+
+/// How long answers are waited for that are under way.
+pub(super) const PATIENCE: Duration = Duration::from_millis(100);

@@ -1,0 +1,196 @@
+//! How the jobs of one load ended. Promises: every job that was offered ends in exactly one way, also the one
+//! that is forgotten; times run from when a job was due. Leaves to others: offering.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use engine::pool::{Failure, Refused};
+use hdrhistogram::Histogram;
+
+use crate::kit::child;
+
+/// The longest time that is told apart, and how finely.
+const TIME_US_MAX: u64 = 60_000_000;
+const DIGITS: u8 = 3;
+
+/// How long the end of every job is waited for, and how often it is looked for.
+const END_MAX: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(1);
+
+/// The ends of one load's jobs.
+#[derive(Clone, Debug)]
+pub(super) struct Tally {
+    deadline: Duration,
+    /// Jobs that were due in the time that counts.
+    pub(super) offered: u64,
+    pub(super) in_time: u64,
+    /// Done after the deadline, or never.
+    pub(super) late: u64,
+    pub(super) refused: u64,
+    pub(super) expired: u64,
+    pub(super) shed: u64,
+    in_time_us: Histogram<u64>,
+    /// Of all that was accepted, whatever the answer, and never.
+    answer_us: Histogram<u64>,
+}
+
+/// A tally that many add to.
+#[derive(Clone, Debug)]
+pub(super) struct Tallying(Arc<Mutex<Tally>>);
+
+/// A job on its way: when it is dropped it has ended.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    due: Instant,
+    /// `None` for a job that does not count: of the time before.
+    tally: Option<Tallying>,
+}
+
+impl Tallying {
+    pub(super) fn new(deadline: Duration) -> Tallying {
+        let histogram = || Histogram::new_with_max(TIME_US_MAX, DIGITS).expect("the bounds are sound");
+        Tallying(Arc::new(Mutex::new(Tally {
+            deadline,
+            offered: 0,
+            in_time: 0,
+            late: 0,
+            refused: 0,
+            expired: 0,
+            shed: 0,
+            in_time_us: histogram(),
+            answer_us: histogram(),
+        })))
+    }
+
+    /// A job that is due at `due`.
+    pub(super) fn offer(&self, due: Instant) -> Ticket {
+        self.lock().offered += 1;
+        Ticket { due, tally: Some(self.clone()) }
+    }
+
+    /// What it has come to so far.
+    pub(super) fn read(&self) -> Tally {
+        self.lock().clone()
+    }
+
+    /// What it has come to, once every job has ended.
+    ///
+    /// # Errors
+    /// Some have not ended within a time that is long for any server that goes down, or the user asks the
+    /// lab to stop.
+    pub(super) fn read_whole(&self) -> Result<Tally> {
+        let asked = Instant::now();
+        loop {
+            let tally = self.read();
+            let without_end = tally.offered - tally.ended();
+            if without_end == 0 {
+                return Ok(tally);
+            }
+            ensure!(asked.elapsed() < END_MAX, "{without_end} of {} jobs have no end", tally.offered);
+            child::pause(LOOK)?;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tally> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ticket {
+    /// A job that does not count.
+    pub(super) fn uncounted(due: Instant) -> Ticket {
+        Ticket { due, tally: None }
+    }
+
+    /// It was accepted and has ended.
+    pub(super) fn answered(mut self, outcome: Result<(), Failure>) {
+        let took = self.due.elapsed();
+        let Some(tally) = self.tally.take() else { return };
+        let mut tally = tally.lock();
+        tally.answer_us.saturating_record(took.as_micros() as u64);
+        match outcome {
+            Ok(()) if took <= tally.deadline => {
+                tally.in_time += 1;
+                tally.in_time_us.saturating_record(took.as_micros() as u64);
+            }
+            Ok(()) | Err(Failure::Panicked) => tally.late += 1,
+            Err(Failure::Expired) => tally.expired += 1,
+            Err(Failure::Shed) => tally.shed += 1,
+        }
+    }
+
+    /// It was not accepted.
+    pub(super) fn refused(mut self, _why: Refused) {
+        if let Some(tally) = self.tally.take() {
+            tally.lock().refused += 1;
+        }
+    }
+}
+
+impl Drop for Ticket {
+    /// Forgotten: nobody was ever told.
+    fn drop(&mut self) {
+        let Some(tally) = self.tally.take() else { return };
+        let mut tally = tally.lock();
+        tally.late += 1;
+        tally.answer_us.saturating_record(self.due.elapsed().as_micros() as u64);
+    }
+}
+
+impl Tally {
+    /// Jobs that have ended, in whatever way.
+    fn ended(&self) -> u64 {
+        self.in_time + self.late + self.refused + self.expired + self.shed
+    }
+
+    /// A quantile of the time until jobs were done, of those done in time.
+    pub(super) fn in_time_ms(&self, quantile: f64) -> f64 {
+        self.in_time_us.value_at_quantile(quantile) as f64 / 1e3
+    }
+
+    /// A quantile of the time until an accepted job was answered, run or not.
+    pub(super) fn answer_ms(&self, quantile: f64) -> f64 {
+        self.answer_us.value_at_quantile(quantile) as f64 / 1e3
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn every_job_ends_in_exactly_one_way() {
+        let tallying = Tallying::new(Duration::from_secs(3600));
+        let now = Instant::now();
+        let offer = || tallying.offer(now);
+        offer().answered(Ok(()));
+        offer().answered(Err(Failure::Expired));
+        offer().answered(Err(Failure::Shed));
+        offer().answered(Err(Failure::Panicked));
+        offer().refused(Refused::Full);
+        drop(offer());
+        Ticket::uncounted(now).answered(Ok(()));
+        let tally = tallying.read();
+        let ends = [tally.in_time, tally.late, tally.refused, tally.expired, tally.shed];
+        assert_eq!((tally.offered, ends), (6, [1, 2, 1, 1, 1]));
+        assert_eq!((tally.in_time_us.len(), tally.answer_us.len()), (1, 5));
+    }
+
+    #[test]
+    fn what_is_done_after_the_deadline_is_late() {
+        let tallying = Tallying::new(Duration::ZERO);
+        tallying.offer(Instant::now()).answered(Ok(()));
+        assert_eq!((tallying.read().in_time, tallying.read().late), (0, 1));
+    }
+
+    #[test]
+    fn a_whole_tally_has_the_ends_of_jobs_that_are_still_under_way() {
+        let tallying = Tallying::new(Duration::from_secs(3600));
+        let ticket = tallying.offer(Instant::now());
+        let job = thread::spawn(move || ticket.answered(Ok(())));
+        assert_eq!(tallying.read_whole().expect("the job ends").in_time, 1);
+        job.join().expect("it does not panic");
+    }
+}

@@ -1,0 +1,216 @@
+//! `lab pipeline`: 100,000 requests that compute, wait and answer, done in the ways that servers do them.
+//! Promises: every strategy does the same work in a process of its own, interleaved with the others, and
+//! must prove it by the same controls; what no scheduler can beat is computed beside it. Leaves to others:
+//! what is decided from the figures (`pipeline/verdicts.rs`).
+//!
+//! | strategy | a wait holds | threads | what it is for, and what it costs |
+//! |---|---|---|---|
+//! | `sequential` | everything | 1 | the measure of all others |
+//! | `thread-per-request` | its own thread | one a request | simplest; dies of a limit of the kernel |
+//! | `batches` | its batch | the batch | bounded; the slowest of a batch holds up all, each request pays for a thread |
+//! | `pool` | one of few threads | fixed | cheap; too few threads idle the CPUs, too many are guesswork |
+//! | `io-aware` | a thread, no CPU | up to eight a CPU | as many threads as waits need; waits must be declared |
+//! | `event` | nothing | one a CPU | as fast as can be; a request must be cut into steps |
+
+mod activity;
+mod article;
+mod batches;
+mod bounds;
+mod creation;
+mod death;
+mod deaths;
+mod event;
+mod io_aware;
+mod kind;
+mod limits;
+mod looks;
+mod picture;
+mod plan;
+mod pool;
+mod recording;
+mod rounds;
+mod sequential;
+mod shares;
+mod text;
+mod thread_per_request;
+mod timeline;
+mod trace;
+mod turn;
+mod verdicts;
+mod waits;
+mod work;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+pub(crate) use self::creation::{Creation, create};
+use self::deaths::Deaths;
+use self::kind::Kind;
+use self::looks::Looks;
+use self::plan::{Effort, Part};
+use self::rounds::Rounds;
+pub(crate) use self::turn::{Turn, take};
+use self::work::Work;
+use crate::kit::progress::Progress;
+use crate::kit::report::{self, Report, Row, Skipped};
+use crate::kit::strace::{self, Calls};
+use crate::kit::{child, machine};
+
+/// The part of the report that has the figures, and the one that has the controls.
+const FIGURES: &str = "requests";
+const CONTROLS: &str = "controls";
+
+/// Requests of a traced turn; with 100,000 it would take minutes.
+const TRACED_REQUESTS_MAX: u32 = 10_000;
+
+/// A way to do all requests of some work.
+trait Strategy {
+    /// Does each request once and returns when the last response has been consumed.
+    ///
+    /// # Errors
+    /// The machine gives no further thread or descriptor.
+    fn run(&self, work: &Arc<Work>) -> Result<()>;
+}
+
+/// What `lab pipeline` may be told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// More rounds: twenty minutes
+    #[arg(long, conflicts_with = "quick")]
+    long: bool,
+    /// One round of 2,000 requests, which decides nothing: seconds
+    #[arg(long)]
+    quick: bool,
+    /// Only these parts, with commas between them
+    #[arg(long, value_delimiter = ',', value_name = "PART")]
+    only: Vec<Part>,
+    /// Rounds [default: 5, with --long 11]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
+    /// The text that responses quote, up to 16,384 bytes of it [default: one that the lab makes]
+    #[arg(long, value_name = "FILE")]
+    text: Option<PathBuf>,
+    /// The published program: an executable that does the 100,000 requests once
+    #[arg(long, value_name = "PATH")]
+    article: Option<PathBuf>,
+    /// Test what the deaths of thread-per-request taught: raise vm.max_map_count for some seconds, and let
+    /// living threads use up the machine's process ids, both as root and on a machine of one's own
+    #[arg(long)]
+    confirm: bool,
+    #[command(flatten)]
+    looks: Looks,
+    /// Requests of a turn, for tests
+    #[arg(long, hide = true, value_name = "COUNT")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    requests: Option<u32>,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// The lab itself could not work, or the user interrupted it; a strategy that fails is left out of the
+/// report instead.
+pub(crate) fn run(options: &Options) -> Result<Report> {
+    let machine = machine::facts(child::raise_descriptor_limit());
+    let cpus = machine::allowed_cpus().len() as u32;
+    let effort = effort(options);
+    let has = |part: Part| options.only.is_empty() || options.only.contains(&part);
+    let parts: Vec<Part> = Part::value_variants().iter().copied().filter(|part| has(*part)).collect();
+    let kinds = plan::kinds(&parts, cpus);
+    let (strategy, requests, text) = (Kind::Sequential, effort.requests, options.text.clone());
+    let turn = Turn { strategy, requests, text, recording: None };
+    let order = plan::rounds(&kinds, &effort, cpus);
+    let rounds = Rounds { order, turn, article: options.article.as_deref(), cpus };
+    let traced = if has(Part::Calls) { plan::traced(&parts, cpus) } else { Vec::new() };
+    let dies = has(Part::ThreadPerRequest);
+    let steps_of_deaths = if dies { deaths::steps(options.confirm) } else { 0 };
+    let looked_at = plan::traced(&parts, cpus);
+    let steps_of_looks = options.looks.steps(&looked_at);
+    let progress = Progress::new(rounds.steps() + steps_of_deaths + traced.len() as u64 + steps_of_looks);
+    let rounds::Found { mut rows, failed: mut skipped, .. } = rounds.run(&progress)?;
+    rows.sort_by_key(|row| (row.part == CONTROLS, place(&kinds, row)));
+    let mut deaths = Deaths::default();
+    if dies {
+        let text = options.text.as_ref();
+        deaths = Deaths::watch(text, options.confirm, &progress, &mut rows, &mut skipped)?;
+    }
+    rows.extend(calls(&traced, &rounds.turn, &progress, &mut skipped)?);
+    let seen = options.looks.take(&rounds.turn, &looked_at, cpus as usize, &progress)?;
+    rows.extend(seen.rows);
+    skipped.extend(seen.skipped);
+    progress.finish();
+    let (verdicts, left_out) = (Vec::new(), Vec::new());
+    let warnings = warnings(options, &effort);
+    let mut report =
+        Report { experiment: "pipeline", machine, rows, grids: &[], verdicts, left_out, skipped, warnings };
+    verdicts::judge(&mut report, effort.requests, &deaths, cpus);
+    report.weaken();
+    Ok(report)
+}
+
+fn effort(options: &Options) -> Effort {
+    let mut effort = match (options.quick, options.long) {
+        (true, _) => Effort::QUICK,
+        (_, true) => Effort::LONG,
+        _ => Effort::USUAL,
+    };
+    effort.requests = options.requests.unwrap_or(effort.requests);
+    effort.rounds = options.rounds.map_or(effort.rounds, |rounds| rounds as usize);
+    effort.slow_turns = effort.slow_turns.min(effort.rounds);
+    effort
+}
+
+/// Where a row stands: as planned, what is no strategy of ours behind them.
+fn place(kinds: &[Kind], row: &Row) -> usize {
+    kinds.iter().position(|kind| kind.to_string() == row.subject).unwrap_or(kinds.len())
+}
+
+/// The table of system calls.
+fn calls(kinds: &[Kind], turn: &Turn, progress: &Progress, skipped: &mut Vec<Skipped>) -> Result<Vec<Row>> {
+    if kinds.is_empty() {
+        return Ok(Vec::new());
+    }
+    if !strace::is_possible() {
+        let reason = "strace is not installed".to_owned();
+        skipped.push(Skipped { name: "system calls".to_owned(), reason });
+        return Ok(Vec::new());
+    }
+    let directory = tempfile::TempDir::with_prefix("lab-")?;
+    let mut counted: Vec<(String, Calls)> = Vec::new();
+    for &strategy in kinds {
+        progress.begin(format!("{strategy}, traced"));
+        let requests = turn.requests.min(TRACED_REQUESTS_MAX);
+        match count(&Turn { strategy, requests, ..turn.clone() }, directory.path()) {
+            Ok(calls) => counted.push((strategy.to_string(), calls)),
+            Err(error) => {
+                let name = format!("system calls of {strategy}");
+                skipped.push(Skipped { name, reason: format!("{error:#}") });
+            }
+        }
+        child::fail_if_interrupted()?;
+        progress.end();
+    }
+    Ok(strace::rows(&counted))
+}
+
+/// Takes the turn under strace, which writes into `directory`.
+fn count(turn: &Turn, directory: &Path) -> Result<Calls> {
+    let file = directory.join("calls");
+    let mut arguments = strace::counting(&file);
+    arguments.push(child::own_program()?.into());
+    turn.run_under(Path::new("strace"), &arguments)?;
+    strace::counts(&file)
+}
+
+/// What makes every figure of this run weak.
+fn warnings(options: &Options, effort: &Effort) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if options.quick || effort.requests != work::REQUESTS {
+        warnings.push(format!("a run of {} requests decides nothing", effort.requests));
+    }
+    warnings.extend(report::of_the_build());
+    warnings
+}

@@ -1,0 +1,243 @@
+//! From notes to spans: what each thread was doing from one note to the next, and the lanes in which threads
+//! are drawn. Promises: a thread's spans follow one another without gaps from its creation to its end, also
+//! where a wait never ended or notes were lost; what they add up to is never longer than they are. Leaves to
+//! others: drawing them.
+
+use std::time::Duration;
+
+use super::recording::{Place, Recording, Stamp, Thread, What};
+
+/// What a thread does between two notes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// It has no request: it waits for one, or gives others theirs.
+    Idle,
+    /// It does a request, or would if it had a CPU.
+    Work,
+    /// It stands still for its request, so long at least as was planned.
+    Wait(Duration),
+}
+
+/// Some time of one thread, in nanoseconds of the monotonic clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) doing: Doing,
+    pub(super) request: Option<u32>,
+    pub(super) from: u64,
+    pub(super) to: u64,
+    /// How much of it the thread was on a CPU, and how much it could have been and was not;
+    /// `running + ready <= to - from`.
+    pub(super) running: u64,
+    pub(super) ready: u64,
+}
+
+/// One place in the picture, and the lives of the threads that were there, in the order of time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lane {
+    pub(super) name: String,
+    pub(super) lives: Vec<Vec<Span>>,
+}
+
+/// The lanes of a recording: the main thread first.
+pub(super) fn lanes(recording: &Recording) -> Vec<Lane> {
+    let mut lives: Vec<(Place, Vec<Span>)> =
+        recording.threads.iter().map(|thread| (thread.place, spans(thread, recording.begun_ns))).collect();
+    lives.sort_by_key(|(_, spans)| spans.first().map(|span| span.from));
+    let (mut mains, mut slots) = (Vec::new(), Vec::<Vec<Vec<Span>>>::new());
+    for (place, spans) in lives {
+        let slot = match place {
+            Place::Main => {
+                mains.push(spans);
+                continue;
+            }
+            Place::Slot(slot) => slot as usize,
+            Place::Any => slots.iter().position(|lives| is_free(lives, &spans)).unwrap_or(slots.len()),
+        };
+        if slot >= slots.len() {
+            slots.resize(slot + 1, Vec::new());
+        }
+        slots[slot].push(spans);
+    }
+    let lane = |name, lives| Lane { name, lives };
+    let slots = slots.into_iter().enumerate();
+    let mains = (!mains.is_empty()).then(|| lane("main".to_owned(), mains));
+    mains.into_iter().chain(slots.map(|(slot, lives)| lane(format!("thread {}", slot + 1), lives))).collect()
+}
+
+/// Whether all that lived there had ended when this one began.
+fn is_free(lives: &[Vec<Span>], spans: &[Span]) -> bool {
+    let last = lives.last().and_then(|life| life.last());
+    match (last, spans.first()) {
+        (Some(last), Some(first)) => last.to <= first.from,
+        _ => true,
+    }
+}
+
+/// A thread's life.
+fn spans(thread: &Thread, recorder_begun: u64) -> Vec<Span> {
+    let mut spans = vec![birth(&thread.begun, recorder_begun)];
+    let (mut request, mut wait, mut last) = (None, None, &thread.begun);
+    for note in &thread.notes {
+        spans.push(between(last, &note.stamp, request, wait));
+        last = &note.stamp;
+        match note.what {
+            What::RequestBegins(number) => (request, wait) = (Some(number), None),
+            What::WaitBegins(planned) => wait = Some(planned),
+            What::WaitEnds => wait = None,
+            What::RequestEnds => (request, wait) = (None, None),
+            What::Looked => {}
+        }
+    }
+    spans.push(between(last, &thread.ended, request, wait));
+    spans.retain(|span| span.from < span.to);
+    spans
+}
+
+/// From a thread's creation to its first stamp: it ran, or was ready to. A thread that is older than the
+/// recorder is taken from there on.
+fn birth(begun: &Stamp, recorder_begun: u64) -> Span {
+    let age = begun.cpu + begun.ready.unwrap_or(0);
+    let from = begun.at.saturating_sub(age).max(recorder_begun).min(begun.at);
+    let running = begun.cpu.min(begun.at - from);
+    let ready = begun.at - from - running;
+    Span { doing: Doing::Idle, request: None, from, to: begun.at, running, ready }
+}
+
+fn between(first: &Stamp, second: &Stamp, request: Option<u32>, wait: Option<Duration>) -> Span {
+    let (from, to) = (first.at, second.at.max(first.at));
+    let doing = match (request, wait) {
+        (_, Some(planned)) => Doing::Wait(planned),
+        (Some(_), None) => Doing::Work,
+        (None, None) => Doing::Idle,
+    };
+    let running = second.cpu.saturating_sub(first.cpu).min(to - from);
+    let rest = to - from - running;
+    let ready = match (first.ready, second.ready, doing) {
+        (Some(before), Some(after), _) => after.saturating_sub(before),
+        // Without the kernel's account: who computes is ready when not running, and so is who wakes late.
+        (_, _, Doing::Work) => rest,
+        (_, _, Doing::Wait(planned)) => rest.saturating_sub(planned.as_nanos() as u64),
+        (_, _, Doing::Idle) => 0,
+    };
+    Span { doing, request, from, to, running, ready: ready.min(rest) }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::experiments::pipeline::recording::Note;
+
+    const MS: u64 = 1_000_000;
+
+    /// A stamp whose numbers are in milliseconds.
+    pub(in crate::experiments::pipeline) fn stamp(at: u64, cpu: u64, ready: u64) -> Stamp {
+        Stamp { at: at * MS, cpu: cpu * MS, ready: Some(ready * MS) }
+    }
+
+    /// A thread that does request 7: works 2 ms, waits 10 ms and 1 ms more for a CPU, works 3 ms of which it
+    /// has a CPU for 2.
+    pub(in crate::experiments::pipeline) fn waiting_thread(place: Place, begun: u64) -> Thread {
+        let note = |what, at, cpu, ready| Note { what, stamp: stamp(begun + at, cpu, ready) };
+        Thread {
+            place,
+            begun: stamp(begun, 0, 0),
+            notes: vec![
+                note(What::RequestBegins(7), 1, 0, 0),
+                note(What::WaitBegins(Duration::from_millis(10)), 3, 2, 0),
+                note(What::WaitEnds, 14, 2, 1),
+                note(What::RequestEnds, 17, 4, 2),
+            ],
+            ended: stamp(begun + 18, 4, 2),
+        }
+    }
+
+    pub(in crate::experiments::pipeline) fn recording(threads: Vec<Thread>) -> Recording {
+        Recording { begun_ns: 0, ended_ns: 20 * MS, notes_lost: 0, threads }
+    }
+
+    /// What [`told`] says of [`waiting_thread`].
+    const TOLD: [(&str, u64, u64, u64, u64); 5] = [
+        ("idle", 0, 1, 0, 0),
+        ("work", 1, 3, 2, 0),
+        ("wait", 3, 14, 0, 1),
+        ("work", 14, 17, 2, 1),
+        ("idle", 17, 18, 0, 0),
+    ];
+
+    /// Kind, from, to, running and ready, in milliseconds.
+    fn told(spans: &[Span]) -> Vec<(&'static str, u64, u64, u64, u64)> {
+        let tell = |span: &Span| {
+            let doing = match span.doing {
+                Doing::Idle => "idle",
+                Doing::Work => "work",
+                Doing::Wait(_) => "wait",
+            };
+            (doing, span.from / MS, span.to / MS, span.running / MS, span.ready / MS)
+        };
+        spans.iter().map(tell).collect()
+    }
+
+    #[test]
+    fn notes_become_spans_without_gaps() {
+        let spans = spans(&waiting_thread(Place::Any, 0), 0);
+        assert_eq!(told(&spans), TOLD);
+        assert_eq!(spans[2].doing, Doing::Wait(Duration::from_millis(10)));
+        assert_eq!(spans.iter().map(|span| span.request).collect::<Vec<_>>(), {
+            let seven = Some(7);
+            [None, seven, seven, seven, None]
+        });
+    }
+
+    #[test]
+    fn without_the_kernels_account_lateness_is_readiness() {
+        let mut thread = waiting_thread(Place::Any, 0);
+        thread.notes.iter_mut().for_each(|note| note.stamp.ready = None);
+        assert_eq!(told(&spans(&thread, 0)), TOLD);
+    }
+
+    #[test]
+    fn what_is_missing_or_impossible_is_borne() {
+        let check = |thread: &Thread, expected: &[_]| assert_eq!(told(&spans(thread, 0)), expected);
+        let whole = waiting_thread(Place::Any, 0);
+        let with = |notes: &[usize]| Thread {
+            notes: notes.iter().map(|&index| whole.notes[index]).collect(),
+            ..whole.clone()
+        };
+        check(&with(&[]), &[("idle", 0, 18, 4, 2)]);
+        // A wait that never ended, and an end without a beginning.
+        check(&with(&[0, 1]), &[("idle", 0, 1, 0, 0), ("work", 1, 3, 2, 0), ("wait", 3, 18, 2, 2)]);
+        check(&with(&[2, 3]), &[("idle", 0, 14, 2, 1), ("idle", 14, 17, 2, 1), ("idle", 17, 18, 0, 0)]);
+        // More CPU time than time, and clocks that go back.
+        let odd = Thread { ended: stamp(3, 90, 90), notes: Vec::new(), ..whole.clone() };
+        check(&odd, &[("idle", 0, 3, 3, 0)]);
+        check(&Thread { ended: stamp(0, 0, 0), begun: stamp(5, 1, 1), ..odd }, &[("idle", 3, 5, 1, 1)]);
+    }
+
+    #[test]
+    fn a_threads_life_begins_with_its_creation() {
+        let mut thread = waiting_thread(Place::Any, 10);
+        (thread.begun.cpu, thread.begun.ready) = (MS, Some(3 * MS));
+        let first = |recorder_begun| told(&spans(&thread, recorder_begun))[0];
+        assert_eq!(first(0), ("idle", 6, 10, 1, 3));
+        assert_eq!(first(8 * MS), ("idle", 8, 10, 1, 1));
+        assert_eq!(first(50 * MS), ("idle", 10, 11, 0, 0));
+    }
+
+    #[test]
+    fn threads_share_a_lane_one_after_the_other() {
+        let check = |places: &[(Place, u64)], expected: &[(&str, usize)]| {
+            let thread = |&(place, begun)| waiting_thread(place, begun);
+            let lanes = lanes(&recording(places.iter().map(thread).collect()));
+            let found: Vec<_> = lanes.iter().map(|lane| (lane.name.as_str(), lane.lives.len())).collect();
+            assert_eq!(found, expected, "{places:?}");
+        };
+        check(&[], &[]);
+        check(&[(Place::Main, 0)], &[("main", 1)]);
+        check(&[(Place::Slot(1), 0), (Place::Slot(1), 30)], &[("thread 1", 0), ("thread 2", 2)]);
+        check(&[(Place::Any, 20), (Place::Any, 0), (Place::Any, 40)], &[("thread 1", 3)]);
+        check(
+            &[(Place::Any, 0), (Place::Any, 5), (Place::Main, 0), (Place::Any, 18)],
+            &[("main", 1), ("thread 1", 2), ("thread 2", 1)],
+        );
+    }
+}

@@ -1,0 +1,42 @@
+//! The published program, where the user has built it: an executable that does the 100,000 requests once.
+//! Promises: it is timed from its start to its exit, as our own processes are in `whole_requests_per_s`.
+//! Leaves to others: whether it does the same work; what it prints is thrown away.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::work::REQUESTS;
+use crate::kit::child::{Child, Terms};
+use crate::kit::machine::Watch;
+use crate::kit::measure;
+use crate::kit::report::Numbers;
+
+/// Its name in the report.
+pub(super) const ARTICLE: &str = "article";
+
+/// Runs it once; returns its figures, and why they are contaminated.
+///
+/// # Errors
+/// It could not be started, or failed.
+pub(super) fn run(program: &Path) -> Result<(Numbers, Vec<String>)> {
+    let program = program.canonicalize().with_context(|| format!("finding {}", program.display()))?;
+    let (watch, cpu_before) = (Watch::start(), measure::waited_for());
+    let started = Instant::now();
+    let mut child = Child::start(&program, &[], &Terms::default(), Path::new("/dev/null"))?;
+    child.wait()?;
+    let elapsed = started.elapsed();
+    let cpu = measure::waited_for().saturating_sub(cpu_before);
+    Ok((numbers(elapsed, cpu), watch.finish().marks))
+}
+
+fn numbers(elapsed: Duration, cpu: Duration) -> Numbers {
+    let requests = f64::from(REQUESTS);
+    let rate = requests / elapsed.as_secs_f64();
+    vec![
+        ("requests_per_s", rate),
+        ("cpu_us_per_request", cpu.as_secs_f64() * 1e6 / requests),
+        ("whole_requests_per_s", rate),
+    ]
+}

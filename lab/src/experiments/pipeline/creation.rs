@@ -1,0 +1,194 @@
+//! The process that creates threads until it cannot. Promises: where it dies it says so, stays as it is
+//! while the lab looks at it, and needs no further memory map for that. Leaves to others: what the death
+//! proves (`death.rs`).
+//!
+//! It dies in one of two ways. A thread that cannot be made is an error. A thread that was made and then
+//! gets no stack for signals makes Rust's runtime panic before the thread's own code begins, which would
+//! abort the process: the hook of panics is the last that can be done there.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, BufRead, Read, Write as _};
+use std::os::fd::AsFd;
+use std::panic::PanicHookInfo;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+use anyhow::Result;
+
+use super::recording::Place;
+use super::text;
+use super::waits::Wait;
+use super::work::Work;
+use crate::kit::player::{GO, READY, say};
+
+/// What `lab creation` is told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Creation {
+    /// Threads to create
+    #[arg(long)]
+    pub(super) threads: u32,
+    /// The threads do no request and live on
+    #[arg(long)]
+    pub(super) living: bool,
+    /// The text that responses quote
+    #[arg(long)]
+    pub(super) text: Option<PathBuf>,
+}
+
+/// Threads created so far. Orderings in this file are Relaxed: each value stands alone.
+static CREATED: AtomicU32 = AtomicU32::new(0);
+
+/// Whether somebody has said that the process is dead.
+static IS_DEAD: AtomicBool = AtomicBool::new(false);
+
+/// The ends of the pipes to the lab, opened while there are maps and memory.
+static PIPES: OnceLock<(File, File)> = OnceLock::new();
+
+/// The last words: `died after COUNT: REASON`, or that it did not.
+pub(super) const DIED: &str = "died after ";
+pub(super) const LIVED: &str = "lived";
+
+/// Longer reasons are cut.
+const WORDS_BYTES_MAX: usize = 256;
+
+/// Creates the threads when told; returns only if all could be created.
+///
+/// # Errors
+/// The text cannot be read, or the lab is gone.
+pub(crate) fn create(creation: &Creation) -> Result<()> {
+    let work = Arc::new(Work::new(creation.threads, text::read(creation.text.as_deref())?));
+    let mut threads = Vec::with_capacity(creation.threads as usize);
+    let pipes = (io::stdin().as_fd().try_clone_to_owned()?, io::stdout().as_fd().try_clone_to_owned()?);
+    PIPES.get_or_init(|| (pipes.0.into(), pipes.1.into()));
+    std::panic::set_hook(Box::new(die_of_panic));
+    say(READY)?;
+    let mut words = io::stdin().lock().lines();
+    let Some(GO) = words.next().transpose()?.as_deref() else { return Ok(()) };
+    for request in 0..creation.threads {
+        let created = match creation.living {
+            true => live_on(),
+            false => do_and_end(&work, request),
+        };
+        match created {
+            Ok(thread) => threads.push(thread),
+            // The text of an error would need memory.
+            Err(error) => match error.raw_os_error() {
+                Some(number) => die_of(number),
+                None => die("no error of the system"),
+            },
+        }
+        CREATED.fetch_add(1, Ordering::Relaxed);
+        if IS_DEAD.load(Ordering::Relaxed) {
+            stay();
+        }
+    }
+    say(LIVED)?;
+    words.next();
+    Ok(())
+}
+
+/// A thread that ends after the death of the process would give back maps, while the lab counts them.
+fn do_and_end(work: &Arc<Work>, request: u32) -> io::Result<thread::JoinHandle<()>> {
+    let work = Arc::clone(work);
+    thread::Builder::new().spawn(move || {
+        work.request(request, &mut work.lane(Place::Any), Wait::hold_thread);
+        if IS_DEAD.load(Ordering::Relaxed) {
+            stay();
+        }
+    })
+}
+
+fn live_on() -> io::Result<thread::JoinHandle<()>> {
+    thread::Builder::new().spawn(|| {
+        loop {
+            thread::park();
+        }
+    })
+}
+
+/// The runtime's own panic, for a thread without a stack for signals, is told by its error: to make its
+/// words would take memory, and without any abort the process.
+fn die_of_panic(panic: &PanicHookInfo<'_>) {
+    let error = io::Error::last_os_error().raw_os_error();
+    let is_of_runtime = panic.location().is_some_and(|it| it.file().ends_with("stack_overflow.rs"));
+    match error {
+        Some(number) if is_of_runtime => die_of(number),
+        _ => die(panic.payload_as_str().unwrap_or("a panic")),
+    }
+}
+
+fn die_of(number: i32) -> ! {
+    let mut reason = Words::default();
+    let _ = write!(reason, "os error {number}");
+    die(reason.as_str())
+}
+
+/// Says the last words, unless another thread has, and stays.
+fn die(reason: &str) -> ! {
+    if !IS_DEAD.swap(true, Ordering::Relaxed) {
+        let mut words = Words::default();
+        let _ = write!(words, "{DIED}{}: {reason}", CREATED.load(Ordering::Relaxed));
+        if let Some((_, output)) = PIPES.get() {
+            let mut output = output;
+            // Without the lab there is nobody to tell.
+            let _ = output.write_all(words.as_str().as_bytes()).and_then(|()| output.write_all(b"\n"));
+        }
+    }
+    stay()
+}
+
+/// Stays until the lab has seen enough.
+fn stay() -> ! {
+    if let Some((input, _)) = PIPES.get() {
+        let mut input = input;
+        let _ = input.read(&mut [0]);
+    }
+    std::process::exit(0)
+}
+
+/// Text in a place of its own, for who must not ask for memory.
+struct Words {
+    bytes: [u8; WORDS_BYTES_MAX],
+    length: usize,
+}
+
+impl Default for Words {
+    fn default() -> Self {
+        Self { bytes: [0; WORDS_BYTES_MAX], length: 0 }
+    }
+}
+
+impl Words {
+    fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..self.length]).unwrap_or_default()
+    }
+}
+
+impl std::fmt::Write for Words {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let room = &mut self.bytes[self.length..];
+        let text = &text[..text.floor_char_boundary(room.len())];
+        room[..text.len()].copy_from_slice(text.as_bytes());
+        self.length += text.len();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_words_are_cut_at_a_whole_character() {
+        let mut words = Words::default();
+        let _ = write!(words, "{}", "v".repeat(WORDS_BYTES_MAX - 1));
+        let _ = write!(words, "\u{e9}");
+        assert_eq!(words.as_str(), "v".repeat(WORDS_BYTES_MAX - 1));
+        let _ = write!(words, "w and more");
+        assert_eq!(words.as_str().len(), WORDS_BYTES_MAX);
+        assert!(words.as_str().ends_with("vw"));
+    }
+}

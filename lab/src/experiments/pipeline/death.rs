@@ -1,0 +1,261 @@
+//! The death of a thread for each request: how many threads a process creates until the kernel refuses one,
+//! and which limit that proves. Promises: only what is at its bound at the moment of the death is named as
+//! its cause; a creation that would take from others most of the machine's process ids or memory is left
+//! out unless it was asked for. Leaves to others: the process that dies (`creation.rs`), reading limits
+//! (`limits.rs`).
+//!
+//! | creation | its threads | maps of each | meets first |
+//! |---|---|---|---|
+//! | `finished` | do a request and end; nobody joins them, so each keeps its stack | 2 | `max_map_count` |
+//! | `finished-plain` | the same in a process that handles no SIGSEGV, as C programs do | 2 | `max_map_count` |
+//! | `living` | wait for ever | 4: its stack, that for its signals, a guard for each | `max_map_count` |
+//! | `living-plain` | the same without stacks for signals | 2 | the smaller of `max_map_count` and `pid_max` |
+//!
+//! A finished thread of std gives back its stack for signals, so it counts for as much as one of C.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use super::creation::{DIED, LIVED};
+use super::limits::{self, Limit, Moment};
+use super::work::REQUESTS;
+use crate::kit::child;
+use crate::kit::player::{GO, Player, READY};
+use crate::kit::report::Numbers;
+
+/// Memory that one thread takes at most: a stack in the kernel (16 KiB), and the pages of its own that it
+/// and its beginning touch.
+const THREAD_BYTES_MAX: u64 = 48 * 1024;
+
+/// A way to create threads until death.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Manner {
+    /// Whether threads live on instead of doing a request.
+    is_living: bool,
+    /// Whether they have no stack for signals.
+    is_plain: bool,
+}
+
+/// All of them.
+pub(super) const MANNERS: [Manner; 4] = [
+    Manner { is_living: false, is_plain: false },
+    Manner { is_living: false, is_plain: true },
+    Manner { is_living: true, is_plain: false },
+    Manner { is_living: true, is_plain: true },
+];
+
+/// That of the published program.
+pub(super) const PUBLISHED: Manner = Manner { is_living: false, is_plain: true };
+
+/// What was seen at a death.
+#[derive(Clone, Debug)]
+pub(super) struct Death {
+    pub(super) created: u64,
+    /// As the process says: an error's number among it.
+    pub(super) reason: String,
+    /// When it had created nothing yet.
+    pub(super) before: Moment,
+    pub(super) at: Moment,
+}
+
+impl fmt::Display for Manner {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text.write_str(if self.is_living { "living" } else { "finished" })?;
+        text.write_str(if self.is_plain { "-plain" } else { "" })
+    }
+}
+
+impl Manner {
+    /// Why it had better not be done, if so. With `is_asked_for` the process ids of others do not matter.
+    pub(super) fn objection(self, is_asked_for: bool) -> Option<String> {
+        let Some(maps_max) = limits::max_map_count() else {
+            return Some("this kernel does not tell vm.max_map_count".to_owned());
+        };
+        let expected = (maps_max / self.maps_of_thread()).min(u64::from(REQUESTS));
+        let memory_bytes = expected * THREAD_BYTES_MAX;
+        if limits::memory_left_bytes().is_none_or(|left| memory_bytes > left / 2) {
+            let needed_mb = memory_bytes / 1_000_000;
+            return Some(format!(
+                "{expected} threads may take {needed_mb} MB, more than half of what is left"
+            ));
+        }
+        let would_starve = limits::pids_left().is_none_or(|left| expected > left / 2 + left / 4);
+        (self.is_living && would_starve && !is_asked_for).then(|| {
+            format!("{expected} threads would leave other processes too few process ids: --confirm dares to")
+        })
+    }
+
+    fn maps_of_thread(self) -> u64 {
+        if self.is_living && !self.is_plain { 4 } else { 2 }
+    }
+
+    /// Creates threads until death; `None` if all could be created that a request each needs.
+    ///
+    /// # Errors
+    /// The process failed otherwise, or the user interrupted.
+    pub(super) fn run(self, text: Option<&PathBuf>) -> Result<Option<Death>> {
+        let own = child::own_program()?;
+        let arguments = self.arguments(text);
+        let mut player = match self.is_plain {
+            true => Player::start(Path::new("sh"), &without_signal_stacks(&own, arguments))?,
+            false => Player::start(&own, &arguments)?,
+        };
+        player.expect(READY)?;
+        let look = |player: &Player| Moment::of(player.id()).context("the process is gone");
+        let before = look(&player)?;
+        player.say(GO)?;
+        let line = player.line()?;
+        if line == LIVED {
+            player.finish()?;
+            return Ok(None);
+        }
+        let Some((created, reason)) = parse_last_words(&line) else { bail!("the process said {line:?}") };
+        let at = look(&player)?;
+        player.finish()?;
+        Ok(Some(Death { created, reason, before, at }))
+    }
+
+    fn arguments(self, text: Option<&PathBuf>) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = ["creation", "--threads"]
+            .into_iter()
+            .map(Into::into)
+            .chain([REQUESTS.to_string().into()])
+            .collect();
+        if self.is_living {
+            arguments.push("--living".into());
+        }
+        if let Some(text) = text {
+            arguments.extend(["--text".into(), text.into()]);
+        }
+        arguments
+    }
+}
+
+/// Rust's runtime gives threads a stack for signals where nobody has decided what SIGSEGV and SIGBUS do. A
+/// shell that ignores them decides it for the program that it becomes.
+fn without_signal_stacks(program: &Path, arguments: Vec<OsString>) -> Vec<OsString> {
+    let script = r#"trap "" SEGV BUS; exec "$0" "$@""#;
+    ["-c".into(), script.into(), program.into()].into_iter().chain(arguments).collect()
+}
+
+fn parse_last_words(line: &str) -> Option<(u64, String)> {
+    let (created, reason) = line.strip_prefix(DIED)?.split_once(": ")?;
+    Some((created.parse().ok()?, reason.to_owned()))
+}
+
+impl Death {
+    /// The limit that it proves.
+    pub(super) fn cause(&self) -> Option<&Limit> {
+        self.at.proven()
+    }
+
+    /// The error's number, as the runtime and the C library say it.
+    pub(super) fn errno(&self) -> Option<u32> {
+        let (_, number) = self.reason.rsplit_once("os error ")?;
+        number.trim_end_matches(')').parse().ok()
+    }
+
+    /// Maps that each created thread has left.
+    fn maps_of_thread(&self) -> f64 {
+        (self.at.maps - self.before.maps) as f64 / self.created as f64
+    }
+
+    /// How many threads the same process would create under another `max_map_count`.
+    pub(super) fn predicted_under(&self, maps_max: u64) -> f64 {
+        (maps_max as f64 - self.before.maps as f64) / self.maps_of_thread()
+    }
+
+    /// For the report.
+    pub(super) fn numbers(&self) -> Numbers {
+        let mut numbers = vec![
+            ("threads_created", self.created as f64),
+            // Without the main one.
+            ("threads_alive", self.at.threads as f64 - 1.0),
+            ("maps", self.at.maps as f64),
+            ("maps_per_thread", self.maps_of_thread()),
+            ("tasks_of_the_machine", self.at.tasks as f64),
+        ];
+        numbers.extend(self.errno().map(|errno| ("errno", f64::from(errno))));
+        numbers.extend(self.at.limits.iter().map(|limit| (limit_name(limit.name), limit.bound as f64)));
+        numbers
+    }
+
+    /// In words.
+    pub(super) fn told(&self) -> String {
+        let created = self.created;
+        match self.cause() {
+            Some(Limit { name, used, bound, .. }) => {
+                format!("{created} created, {name} at {used} of {bound}")
+            }
+            None => format!("{created} created, and no single limit at its bound"),
+        }
+    }
+}
+
+/// A limit's name in the report.
+fn limit_name(limit: &'static str) -> &'static str {
+    match limit {
+        "vm.max_map_count" => "max_map_count",
+        "kernel.pid_max" => "pid_max",
+        "kernel.threads-max" => "threads_max",
+        "pids.max" => "cgroup_pids_max",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moment(maps: u64, limits: &[Limit]) -> Moment {
+        Moment { maps, threads: 301, tasks: 400, limits: limits.to_vec() }
+    }
+
+    fn death(reason: &str, limits: &[Limit]) -> Death {
+        let (before, at) = (moment(30, &[]), moment(65_530, limits));
+        Death { created: 32_750, reason: reason.to_owned(), before, at }
+    }
+
+    #[test]
+    fn last_words_are_understood() {
+        let check = |line: &str, expected: Option<(u64, &str)>| {
+            let expected = expected.map(|(created, reason)| (created, reason.to_owned()));
+            assert_eq!(parse_last_words(line), expected, "{line:?}");
+        };
+        check("died after 32730: os error 11", Some((32_730, "os error 11")));
+        check("died after many: os error 11", None);
+        check("died after 3", None);
+        check("lived", None);
+    }
+
+    #[test]
+    fn a_death_tells_its_error_and_its_cause() {
+        let check = |reason: &str, expected| assert_eq!(death(reason, &[]).errno(), expected, "{reason}");
+        check("os error 11", Some(11));
+        check("failed to allocate an alternative stack: Cannot allocate memory (os error 12)", Some(12));
+        check("a panic", None);
+        let maps = Limit::new("vm.max_map_count", 65_530, 65_530);
+        let pids = Limit::new("kernel.pid_max", 700, 32_768);
+        let explained = death("os error 11", &[maps.clone(), pids.clone()]);
+        assert_eq!(explained.told(), "32750 created, vm.max_map_count at 65530 of 65530");
+        let unexplained = death("os error 11", &[pids]);
+        assert_eq!(unexplained.told(), "32750 created, and no single limit at its bound");
+        assert_eq!(explained.predicted_under(100_000), 49_985.0);
+        let numbers = explained.numbers();
+        for expected in [("threads_alive", 300.0), ("maps_per_thread", 2.0), ("pid_max", 32_768.0)] {
+            assert!(numbers.contains(&expected), "{expected:?} is not in {numbers:?}");
+        }
+    }
+
+    #[test]
+    fn living_threads_are_created_only_where_there_is_room_for_others() {
+        let plain = Manner { is_living: true, is_plain: true };
+        let words = |manner: Manner| (manner.to_string(), manner.arguments(None).len());
+        assert_eq!(words(plain), ("living-plain".to_owned(), 4));
+        assert_eq!(words(PUBLISHED), ("finished-plain".to_owned(), 3));
+        assert_eq!(MANNERS.iter().filter(|manner| manner.maps_of_thread() == 4).count(), 1);
+    }
+}

@@ -1,0 +1,197 @@
+//! Looks inside the strategies, on request: what their threads did over time, and where their CPU time went.
+//! Promises: each look is a turn of its own with fewer requests, and no other figure comes from it; a
+//! strategy that fails, or a machine without `perf`, is named and costs the other looks nothing. Leaves to
+//! others: the pages (`timeline.rs`, `trace.rs`, `flame.rs`) and who is looked at (`plan.rs`).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+
+use super::kind::Kind;
+use super::picture::Picture;
+use super::recording::Recording;
+use super::timeline::Chapter;
+use super::turn::Turn;
+use super::{shares, timeline, trace};
+use crate::kit::child;
+use crate::kit::flame;
+use crate::kit::progress::Progress;
+use crate::kit::report::{Row, Run, Skipped};
+use crate::kit::stacks::{Profile, Scope};
+
+/// Requests of a turn that is looked at: a fifth of all, with waits in the same proportion, and few enough
+/// for a thread to be made for each of them.
+const REQUESTS_MAX: u32 = 20_000;
+
+/// The part of the report that has the shares of CPU time.
+const SHARES: &str = "cpu-shares";
+
+/// What `lab pipeline` may be told about looks.
+#[derive(clap::Args, Clone, Debug)]
+pub(super) struct Looks {
+    /// Write what each thread did over time as a page
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
+    /// Write the same for trace viewers, up to request 5,000
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Write where CPU time goes as a flame graph, and report its shares; it needs perf
+    #[arg(long, value_name = "FILE")]
+    flame: Option<PathBuf>,
+}
+
+/// What the looks add to the report.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub(super) rows: Vec<Row>,
+    pub(super) skipped: Vec<Skipped>,
+}
+
+impl Looks {
+    /// How many turns they take.
+    pub(super) fn steps(&self, kinds: &[Kind]) -> u64 {
+        (u64::from(self.records()) + u64::from(self.flame.is_some())) * kinds.len() as u64
+    }
+
+    fn records(&self) -> bool {
+        self.timeline.is_some() || self.trace.is_some()
+    }
+
+    /// Takes them, on turns like `turn` of these strategies, and writes the files.
+    ///
+    /// # Errors
+    /// A file could not be written, or the user interrupted.
+    pub(super) fn take(&self, turn: &Turn, kinds: &[Kind], cpus: usize, progress: &Progress) -> Result<Seen> {
+        let mut seen = Seen::default();
+        if self.records() {
+            let recorded = each(turn, kinds, progress, "recorded", &mut seen.skipped, record)?;
+            if let Some(file) = &self.timeline {
+                write(file, &timeline::page(&chapters(&recorded), &seen.skipped, cpus))?;
+            }
+            if let Some(file) = &self.trace {
+                let recordings: Vec<_> = recorded.into_iter().map(|one| (one.name, one.recording)).collect();
+                write(file, &trace::document(&recordings).to_string())?;
+            }
+        }
+        if let Some(file) = &self.flame {
+            let scope = Scope::of_this_machine(TempDir::with_prefix("lab-")?.path());
+            match scope {
+                Ok(scope) => {
+                    let sample = |turn: &Turn, directory: &Path| sample(turn, scope, directory);
+                    let profiles = each(turn, kinds, progress, "sampled", &mut seen.skipped, sample)?;
+                    seen.rows.extend(profiles.iter().map(row));
+                    write(file, &flame::svg(&shares::PALETTE, &profiles))?;
+                }
+                Err(error) => {
+                    let reason = format!("{error:#}");
+                    seen.skipped
+                        .push(Skipped { name: "flame graph and shares of CPU time".to_owned(), reason });
+                }
+            }
+        }
+        Ok(seen)
+    }
+}
+
+/// A turn of each strategy, by `look`, which may use a directory for files.
+fn each<Found>(
+    turn: &Turn,
+    kinds: &[Kind],
+    progress: &Progress,
+    how: &str,
+    skipped: &mut Vec<Skipped>,
+    look: impl Fn(&Turn, &Path) -> Result<Found>,
+) -> Result<Vec<Found>> {
+    let mut found = Vec::new();
+    for &strategy in kinds {
+        progress.begin(format!("{strategy}, {how}"));
+        let directory = TempDir::with_prefix("lab-").context("making a temporary directory")?;
+        let requests = turn.requests.min(REQUESTS_MAX);
+        let looked = look(&Turn { strategy, requests, ..turn.clone() }, directory.path());
+        child::fail_if_interrupted()?;
+        match looked {
+            Ok(one) => found.push(one),
+            Err(error) => {
+                skipped.push(Skipped { name: format!("{strategy}, {how}"), reason: format!("{error:#}") });
+            }
+        }
+        progress.end();
+    }
+    Ok(found)
+}
+
+fn sample(turn: &Turn, scope: Scope, directory: &Path) -> Result<Profile> {
+    Profile::of_started(turn.strategy.to_string(), scope, directory, |mut arguments| {
+        arguments.push(child::own_program()?.into());
+        Ok(turn.run_under(Path::new("perf"), &arguments)?.process)
+    })
+}
+
+/// A turn that noted what its threads did.
+struct Recorded {
+    name: String,
+    recording: Recording,
+    cpu_ns: f64,
+}
+
+fn record(turn: &Turn, directory: &Path) -> Result<Recorded> {
+    let file = directory.join("recording");
+    let turn = Turn { recording: Some(file.clone()), ..turn.clone() };
+    let finished = turn.run()?;
+    let recording = Recording::read(&file)?;
+    Ok(Recorded { name: turn.strategy.to_string(), recording, cpu_ns: finished.cpu.as_nanos() as f64 })
+}
+
+fn chapters(recorded: &[Recorded]) -> Vec<Chapter> {
+    let chapter = |one: &Recorded| {
+        let picture = Picture::of(&one.name, &one.recording);
+        Chapter { picture, process_cpu_ns: one.cpu_ns }
+    };
+    recorded.iter().map(chapter).collect()
+}
+
+fn row(profile: &Profile) -> Row {
+    let run = Run { round: 0, marks: Vec::new(), numbers: shares::numbers(profile) };
+    Row { part: SHARES, subject: profile.name.clone(), runs: vec![run] }
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    fs::write(file, text).with_context(|| format!("writing {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn looks(timeline: bool, flame: bool) -> Looks {
+        let file = |is_wanted: bool| is_wanted.then(|| PathBuf::from("file"));
+        Looks { timeline: file(timeline), trace: None, flame: file(flame) }
+    }
+
+    #[test]
+    fn timeline_and_trace_share_their_turns() {
+        let steps = |looks: Looks| looks.steps(&[Kind::Sequential, Kind::Pool(2)]);
+        assert_eq!(steps(looks(false, false)), 0);
+        assert_eq!(steps(looks(true, false)), 2);
+        assert_eq!(steps(Looks { trace: Some(PathBuf::from("file")), ..looks(true, true) }), 4);
+    }
+
+    #[test]
+    fn a_strategy_that_fails_costs_the_others_nothing() {
+        let turn = Turn { strategy: Kind::Sequential, requests: 100_000, text: None, recording: None };
+        let kinds = [Kind::Sequential, Kind::ThreadPerRequest, Kind::Pool(2)];
+        let mut skipped = Vec::new();
+        let look = |turn: &Turn, directory: &Path| {
+            anyhow::ensure!(turn.strategy != Kind::ThreadPerRequest, "out of threads");
+            assert!(directory.is_dir());
+            Ok((turn.strategy, turn.requests))
+        };
+        let found = each(&turn, &kinds, &Progress::new(3), "recorded", &mut skipped, look);
+        let expected = [Kind::Sequential, Kind::Pool(2)].map(|kind| (kind, REQUESTS_MAX));
+        assert_eq!(found.expect("nobody interrupts"), expected);
+        let (name, reason) = ("thread-per-request, recorded".to_owned(), "out of threads".to_owned());
+        assert_eq!(skipped, [Skipped { name, reason }]);
+    }
+}

@@ -1,0 +1,153 @@
+//! The rounds: turns in their order, contaminated ones again, everything noted for the report. Promises: a
+//! strategy that fails is set aside with its reason and stops nobody else. Leaves to others: the order
+//! (`plan.rs`), one turn (`turn.rs`).
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::article::{self, ARTICLE};
+use super::kind::Kind;
+use super::plan;
+use super::text;
+use super::turn::{Finished, Turn};
+use super::work::Work;
+use super::{CONTROLS, FIGURES, bounds};
+use crate::kit::child;
+use crate::kit::progress::Progress;
+use crate::kit::report::{self, Numbers, Row, Run, Skipped};
+
+/// The part of the report that tells what is done.
+const WORK: &str = "work";
+
+/// Requests by which one is timed.
+const TIMED_REQUESTS: u32 = 2_000;
+
+/// How often a contaminated turn of what verdicts compare is taken again at once.
+const REPEATS_MAX: usize = 1;
+
+/// What all turns have in common.
+pub(super) struct Rounds<'a> {
+    pub(super) order: Vec<Vec<Kind>>,
+    /// Of every turn, with any strategy.
+    pub(super) turn: Turn,
+    pub(super) article: Option<&'a Path>,
+    pub(super) cpus: u32,
+}
+
+/// What the rounds found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) rows: Vec<Row>,
+    pub(super) failed: Vec<Skipped>,
+    /// Rounds that nothing else is in, one for each contaminated turn that was taken again: it is kept, and
+    /// compared with nothing.
+    spare_rounds: usize,
+}
+
+impl Rounds<'_> {
+    /// How many steps of progress they are.
+    pub(super) fn steps(&self) -> u64 {
+        let articles = if self.article.is_some() { self.order.len() } else { 0 };
+        (self.order.iter().map(Vec::len).sum::<usize>() + articles) as u64
+    }
+
+    /// Runs them all.
+    ///
+    /// # Errors
+    /// The text cannot be read, or the user interrupts.
+    pub(super) fn run(&self, progress: &Progress) -> Result<Found> {
+        let mut found = Found::default();
+        let text = text::read(self.turn.text.as_deref())?;
+        for (round, kinds) in self.order.iter().enumerate() {
+            let time_us = Work::time_of_one(text.clone(), TIMED_REQUESTS).as_secs_f64() * 1e6;
+            let numbers = vec![("us", time_us)];
+            found.note(WORK, "steps-1-and-3-of-a-request", Run { round, marks: Vec::new(), numbers });
+            for &kind in kinds {
+                progress.begin(format!("{kind}, round {}", round + 1));
+                self.turns(kind, round, &mut found)?;
+                progress.end();
+            }
+            let has_failed = found.failed.iter().any(|failed| failed.name == ARTICLE);
+            if let Some(program) = self.article.filter(|_| !has_failed) {
+                progress.begin(format!("{ARTICLE}, round {}", round + 1));
+                let figures = article::run(program);
+                child::fail_if_interrupted()?;
+                match figures {
+                    Ok((numbers, marks)) => found.note(FIGURES, ARTICLE, Run { round, marks, numbers }),
+                    Err(error) => found.fail(ARTICLE, round, &error),
+                }
+                progress.end();
+            }
+        }
+        Ok(found)
+    }
+
+    fn turns(&self, kind: Kind, round: usize, found: &mut Found) -> Result<()> {
+        let subject = kind.to_string();
+        if found.failed.iter().any(|failed| failed.name == subject) {
+            return Ok(());
+        }
+        let repeats_max = if plan::is_slow(kind, self.cpus) { 0 } else { REPEATS_MAX };
+        for repeat in 0..=repeats_max {
+            let finished = Turn { strategy: kind, ..self.turn.clone() }.run();
+            child::fail_if_interrupted()?;
+            let finished = match finished {
+                Ok(finished) => finished,
+                Err(error) => {
+                    found.fail(&subject, round, &error);
+                    return Ok(());
+                }
+            };
+            let is_last = finished.marks.is_empty() || repeat == repeats_max;
+            let round = if is_last { round } else { self.order.len() + found.spare_rounds };
+            for (part, numbers) in [
+                (FIGURES, figures(kind, self.turn.requests, self.cpus, &finished)),
+                (CONTROLS, controls(&finished)),
+            ] {
+                found.note(part, &subject, Run { round, marks: finished.marks.clone(), numbers });
+            }
+            if is_last {
+                return Ok(());
+            }
+            found.spare_rounds += 1;
+        }
+        Ok(())
+    }
+}
+
+impl Found {
+    fn note(&mut self, part: &'static str, subject: &str, run: Run) {
+        report::note(&mut self.rows, part, subject, run);
+    }
+
+    fn fail(&mut self, subject: &str, round: usize, error: &anyhow::Error) {
+        let reason = format!("round {}: {error:#}", round + 1);
+        self.failed.push(Skipped { name: subject.to_owned(), reason });
+    }
+}
+
+fn figures(kind: Kind, requests: u32, cpus: u32, finished: &Finished) -> Numbers {
+    let elapsed_s = finished.elapsed.as_secs_f64();
+    let bound_s = bounds::seconds(requests, kind.ahead(), finished.cpu, cpus as usize);
+    let requests = f64::from(requests);
+    vec![
+        ("requests_per_s", requests / elapsed_s),
+        ("share_of_bound", bound_s / elapsed_s),
+        ("threads_peak", finished.threads_peak as f64),
+        ("memory_peak_mb", finished.memory_peak_bytes as f64 / 1e6),
+        ("cpu_us_per_request", finished.cpu.as_secs_f64() * 1e6 / requests),
+        ("whole_requests_per_s", requests / finished.whole.as_secs_f64()),
+    ]
+}
+
+fn controls(finished: &Finished) -> Numbers {
+    let controls = finished.controls;
+    vec![
+        ("requests", controls.requests as f64),
+        ("sum_of_r", controls.sum_of_r),
+        ("waits_ms", controls.waits_ms as f64),
+        ("yields", controls.yields as f64),
+        ("checksum", f64::from(controls.checksum)),
+    ]
+}

@@ -1,0 +1,226 @@
+//! What the threads of each strategy did over time, as one HTML page. Promises: it needs nothing but itself,
+//! in light and in dark; its size is bounded by rows and bins, however many threads there were. Leaves to
+//! others: drawing, which the page's own script does (`timeline.js`), and what is in the bins (`picture.rs`).
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::picture::{BINS, Picture, Row, Times};
+use crate::kit::report::{Skipped, escape};
+
+const STYLE: &str = include_str!("timeline.css");
+const SCRIPT: &str = include_str!("timeline.js");
+const INTRODUCTION: &str = include_str!("timeline.html");
+
+/// Below this share of the CPUs, a bin counts as one in which they stood still.
+const STILL_SHARE_MAX: f64 = 0.05;
+
+/// A share is one of so many letters, beside that for nothing.
+const LEVELS: f64 = 51.0;
+
+/// One strategy's part of the page.
+pub(super) struct Chapter {
+    pub(super) picture: Picture,
+    /// CPU time of the whole process during the turn, what no thread noted included.
+    pub(super) process_cpu_ns: f64,
+}
+
+/// The whole page.
+pub(super) fn page(chapters: &[Chapter], skipped: &[Skipped], cpus: usize) -> String {
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <title>lab pipeline: timeline</title><style>{STYLE}</style></head><body>\
+         <h1>lab pipeline: what the threads did</h1>{INTRODUCTION}"
+    );
+    page.push_str(&summary(chapters, cpus));
+    for skipped in skipped {
+        let _ = write!(page, "<p>Skipped {}: {}.</p>", escape(&skipped.name), escape(&skipped.reason));
+    }
+    chapters.iter().for_each(|chapter| page.push_str(&section(&chapter.picture, cpus)));
+    let _ = writeln!(page, "<script>{SCRIPT}</script></body></html>");
+    page
+}
+
+/// All strategies beside one another.
+fn summary(chapters: &[Chapter], cpus: usize) -> String {
+    let mut text = format!(
+        "<table><tr><th>on {cpus} CPUs</th><th>requests</th><th>threads</th><th>time</th><th>CPUs busy</th>\
+         <th>CPUs still</th><th>running</th><th>ready</th><th>waiting</th><th>idle</th>\
+         <th>CPU time unseen</th></tr>"
+    );
+    for Chapter { picture, process_cpu_ns } in chapters {
+        let capacity = picture.length_ns as f64 * cpus as f64;
+        let unseen = (process_cpu_ns - picture.sum().running).max(0.0);
+        let _ = write!(
+            text,
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{:.0} ms</td><td>{}</td><td>{}</td>{}<td>{}</td></tr>",
+            escape(&picture.name),
+            picture.requests,
+            picture.threads,
+            picture.length_ns as f64 / 1e6,
+            percent(*process_cpu_ns, capacity),
+            percent(still_bins(picture, cpus) as f64, BINS as f64),
+            shares(&picture.sum()),
+            percent(unseen, *process_cpu_ns),
+        );
+    }
+    text + "</table><p>Busy: CPU time of the whole process. Still: time in which the threads used less than \
+            5 % of the CPUs. Running to idle: shares of the threads' lives. Unseen: CPU time that no thread \
+            noted, most of it the creation and end of threads.</p>"
+}
+
+/// A strategy's picture, its data beside it, and the figures of its rows.
+fn section(picture: &Picture, cpus: usize) -> String {
+    let mut text = format!("<h2>{}</h2>", escape(&picture.name));
+    if picture.notes_lost > 0 {
+        let _ = write!(text, "<p>{} notes found no room and are missing here.</p>", picture.notes_lost);
+    }
+    if picture.rows.is_empty() {
+        return text + "<p>No thread noted anything.</p>";
+    }
+    // In JSON a `<` stands in strings alone, where its escape is the same and cannot end the script.
+    let data = data(picture, cpus).to_string().replace('<', "\\u003c");
+    let _ = write!(
+        text,
+        "<figure><canvas></canvas><output></output><script type=\"application/json\">{data}</script></figure>\
+         <details><summary>Each row in figures</summary><table><tr><th>row</th><th>threads at a time</th>\
+         <th>lived</th><th>running</th><th>ready</th><th>waiting</th><th>idle</th></tr>"
+    );
+    for row in &picture.rows {
+        let lived = percent(row.sum.total(), picture.length_ns as f64 * row.lanes as f64);
+        let (name, shares) = (escape(&row.name), shares(&row.sum));
+        let _ = write!(text, "<tr><td>{name}</td><td>{}</td><td>{lived}</td>{shares}</tr>", row.lanes);
+    }
+    text + "</table></details>"
+}
+
+/// What the script draws.
+fn data(picture: &Picture, cpus: usize) -> Value {
+    let bin_ns = picture.length_ns as f64 / BINS as f64;
+    let rows = picture.rows.iter().map(|row| json!({ "name": row.name, "bins": encode(row, bin_ns) }));
+    let busy = busy_ns(picture).into_iter().map(|ns| (ns / (bin_ns * cpus as f64) * 1000.0).round() as u64);
+    json!({
+        "bins": BINS,
+        "length_ms": picture.length_ns as f64 / 1e6,
+        "rows": rows.collect::<Vec<_>>(),
+        "busy": busy.collect::<Vec<_>>(),
+    })
+}
+
+/// CPU time of all rows in each bin.
+fn busy_ns(picture: &Picture) -> Vec<f64> {
+    (0..BINS).map(|bin| picture.rows.iter().map(|row| row.bins[bin].running).sum()).collect()
+}
+
+fn still_bins(picture: &Picture, cpus: usize) -> usize {
+    let bin_ns = picture.length_ns as f64 / BINS as f64;
+    let still_ns_max = STILL_SHARE_MAX * bin_ns * cpus as f64;
+    busy_ns(picture).into_iter().filter(|&ns| ns < still_ns_max).count()
+}
+
+/// A row as runs of equal bins: their count, unless it is one, and a letter for each state.
+fn encode(row: &Row, bin_ns: f64) -> String {
+    let capacity = bin_ns * row.lanes as f64;
+    let letters = |times: &Times| {
+        [times.running, times.ready, times.waiting, times.idle].map(|ns| letter(ns / capacity))
+    };
+    let bins: Vec<[char; 4]> = row.bins.iter().map(letters).collect();
+    let mut text = String::new();
+    for run in bins.chunk_by(|one, other| one == other) {
+        if run.len() > 1 {
+            let _ = write!(text, "{}", run.len());
+        }
+        text.extend(run[0]);
+    }
+    text
+}
+
+/// A share from `A` for nothing to `z` for all; what is there at all is at least a `B`.
+fn letter(share: f64) -> char {
+    let level = (share.min(1.0) * LEVELS).round() as u8;
+    let level = if share > 0.0 { level.max(1) } else { 0 };
+    char::from(if level < 26 { b'A' + level } else { b'a' + level - 26 })
+}
+
+fn shares(times: &Times) -> String {
+    let cell = |part: f64| format!("<td>{}</td>", percent(part, times.total()));
+    [times.running, times.ready, times.waiting, times.idle].map(cell).concat()
+}
+
+fn percent(part: f64, whole: f64) -> String {
+    if whole > 0.0 { format!("{:.1} %", 100.0 * part / whole) } else { String::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::activity::tests::{recording, waiting_thread};
+    use super::super::recording::{Place, Thread};
+    use super::*;
+
+    fn chapter(name: &str, threads: Vec<Thread>) -> Chapter {
+        Chapter { picture: Picture::of(name, &recording(threads)), process_cpu_ns: 5e6 }
+    }
+
+    #[test]
+    fn the_page_holds_everything_and_needs_nothing() {
+        let threads = vec![waiting_thread(Place::Main, 0), waiting_thread(Place::Slot(0), 0)];
+        let skipped = Skipped { name: "swarm".to_owned(), reason: "it is <odd>".to_owned() };
+        let page = page(&[chapter("batches-100", threads), chapter("none", Vec::new())], &[skipped], 2);
+        for expected in [
+            "<h2>batches-100</h2>",
+            "<td>batches-100</td><td>1</td><td>2</td><td>20 ms</td><td>12.5 %</td>",
+            "Skipped swarm: it is &lt;odd&gt;.",
+            "<td>thread 1</td><td>1</td><td>90.0 %</td><td>22.2 %</td><td>11.1 %</td><td>55.6 %</td>",
+            "No thread noted anything",
+            "\"length_ms\":20.0",
+            "prefers-color-scheme",
+        ] {
+            assert!(page.contains(expected), "{expected:?} is missing");
+        }
+        for foreign in ["http:", "https:", "src=", "@import", "url(", "import(", "fetch("] {
+            assert!(!page.contains(foreign), "{foreign:?} would need something from elsewhere");
+        }
+    }
+
+    #[test]
+    fn names_cannot_end_the_script() {
+        let mut chapter = chapter("odd", vec![waiting_thread(Place::Slot(0), 0)]);
+        chapter.picture.rows[0].name = "</script><b>".to_owned();
+        let section = section(&chapter.picture, 2);
+        assert_eq!(section.matches("</script>").count(), 1);
+        assert!(section.contains("\\u003c/script>") && section.contains("&lt;/script&gt;"));
+    }
+
+    #[test]
+    fn lost_notes_are_told() {
+        let mut chapter = chapter("full", vec![waiting_thread(Place::Slot(0), 0)]);
+        assert!(!section(&chapter.picture, 2).contains("found no room"));
+        chapter.picture.notes_lost = 12;
+        assert!(section(&chapter.picture, 2).contains("12 notes found no room"));
+    }
+
+    #[test]
+    fn rows_are_runs_of_letters() {
+        let picture = Picture::of("one", &recording(vec![waiting_thread(Place::Slot(0), 0)]));
+        let text = encode(&picture.rows[0], 20e6 / BINS as f64);
+        assert_eq!(text, "150AAAz300zAAA1500AAzA150AzAA450iRAA150AAAz300AAAA");
+    }
+
+    #[test]
+    fn what_is_there_at_all_has_a_letter() {
+        let check = |share, expected| assert_eq!(letter(share), expected, "{share}");
+        check(0.0, 'A');
+        check(1e-6, 'B');
+        check(0.5, 'a');
+        check(1.0, 'z');
+        check(7.0, 'z');
+    }
+
+    #[test]
+    fn gaps_are_counted() {
+        let picture = Picture::of("one", &recording(vec![waiting_thread(Place::Slot(0), 0)]));
+        // Running for 2 of 20 ms whole and for 3 ms in part.
+        assert_eq!(still_bins(&picture, 2), BINS * 15 / 20);
+    }
+}

@@ -1,0 +1,186 @@
+//! A turn: one strategy does all requests once, in a process of its own, so that its CPU time, its peak of
+//! memory and its threads are its own. Promises: the process exists, with its text read, before the watch
+//! begins, and until after it ends; only the requests are timed. Leaves to others: which strategy, when.
+//!
+//! ```text
+//!   lab:    start ..............  watch, "go" ................  unwatch, end of input
+//!   child:         read, "ready"               work, figures                          exit
+//! ```
+
+use std::ffi::OsString;
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use sys::clock::process_cpu;
+
+use super::kind::Kind;
+use super::recording::Recorder;
+use super::text;
+use super::work::{Controls, Work};
+use crate::kit::child;
+use crate::kit::machine::{self, Watch};
+use crate::kit::measure::own_memory_bytes;
+use crate::kit::player::{GO, Player, READY, say};
+
+/// What `lab turn` is told.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Turn {
+    /// The strategy
+    #[arg(long)]
+    pub(super) strategy: Kind,
+    /// How many requests
+    #[arg(long)]
+    pub(super) requests: u32,
+    /// The text that responses quote
+    #[arg(long)]
+    pub(super) text: Option<PathBuf>,
+    /// Where to write what each thread did
+    #[arg(long)]
+    pub(super) recording: Option<PathBuf>,
+}
+
+/// What a turn came to.
+#[derive(Debug)]
+pub(super) struct Finished {
+    /// The process's id.
+    pub(super) process: u32,
+    /// From the first request to after the last.
+    pub(super) elapsed: Duration,
+    /// The process's life without what it had to wait for the lab.
+    pub(super) whole: Duration,
+    /// CPU time of all its threads between the same moments as `elapsed`.
+    pub(super) cpu: Duration,
+    pub(super) threads_peak: u64,
+    pub(super) memory_peak_bytes: u64,
+    pub(super) controls: Controls,
+    /// Why the turn is contaminated.
+    pub(super) marks: Vec<String>,
+}
+
+impl Turn {
+    /// Has it done.
+    ///
+    /// # Errors
+    /// The strategy failed, or the user interrupted.
+    pub(super) fn run(&self) -> Result<Finished> {
+        self.run_under(&child::own_program()?, &[])
+    }
+
+    /// Has it done by a program that starts others, such as a tracer.
+    ///
+    /// # Errors
+    /// As `run`, and what the program brings.
+    pub(super) fn run_under(&self, program: &Path, its_arguments: &[OsString]) -> Result<Finished> {
+        let arguments: Vec<OsString> = its_arguments.iter().cloned().chain(self.arguments()).collect();
+        let started = Instant::now();
+        let mut player = Player::start(program, &arguments)?;
+        player.expect(READY)?;
+        let to_begin = started.elapsed();
+        let watch = Watch::start();
+        let told = Instant::now();
+        player.say(GO)?;
+        let answer = player.line()?;
+        let working = told.elapsed();
+        let marks = watch.finish().marks;
+        let ending = Instant::now();
+        player.finish()?;
+        let whole = to_begin + working + ending.elapsed();
+        let answer: Value = serde_json::from_str(&answer).context("an answer is one line of JSON")?;
+        if let Some(reason) = answer.get("error").and_then(Value::as_str) {
+            bail!("{reason}");
+        }
+        Finished::from_json(&answer, whole, marks).context("a turn's answer has all figures")
+    }
+
+    fn arguments(&self) -> Vec<OsString> {
+        let (strategy, requests) = (self.strategy.to_string(), self.requests.to_string());
+        let words = ["turn", "--strategy", &strategy, "--requests", &requests];
+        let mut arguments: Vec<OsString> = words.map(Into::into).into();
+        if let Some(text) = &self.text {
+            arguments.extend(["--text".into(), text.into()]);
+        }
+        if let Some(recording) = &self.recording {
+            arguments.extend(["--recording".into(), recording.into()]);
+        }
+        arguments
+    }
+}
+
+impl Finished {
+    fn from_json(answer: &Value, whole: Duration, marks: Vec<String>) -> Option<Self> {
+        Some(Self {
+            elapsed: Duration::from_nanos(answer["elapsed_ns"].as_u64()?),
+            process: u32::try_from(answer["process"].as_u64()?).ok()?,
+            whole,
+            cpu: Duration::from_nanos(answer["cpu_ns"].as_u64()?),
+            threads_peak: answer["threads_peak"].as_u64()?,
+            memory_peak_bytes: answer["memory_peak_bytes"].as_u64()?,
+            controls: Controls::from_json(&answer["controls"])?,
+            marks,
+        })
+    }
+}
+
+/// The child's side: takes the turn when told, and stays until its input ends.
+///
+/// # Errors
+/// The text cannot be read, or the lab is gone.
+pub(crate) fn take(turn: &Turn) -> Result<()> {
+    let work = Work::new(turn.requests, text::read(turn.text.as_deref())?);
+    let strategy = turn.strategy.strategy(machine::allowed_cpus().len());
+    say(READY)?;
+    let mut words = std::io::stdin().lock().lines();
+    let Some(GO) = words.next().transpose()?.as_deref() else { return Ok(()) };
+    let recorder = turn.recording.as_ref().map(|_| Recorder::start());
+    let work = Arc::new(match &recorder {
+        Some(recorder) => work.recorded(recorder.clone()),
+        None => work,
+    });
+    let (began, cpu_before) = (Instant::now(), process_cpu());
+    let done = strategy.run(&work);
+    let (elapsed, cpu) = (began.elapsed(), process_cpu() - cpu_before);
+    if let (Some(recorder), Some(file)) = (recorder, &turn.recording) {
+        recorder.finish().write(file)?;
+    }
+    let answer = match done {
+        Ok(()) => json!({
+            "process": std::process::id(),
+            "elapsed_ns": elapsed.as_nanos() as u64,
+            "cpu_ns": cpu.as_nanos() as u64,
+            "threads_peak": work.threads_peak(),
+            "memory_peak_bytes": own_memory_bytes("VmHWM")?,
+            "controls": work.controls().to_json(),
+        }),
+        Err(error) => json!({ "error": format!("{error:#}") }),
+    };
+    say(&answer.to_string())?;
+    words.next();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        turn: Turn,
+    }
+
+    #[test]
+    fn a_turn_survives_the_command_line() {
+        for file in [None, Some(PathBuf::from("a file"))] {
+            let (text, recording) = (file.clone(), file);
+            let turn = Turn { strategy: Kind::Batches(50), requests: 2_000, text, recording };
+            let line = Line::try_parse_from(turn.arguments()).expect("its own arguments are understood");
+            assert_eq!((line.turn.strategy, line.turn.requests), (turn.strategy, turn.requests));
+            assert_eq!((line.turn.text, line.turn.recording), (turn.text, turn.recording));
+        }
+    }
+}

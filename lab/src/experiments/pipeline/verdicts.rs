@@ -1,0 +1,300 @@
+//! The promises that `lab pipeline` checks. Promises: the names are fixed; one that this run cannot pass is
+//! left out with the reason. Leaves to others: when an interval decides (`verdict.rs`).
+
+use super::article::ARTICLE;
+use super::deaths::Deaths;
+use super::kind::Kind;
+use super::work::REQUESTS;
+use super::{CONTROLS, FIGURES};
+use crate::kit::report::{Report, Row, Sample, Skipped};
+use crate::kit::verdict::{Target, Verdict, best_rival, paired_ratios};
+
+/// A verdict, or why it is left out.
+type Judged = Result<Verdict, String>;
+
+/// What 100,000 requests must come to, to the digits that are published.
+const PUBLISHED_CONTROLS: [(&str, &str); 4] = [
+    ("requests", "1.00000e5"),
+    ("sum_of_r", "6.49994e10"),
+    ("waits_ms", "1.89200e4"),
+    ("yields", "4.98000e4"),
+];
+
+/// Judges all promises, or says why not.
+pub(super) fn judge(report: &mut Report, requests: u32, deaths: &Deaths, cpus: u32) {
+    let judged = [
+        ("controls-equal", controls_equal(report, requests)),
+        ("io-aware-share-of-bound", share_of_bound("io-aware-share-of-bound", report, Kind::IoAware, 0.95)),
+        ("io-aware-vs-best-pool", any_pool(report)),
+        ("io-aware-vs-best-pool-of-as-many-threads", as_many_threads(report)),
+        ("event-share-of-bound", share_of_bound("event-share-of-bound", report, Kind::Event(None), 0.90)),
+        ("event-vs-article-best", beside_article(report)),
+        ("ordering-as-article", ordering(report, cpus)),
+        ("death-explained", death(deaths)),
+    ];
+    for (name, judged) in judged {
+        match judged {
+            Ok(verdict) => report.verdicts.push(verdict),
+            Err(reason) => report.left_out.push(Skipped { name: name.to_owned(), reason }),
+        }
+    }
+}
+
+/// How many turns differ from the first, or from what is published.
+fn controls_equal(report: &Report, requests: u32) -> Judged {
+    let rows = || report.rows.iter().filter(|row| row.part == CONTROLS);
+    let runs: Vec<_> = rows().flat_map(|row| &row.runs).collect();
+    let first = runs.first().ok_or("no strategy took a turn")?;
+    let is_published = |number: &(&str, f64)| {
+        let published = PUBLISHED_CONTROLS.iter().find(|published| published.0 == number.0);
+        requests != REQUESTS || published.is_none_or(|published| format!("{:.5e}", number.1) == published.1)
+    };
+    let differs =
+        |numbers: &[(&'static str, f64)]| numbers != first.numbers || !numbers.iter().all(is_published);
+    let differing = runs.iter().filter(|run| differs(&run.numbers)).count();
+    let about = format!("turns of {} that did other work, of {} strategies", runs.len(), rows().count());
+    on_single("controls-equal", Target::AtMost(0.0), differing as f64, &about)
+}
+
+fn share_of_bound(name: &'static str, report: &Report, kind: Kind, target: f64) -> Judged {
+    let samples: Vec<Sample> =
+        row(report, kind)?.samples("share_of_bound").into_iter().map(|sample| sample.1).collect();
+    let about = "the bound's time as a part of the time taken";
+    Verdict::on_median(name, Target::AtLeast(target), &samples, about).ok_or_else(|| nothing(kind))
+}
+
+/// Who does not know how long jobs wait cannot know how many threads to ask for: beside the best size, found
+/// by trying them all.
+fn any_pool(report: &Report) -> Judged {
+    beside_pools("io-aware-vs-best-pool", report, 0.95, f64::INFINITY)
+}
+
+/// The rival has no more threads than ours had at its peak.
+fn as_many_threads(report: &Report) -> Judged {
+    let peak = row(report, Kind::IoAware)?.series("threads_peak").into_iter().fold(0.0, f64::max);
+    beside_pools("io-aware-vs-best-pool-of-as-many-threads", report, 1.15, peak)
+}
+
+/// Ours beside the best pool of at most `threads_max` threads. One that has as many as the waits happen to
+/// need is at the bound, which is ours as well: nobody is ahead of it then but by the CPU time that it
+/// wastes.
+fn beside_pools(name: &'static str, report: &Report, ahead_by: f64, threads_max: f64) -> Judged {
+    let ours = row(report, Kind::IoAware)?;
+    let pools: Vec<Kind> = report.rows.iter().filter_map(|row| row.subject.parse().ok()).collect();
+    let is_rival = |kind: &&Kind| matches!(kind, Kind::Pool(threads) if f64::from(*threads) <= threads_max);
+    let names: Vec<String> = pools.iter().filter(is_rival).map(Kind::to_string).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let target = Target::AtLeast(ahead_by);
+    let rival = best_rival(report, FIGURES, "requests_per_s", target, &names);
+    let rival = rival.ok_or_else(|| format!("no pool of at most {threads_max} threads was measured"))?;
+    let share = rival.median("share_of_bound").unwrap_or(f64::NAN);
+    let about = format!("beside {}, which is at {share:.2} of the bound", rival.subject);
+    Verdict::on_median(name, target, &paired_ratios(ours, rival, "requests_per_s"), &about)
+        .ok_or_else(|| nothing(Kind::IoAware))
+}
+
+fn beside_article(report: &Report) -> Judged {
+    let article =
+        row(report, ARTICLE).map_err(|reason| match report.skipped.iter().any(|it| it.name == ARTICLE) {
+            true => reason,
+            false => "no program was named by --article".to_owned(),
+        })?;
+    let ours = row(report, Kind::Event(None))?;
+    let ratios = paired_ratios(ours, article, "whole_requests_per_s");
+    let about = "event-all beside the program, from start to exit";
+    Verdict::on_median("event-vs-article-best", Target::AtLeast(1.25), &ratios, about)
+        .ok_or_else(|| "no round has both".to_owned())
+}
+
+/// The worse of two steps, each from the extremes of both sides, since what takes long has few turns.
+fn ordering(report: &Report, cpus: u32) -> Judged {
+    let [batches, sequential, pool] = [Kind::Batches(100), Kind::Sequential, Kind::Pool(cpus)];
+    let step = |slower: Kind, faster: Kind| -> Judged {
+        let (slow, fast) = (rates(row(report, slower)?), rates(row(report, faster)?));
+        let pairs = fast.iter().flat_map(|fast| {
+            slow.iter().map(move |slow| Sample {
+                value: fast.value / slow.value,
+                is_clean: fast.is_clean && slow.is_clean,
+            })
+        });
+        let pairs: Vec<Sample> = pairs.collect();
+        let about = format!("{faster} beside {slower}: all turns");
+        let verdict = Verdict::on_worst("ordering-as-article", Target::AtLeast(1.0), &pairs, &about);
+        let verdict = verdict.ok_or_else(|| format!("{slower} or {faster} took no turn"))?;
+        match pairs.iter().all(|pair| pair.is_clean) {
+            true => Ok(verdict),
+            false => Ok(verdict.undecided_because("a turn of one was disturbed")),
+        }
+    };
+    Ok(Target::AtLeast(1.0).worse(step(batches, sequential)?, step(sequential, pool)?))
+}
+
+fn rates(row: &Row) -> Vec<Sample> {
+    row.samples("requests_per_s").into_iter().map(|sample| sample.1).collect()
+}
+
+/// Each death must have met one limit, and the prediction must have come true where it was tried.
+fn death(deaths: &Deaths) -> Judged {
+    if deaths.seen.is_empty() {
+        return Err("no process died of its threads".to_owned());
+    }
+    let share = |death: &super::death::Death| death.cause().map_or(0.0, |limit| limit.share());
+    let mut worst = deaths.seen.iter().map(|(_, death)| share(death)).fold(f64::INFINITY, f64::min);
+    let mut told: Vec<String> =
+        deaths.seen.iter().map(|(manner, death)| format!("{manner}: {}", death.told())).collect();
+    if let Some(confirmed) = &deaths.confirmed {
+        worst = worst.min(confirmed.agreement());
+        told.push(confirmed.told());
+    }
+    let about = format!("the least share of the limit that was met; {}", told.join("; "));
+    on_single("death-explained", Target::AtLeast(0.99), worst, &about)
+}
+
+/// A single value, which decides.
+fn on_single(name: &'static str, target: Target, value: f64, about: &str) -> Judged {
+    let sample = Sample { value, is_clean: true };
+    Verdict::on_worst(name, target, &[sample], about).ok_or_else(|| "nothing was measured".to_owned())
+}
+
+fn row(report: &Report, subject: impl ToString) -> Result<&Row, String> {
+    let subject = subject.to_string();
+    report.row(FIGURES, &subject).ok_or_else(|| {
+        match report.skipped.iter().find(|skipped| skipped.name == subject) {
+            Some(skipped) => format!("{subject} was skipped: {}", skipped.reason),
+            None => format!("{subject} took no turn"),
+        }
+    })
+}
+
+fn nothing(kind: Kind) -> String {
+    format!("{kind} took no turn that can be compared")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit::report::{Numbers, Run};
+    use crate::kit::verdict::Outcome;
+
+    fn row(part: &'static str, subject: &str, turns: usize, numbers: &[(&'static str, f64)]) -> Row {
+        let run = |round| Run { round, marks: Vec::new(), numbers: numbers.to_vec() };
+        Row { part, subject: subject.to_owned(), runs: (0..turns).map(run).collect() }
+    }
+
+    fn rate(subject: &str, turns: usize, requests_per_s: f64) -> Row {
+        row(FIGURES, subject, turns, &[("requests_per_s", requests_per_s)])
+    }
+
+    fn judged(rows: Vec<Row>, requests: u32) -> Report {
+        let mut report = Report {
+            experiment: "pipeline",
+            machine: serde_json::Map::new(),
+            rows,
+            grids: &[],
+            verdicts: Vec::new(),
+            left_out: Vec::new(),
+            skipped: vec![Skipped { name: "event-all".to_owned(), reason: "it failed".to_owned() }],
+            warnings: Vec::new(),
+        };
+        judge(&mut report, requests, &Deaths::default(), 2);
+        report
+    }
+
+    fn outcome(report: &Report, name: &str) -> Option<(f64, Outcome)> {
+        let verdict = report.verdicts.iter().find(|verdict| verdict.name == name)?;
+        Some((verdict.value, verdict.outcome))
+    }
+
+    #[test]
+    fn nothing_measured_leaves_every_promise_out_with_its_reason() {
+        let report = judged(Vec::new(), REQUESTS);
+        let left_out: Vec<(&str, &str)> =
+            report.left_out.iter().map(|it| (it.name.as_str(), it.reason.as_str())).collect();
+        let expected = [
+            ("controls-equal", "no strategy took a turn"),
+            ("io-aware-share-of-bound", "io-aware took no turn"),
+            ("io-aware-vs-best-pool", "io-aware took no turn"),
+            ("io-aware-vs-best-pool-of-as-many-threads", "io-aware took no turn"),
+            ("event-share-of-bound", "event-all was skipped: it failed"),
+            ("event-vs-article-best", "no program was named by --article"),
+            ("ordering-as-article", "batches-100 took no turn"),
+            ("death-explained", "no process died of its threads"),
+        ];
+        assert_eq!(left_out, expected);
+        assert!(report.verdicts.is_empty());
+    }
+
+    #[test]
+    fn controls_are_compared_with_each_other_and_with_what_is_published() {
+        let published: Numbers = vec![
+            ("requests", 1e5),
+            ("sum_of_r", 64_999_350_000.1),
+            ("waits_ms", 18_920.0),
+            ("yields", 49_800.0),
+        ];
+        let other = |change: f64| {
+            let mut numbers = published.clone();
+            numbers[1].1 += change;
+            numbers
+        };
+        let check = |requests, controls: [&Numbers; 2], expected| {
+            let [one, two] = controls;
+            let rows = vec![row(CONTROLS, "sequential", 1, one), row(CONTROLS, "pool-2", 3, two)];
+            assert_eq!(outcome(&judged(rows, requests), "controls-equal"), Some(expected));
+        };
+        check(REQUESTS, [&published, &published], (0.0, Outcome::Holds));
+        check(REQUESTS, [&published, &other(1.0)], (3.0, Outcome::Fails));
+        check(REQUESTS, [&other(1e6), &other(1e6)], (4.0, Outcome::Fails));
+        check(2_000, [&other(1e6), &other(1e6)], (0.0, Outcome::Holds));
+    }
+
+    #[test]
+    fn the_rival_has_no_more_threads_than_ours_had() {
+        let ours =
+            |threads| row(FIGURES, "io-aware", 5, &[("requests_per_s", 36_000.0), ("threads_peak", threads)]);
+        let pools = [("pool-2", 9_000.0, 0.2), ("pool-8", 24_000.0, 0.6), ("pool-16", 40_000.0, 0.99)];
+        let check = |name, threads, expected, about: &str| {
+            let rows = pools.iter().map(|(pool, requests, share)| {
+                row(FIGURES, pool, 5, &[("requests_per_s", *requests), ("share_of_bound", *share)])
+            });
+            let report = judged(rows.chain([ours(threads)]).collect(), REQUESTS);
+            assert_eq!(outcome(&report, name), expected, "{threads} threads");
+            let left_out = report.left_out.iter().find(|it| it.name == name).map(|it| it.reason.as_str());
+            let note = report.verdicts.iter().find(|verdict| verdict.name == name).map(|it| it.note.as_str());
+            assert_eq!(note.or(left_out), Some(about));
+        };
+        let [any, as_many] = ["io-aware-vs-best-pool", "io-aware-vs-best-pool-of-as-many-threads"];
+        let [eight, sixteen] =
+            ["beside pool-8, which is at 0.60 of the bound", "beside pool-16, which is at 0.99 of the bound"];
+        check(as_many, 14.0, Some((1.5, Outcome::Holds)), eight);
+        check(as_many, 16.0, Some((0.9, Outcome::Fails)), sixteen);
+        check(as_many, 1.0, None, "no pool of at most 1 threads was measured");
+        check(any, 14.0, Some((0.9, Outcome::Fails)), sixteen);
+    }
+
+    #[test]
+    fn the_order_is_judged_by_its_worse_step() {
+        let check = |batches, sequential, pool, expected| {
+            let rows = vec![
+                rate("batches-100", 1, batches),
+                rate("sequential", 1, sequential),
+                rate("pool-2", 5, pool),
+            ];
+            assert_eq!(outcome(&judged(rows, REQUESTS), "ordering-as-article"), Some(expected));
+        };
+        check(4_000.0, 5_000.0, 10_000.0, (1.25, Outcome::Holds));
+        check(2_000.0, 5_000.0, 6_000.0, (1.2, Outcome::Holds));
+        check(5_000.0, 4_000.0, 9_000.0, (0.8, Outcome::Fails));
+        let mut rows = vec![rate("batches-100", 1, 1.0), rate("sequential", 1, 2.0), rate("pool-2", 5, 3.0)];
+        rows[0].runs[0].marks.push("disturbed".to_owned());
+        let report = judged(rows, REQUESTS);
+        assert_eq!(outcome(&report, "ordering-as-article").map(|it| it.1), Some(Outcome::Undecided));
+    }
+
+    #[test]
+    fn the_programs_whole_life_is_compared() {
+        let whole = |subject, requests| row(FIGURES, subject, 5, &[("whole_requests_per_s", requests)]);
+        let report = judged(vec![whole("event-all", 52_000.0), whole(ARTICLE, 40_000.0)], REQUESTS);
+        assert_eq!(outcome(&report, "event-vs-article-best"), Some((1.3, Outcome::Holds)));
+    }
+}

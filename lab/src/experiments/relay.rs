@@ -1,0 +1,560 @@
+//! `lab relay`: Tollgate beside other relays and forward proxies, and beside nothing, on the same work in
+//! the same minutes: short connections, bulk streams each way, idle tunnels, small messages, short
+//! connections beside open tunnels, tunnels by CONNECT and by SOCKS5, plain HTTP requests; and what its
+//! accounting costs. Promises: everything stays on loopback, is bounded in count and time, and is gone
+//! afterwards. Leaves to others: what is said about the figures (`report.rs`) and decided from them
+//! (`relay/verdicts.rs`).
+//!
+//! ```text
+//!   client agent --> relay (Tollgate | HAProxy | Squid | Dante | ... | none) --> server agents
+//!                      |  CPU, memory, log lines: read from /proc and its files by the lab
+//! ```
+
+mod accounting;
+mod billing;
+mod bulk;
+pub(crate) mod configuration;
+pub(crate) mod contender;
+pub(crate) mod cost;
+pub(crate) mod ends;
+mod forward;
+mod growth;
+mod idle;
+mod log;
+mod pingpong;
+mod proxies;
+mod requests;
+pub(crate) mod rivals;
+mod route;
+mod short;
+mod squid;
+mod traced;
+mod verdicts;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use clap::builder::RangedI64ValueParser;
+use tempfile::TempDir;
+
+pub(crate) use self::accounting::{Flows, account};
+use self::contender::Contender;
+use self::ends::Ends;
+use self::forward::{Family, Forward};
+use self::rivals::{Kind, Running, Setting, Work};
+use self::route::Route;
+
+use crate::kit::agent::Agent;
+use crate::kit::child::{self, Terms};
+use crate::kit::load::Persistence;
+use crate::kit::machine;
+use crate::kit::progress::Progress;
+use crate::kit::report::{self, Report, Skipped};
+use crate::kit::rounds::{Outcome, Rounds, Subject};
+use crate::kit::strace;
+
+/// Disturbed rounds that are repeated, in each part.
+const EXTRA_ROUNDS_MAX: usize = 2;
+
+/// Memory hardly varies, so fewer runs tell as much.
+const IDLE_ROUNDS_MAX: usize = 3;
+
+/// More would need descriptors that the load's own processes may not have.
+const CONNECTIONS_MAX: i64 = 1_000_000;
+const ROUNDS_MAX: i64 = 100;
+
+/// Clients that keep their connections.
+const KEPT_CLIENTS: u32 = 100;
+
+/// How much better than usual the ends of small messages are scheduled, where that is allowed.
+const INSTRUMENT_NICENESS: i32 = -10;
+
+/// What `lab relay` may be told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// The tollgate executable [default: the one beside this lab]
+    #[arg(long, value_name = "PATH")]
+    tollgate: Option<PathBuf>,
+    /// The whole work: more connections and requests, longer streams, seven rounds, instructions counted
+    #[arg(long)]
+    long: bool,
+    /// Only these parts, with commas between them
+    #[arg(long, value_delimiter = ',', value_name = "PART")]
+    only: Vec<Part>,
+    /// Leave these relays out, with commas between them
+    #[arg(long, value_delimiter = ',', value_name = "RELAY")]
+    without: Vec<Kind>,
+    /// Rounds of each part [default: 15 of short connections through relays, 5 of the rest; with --long 15
+    /// and 7]
+    #[arg(long, value_name = "COUNT", value_parser = up_to(ROUNDS_MAX))]
+    rounds: Option<u32>,
+    /// Short connections in each run [default: 10,000, 4,000 through forward proxies and 3,000 beside open
+    /// tunnels; with --long 50,000, 50,000 and 20,000]
+    #[arg(long, value_name = "COUNT", value_parser = up_to(CONNECTIONS_MAX))]
+    connections: Option<u32>,
+    /// Requests in each run [default: 20,000 on kept connections and 10,000 on a connection each, with --long
+    /// 100,000 and 50,000]
+    #[arg(long, value_name = "COUNT", value_parser = up_to(CONNECTIONS_MAX))]
+    requests: Option<u32>,
+}
+
+/// A count from 1 to `most`.
+fn up_to(most: i64) -> RangedI64ValueParser<u32> {
+    RangedI64ValueParser::new().range(1..=most)
+}
+
+/// A part of the experiment.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// Short connections: rate, CPU time, latency
+    Short,
+    /// Streams each way, one and a hundred at a time: rate, CPU time, splicing
+    Bulk,
+    /// Idle tunnels: memory
+    Idle,
+    /// Small messages on up to 1,000 connections, and beside a stream: latency
+    Pingpong,
+    /// Short connections beside 100 and 9,000 open tunnels: CPU time
+    Growth,
+    /// Tunnels by CONNECT through forward proxies: short connections, and one stream each way
+    Connect,
+    /// The same by SOCKS5
+    Socks5,
+    /// Plain HTTP requests through forward proxies: rate, CPU time, latency
+    Requests,
+    /// What Tollgate's accounting costs: time for each read and write, with --long instructions for each
+    /// connection
+    Accounting,
+}
+
+impl Part {
+    /// Who can do this part of the work.
+    fn kinds(self) -> &'static [Kind] {
+        match self {
+            Self::Short | Self::Bulk | Self::Idle | Self::Pingpong | Self::Growth => Ends::KINDS,
+            Self::Connect => Forward::kinds(forward::CONNECT.protocol),
+            Self::Socks5 => Forward::kinds(forward::SOCKS5.protocol),
+            Self::Requests => Route::KINDS,
+            Self::Accounting => &[Kind::Tollgate],
+        }
+    }
+}
+
+/// How much of everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Effort {
+    rounds: usize,
+    /// Short connections are judged to the percent, and one round of them is soon over.
+    short_rounds: usize,
+    /// Whether instructions are counted, too, which takes a minute.
+    counts_instructions: bool,
+    connections: u32,
+    /// Short connections beside other ones that are open.
+    beside_open: u32,
+    /// Short connections through forward proxies, of which there are more, and slower ones.
+    tunnels: u32,
+    concurrency: u32,
+    kept_requests: u32,
+    closed_requests: u32,
+    stream: Duration,
+    ping: Duration,
+}
+
+impl Effort {
+    /// Some eleven minutes with all rivals on two CPUs that nothing disturbs; a repeated round is more.
+    const USUAL: Self = Self {
+        rounds: 5,
+        short_rounds: 15,
+        counts_instructions: false,
+        connections: 10_000,
+        beside_open: 3_000,
+        tunnels: 4_000,
+        concurrency: 500,
+        kept_requests: 20_000,
+        closed_requests: 10_000,
+        stream: Duration::from_millis(800),
+        ping: Duration::from_millis(1_000),
+    };
+
+    const LONG: Self = Self {
+        rounds: 7,
+        short_rounds: 15,
+        counts_instructions: true,
+        connections: 50_000,
+        beside_open: 20_000,
+        tunnels: 50_000,
+        concurrency: 500,
+        kept_requests: 100_000,
+        closed_requests: 50_000,
+        stream: Duration::from_millis(4_000),
+        ping: Duration::from_millis(6_000),
+    };
+
+    fn of(options: &Options) -> Self {
+        let usual = if options.long { Self::LONG } else { Self::USUAL };
+        let connections = |usual| options.connections.unwrap_or(usual);
+        let requests = |usual| options.requests.unwrap_or(usual);
+        let rounds = |usual| options.rounds.map_or(usual, |rounds| rounds as usize);
+        Self {
+            rounds: rounds(usual.rounds),
+            short_rounds: rounds(usual.short_rounds),
+            connections: connections(usual.connections),
+            beside_open: connections(usual.beside_open),
+            tunnels: connections(usual.tunnels),
+            kept_requests: requests(usual.kept_requests),
+            closed_requests: requests(usual.closed_requests),
+            ..usual
+        }
+    }
+
+    /// How many requests, and how many of them at once. Clients that keep their connections are fewer and
+    /// ask more.
+    fn requests(&self, persistence: Persistence) -> (u32, u32) {
+        match persistence {
+            Persistence::KeepAlive => (self.kept_requests, KEPT_CLIENTS),
+            Persistence::Close => (self.closed_requests, self.concurrency),
+        }
+    }
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// The lab itself could not work, the gateway is not there, or the user interrupted; a relay that fails is
+/// left out of the report instead.
+pub(crate) fn run(options: &Options) -> Result<Report> {
+    let descriptors_max = child::raise_descriptor_limit();
+    let is_chosen = |part: &Part| options.only.is_empty() || options.only.contains(part);
+    let chosen: Vec<Part> = Part::value_variants().iter().copied().filter(is_chosen).collect();
+    let wanted = Kind::ALL.into_iter().filter(|kind| chosen.iter().any(|part| part.kinds().contains(kind)));
+    let wanted: Vec<Kind> = wanted.collect();
+    let (contenders, skipped) = contender::find(&wanted, options.tollgate.as_deref(), &options.without)?;
+    let mut machine = machine::facts(descriptors_max);
+    for contender in contenders.iter().filter(|contender| contender.kind != Kind::Direct) {
+        machine.insert(format!("{}_version", contender.kind.name()), contender.version.clone().into());
+    }
+    let mut report = Report {
+        experiment: "relay",
+        machine,
+        rows: Vec::new(),
+        grids: &[],
+        verdicts: Vec::new(),
+        left_out: Vec::new(),
+        skipped,
+        warnings: warnings(&contenders),
+    };
+    let effort = Effort::of(options);
+    let progress = Progress::new(steps(&chosen, &contenders, &effort));
+    let directory = TempDir::with_prefix("lab-").context("making a temporary directory")?;
+    let mut bench = Bench { contenders, effort, progress, directory, next_port: ends::first_port() };
+    for part in chosen {
+        let outcome = bench.part(part)?;
+        report.rows.extend(outcome.rows);
+        report.skipped.extend(outcome.failed);
+    }
+    bench.progress.finish();
+    report.warnings.extend(billing::warning(&report.rows));
+    verdicts::judge(&mut report);
+    report.weaken();
+    Ok(report)
+}
+
+fn steps(parts: &[Part], contenders: &[Contender], effort: &Effort) -> u64 {
+    let of = |part: &Part| {
+        let kinds = contenders.iter().map(|contender| contender.kind);
+        let kinds = kinds.filter(|kind| part.kinds().contains(kind));
+        match part {
+            Part::Idle => {
+                kinds.filter(|&kind| kind != Kind::Direct).count() * effort.rounds.min(IDLE_ROUNDS_MAX)
+            }
+            Part::Growth => kinds.filter(|&kind| kind != Kind::Direct).count() * effort.rounds,
+            Part::Short => kinds.count() * effort.short_rounds,
+            Part::Bulk | Part::Pingpong | Part::Accounting => kinds.count() * effort.rounds,
+            Part::Connect | Part::Socks5 => kinds.count() * effort.rounds * 2,
+            Part::Requests => kinds.count() * effort.rounds * requests::CASES.len(),
+        }
+    };
+    parts.iter().map(of).sum::<usize>() as u64
+}
+
+/// What makes every figure of this run weak.
+fn warnings(contenders: &[Contender]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    warnings.extend(report::of_the_build());
+    if contenders.iter().any(Contender::is_unoptimised) {
+        warnings.push("tollgate is a build without optimisation".to_owned());
+    }
+    warnings
+}
+
+/// What all parts share.
+struct Bench {
+    contenders: Vec<Contender>,
+    effort: Effort,
+    progress: Progress,
+    directory: TempDir,
+    next_port: u16,
+}
+
+/// The load's processes; they end with it.
+struct Load {
+    /// Replies, sources and sinks.
+    server: Agent,
+    /// Only echoes, so nothing is asked of it once it serves.
+    _echo: Agent,
+    client: Agent,
+    upstream: Ends,
+}
+
+impl Load {
+    fn start(terms: &Terms, instrument: &Terms) -> Result<Self> {
+        let mut server = Agent::start(terms)?;
+        let mut echo = Agent::start(instrument)?;
+        let client = Agent::start(terms)?;
+        let upstream = Ends::serve(&mut server, &mut echo)?;
+        Ok(Self { server, _echo: echo, client, upstream })
+    }
+}
+
+impl<W> Subject for Running<W> {
+    fn name(&self) -> &'static str {
+        self.kind.name()
+    }
+}
+
+/// A relay that is started for each run, and ends with the next one's start or its own drop.
+struct Anew {
+    contender: Contender,
+    running: Option<Running>,
+}
+
+impl Subject for Anew {
+    fn name(&self) -> &'static str {
+        self.contender.kind.name()
+    }
+}
+
+impl Bench {
+    fn part(&mut self, part: Part) -> Result<Outcome> {
+        match part {
+            Part::Short => self.short(),
+            Part::Bulk => self.bulk(),
+            Part::Idle => self.idle(),
+            Part::Pingpong => self.pingpong(),
+            Part::Growth => self.growth(),
+            Part::Connect => self.tunnels(&forward::CONNECT),
+            Part::Socks5 => self.tunnels(&forward::SOCKS5),
+            Part::Requests => self.requests(),
+            Part::Accounting => self.accounting(),
+        }
+    }
+
+    fn short(&mut self) -> Result<Outcome> {
+        let mut load = Load::start(&Terms::default(), &Terms::default())?;
+        let (mut relays, failed) =
+            self.start_all(&load.upstream, machine::allowed_cpus().len(), &Terms::default())?;
+        let effort = self.effort;
+        let before = billing::settled(&relays);
+        let rounds = Rounds { wanted: effort.short_rounds, ..self.rounds("short connections") };
+        let outcome = rounds.run(&mut relays, &self.progress, |relay| {
+            let numbers = short::run(relay, &mut load.client, effort.connections, effort.concurrency)?;
+            Ok(vec![(short::PART, numbers)])
+        })?;
+        let mut outcome = outcome.with_failed(failed);
+        short::BILL.add(&mut outcome, before, &relays, effort.connections);
+        Ok(outcome)
+    }
+
+    fn bulk(&mut self) -> Result<Outcome> {
+        let mut load = Load::start(&Terms::default(), &Terms::default())?;
+        let (mut relays, mut failed) =
+            self.start_all(&load.upstream, machine::allowed_cpus().len(), &Terms::default())?;
+        let effort = self.effort;
+        let rounds = self.rounds("streams each way");
+        let outcome = rounds.run(&mut relays, &self.progress, |relay| {
+            bulk::run(relay, &mut load.client, &mut load.server, &bulk::CASES, effort.stream)
+        })?;
+        let traced = self.traced(relays, &mut load.client)?;
+        failed.extend(traced.failed);
+        let mut outcome = outcome.with_failed(failed);
+        outcome.rows.extend(traced.rows);
+        Ok(outcome)
+    }
+
+    /// One traced stream each way through each relay.
+    fn traced(&mut self, relays: Vec<Running>, client: &mut Agent) -> Result<Outcome> {
+        if !strace::is_possible() {
+            let reason = "strace is not installed".to_owned();
+            let skipped = Skipped { name: "counting spliced bytes from outside".to_owned(), reason };
+            return Ok(Outcome::default().with_failed(vec![skipped]));
+        }
+        let mut relays: Vec<Running> =
+            relays.into_iter().filter(|relay| relay.kind != Kind::Direct).collect();
+        self.progress.expect_more(relays.len() as u64);
+        let rounds = Rounds { what: "a traced stream each way", wanted: 1, extra_max: 0, watched: false };
+        let directory = self.directory.path();
+        rounds.run(&mut relays, &self.progress, |relay| traced::run(relay, client, directory))
+    }
+
+    fn idle(&mut self) -> Result<Outcome> {
+        let mut load = Load::start(&Terms::default(), &Terms::default())?;
+        let takes_part = |kind| kind != Kind::Direct && Ends::KINDS.contains(&kind);
+        let relays = self.contenders.iter().filter(|contender| takes_part(contender.kind));
+        let mut relays: Vec<Anew> =
+            relays.map(|contender| Anew { contender: contender.clone(), running: None }).collect();
+        let wanted = self.effort.rounds.min(IDLE_ROUNDS_MAX);
+        let rounds = Rounds { what: "idle tunnels", wanted, extra_max: 0, watched: false };
+        let (directory, next_port) = (self.directory.path(), &mut self.next_port);
+        let mut starts = 0;
+        rounds.run(&mut relays, &self.progress, |relay| {
+            starts += 1;
+            let setting = Setting {
+                upstream: &load.upstream,
+                threads: machine::allowed_cpus().len(),
+                terms: &Terms::default(),
+                directory: &directory.join(format!("idle-{starts}")),
+            };
+            let running = Running::start(&relay.contender, &setting, next_port)?;
+            let running = relay.running.insert(running);
+            let cases = idle::run(running, &mut load.client);
+            relay.running = None;
+            cases
+        })
+    }
+
+    fn pingpong(&mut self) -> Result<Outcome> {
+        let cpus = machine::allowed_cpus();
+        let (relay_cpu, others) = cpus.split_last().context("a process may use at least one CPU")?;
+        let others = if others.is_empty() { cpus.clone() } else { others.to_vec() };
+        let niceness = if machine::may_raise_priority() { INSTRUMENT_NICENESS } else { 0 };
+        let terms = Terms { cpus: others.clone(), niceness: 0 };
+        let instrument = Terms { cpus: others, niceness };
+        let mut load = Load::start(&terms, &instrument)?;
+        let mut pinger = Agent::start(&instrument)?;
+        let relay_terms = Terms { cpus: vec![*relay_cpu], niceness: 0 };
+        let (mut relays, failed) = self.start_all(&load.upstream, 1, &relay_terms)?;
+        let effort = self.effort;
+        let outcome = self.rounds("small messages").run(&mut relays, &self.progress, |relay| {
+            pingpong::run(relay, &mut pinger, &mut load.client, &effort)
+        })?;
+        let mut outcome = outcome.with_failed(failed);
+        pingpong::add_beyond_direct(&mut outcome.rows);
+        Ok(outcome)
+    }
+
+    fn growth(&mut self) -> Result<Outcome> {
+        let mut load = Load::start(&Terms::default(), &Terms::default())?;
+        let (mut relays, failed) =
+            self.start_all(&load.upstream, machine::allowed_cpus().len(), &Terms::default())?;
+        relays.retain(|relay| relay.kind != Kind::Direct);
+        let connections = self.effort.beside_open;
+        let outcome = self
+            .rounds("beside open tunnels")
+            .run(&mut relays, &self.progress, |relay| growth::run(relay, &mut load.client, connections))?;
+        Ok(outcome.with_failed(failed))
+    }
+
+    /// Short connections and then streams, through the same proxies.
+    fn tunnels(&mut self, family: &Family) -> Result<Outcome> {
+        let mut load = Load::start(&Terms::default(), &Terms::default())?;
+        let straight = Forward::to(&load.upstream, family.protocol);
+        let (mut relays, failed) =
+            self.start_all(&straight, machine::allowed_cpus().len(), &Terms::default())?;
+        let effort = self.effort;
+        let [short, bulk] = family.what;
+        let before = billing::settled(&relays);
+        let outcome = self.rounds(short).run(&mut relays, &self.progress, |relay| {
+            let numbers = short::run(relay, &mut load.client, effort.tunnels, effort.concurrency)?;
+            Ok(vec![(family.short, numbers)])
+        })?;
+        let mut outcome = outcome.with_failed(failed);
+        family.bill.add(&mut outcome, before, &relays, effort.tunnels);
+        outcome.absorb(self.rounds(bulk).run(&mut relays, &self.progress, |relay| {
+            bulk::run(relay, &mut load.client, &mut load.server, &family.bulk, effort.stream)
+        })?);
+        Ok(outcome)
+    }
+
+    fn requests(&mut self) -> Result<Outcome> {
+        let mut outcome = Outcome::default();
+        for case in &requests::CASES {
+            let of_case = self.requests_of(case)?;
+            outcome.rows.extend(of_case.rows);
+            outcome.failed.extend(of_case.failed);
+        }
+        Ok(outcome)
+    }
+
+    /// The proxies are started for each case, since they are configured for it.
+    fn requests_of(&mut self, case: &requests::Case) -> Result<Outcome> {
+        let (mut server, mut client) = (Agent::start(&Terms::default())?, Agent::start(&Terms::default())?);
+        let route = Route::serve(&mut server, case.persistence)?;
+        let (mut relays, failed) =
+            self.start_all(&route, machine::allowed_cpus().len(), &Terms::default())?;
+        let failed =
+            failed.into_iter().map(|it| Skipped { name: format!("{} in {}", it.name, case.what), ..it });
+        let effort = self.effort;
+        let before = billing::settled(&relays);
+        let outcome = self.rounds(case.what).run(&mut relays, &self.progress, |relay| {
+            Ok(vec![(case.part, requests::run(relay, &mut client, &mut server, &effort)?)])
+        })?;
+        let mut outcome = outcome.with_failed(failed.collect());
+        case.bill.add(&mut outcome, before, &relays, effort.requests(case.persistence).0);
+        Ok(outcome)
+    }
+
+    fn accounting(&mut self) -> Result<Outcome> {
+        let mut outcome = Outcome::default();
+        let is_tollgate = |contender: &&Contender| contender.kind == Kind::Tollgate;
+        let Some(contender) = self.contenders.iter().find(is_tollgate).cloned() else { return Ok(outcome) };
+        let directory = self.directory.path().to_owned();
+        let mut subject = vec![Anew { contender: contender.clone(), running: None }];
+        outcome.absorb(self.rounds("accounting").run(&mut subject, &self.progress, |_| {
+            let directory = TempDir::new_in(&directory)?;
+            Ok(vec![(accounting::PART, accounting::time(&directory.path().join("ledger"))?)])
+        })?);
+        if !self.effort.counts_instructions {
+            return Ok(outcome);
+        }
+        let mut load = Load::start(&Terms::default(), &Terms::default())?;
+        self.progress.expect_more(1);
+        let rounds = Rounds { what: "instructions", wanted: 1, extra_max: 0, watched: false };
+        let next_port = &mut self.next_port;
+        outcome.absorb(rounds.run(&mut subject, &self.progress, |_| {
+            let (client, ends) = (&mut load.client, &load.upstream);
+            let numbers = accounting::instructions(&contender, ends, client, &directory, next_port)?;
+            Ok(vec![(accounting::INSTRUCTIONS, numbers)])
+        })?);
+        Ok(outcome)
+    }
+
+    fn rounds(&self, what: &'static str) -> Rounds {
+        Rounds { what, wanted: self.effort.rounds, extra_max: EXTRA_ROUNDS_MAX, watched: true }
+    }
+
+    /// Starts every relay; one that does not start is set aside with its reason.
+    fn start_all<W: Work>(
+        &mut self,
+        upstream: &W,
+        threads: usize,
+        terms: &Terms,
+    ) -> Result<(Vec<Running<W>>, Vec<Skipped>)> {
+        let (mut relays, mut failed) = (Vec::new(), Vec::new());
+        for contender in self.contenders.iter().filter(|contender| upstream.kinds().contains(&contender.kind))
+        {
+            let directory = TempDir::new_in(self.directory.path())?.keep();
+            let setting = Setting { upstream, threads, terms, directory: &directory };
+            match Running::start(contender, &setting, &mut self.next_port) {
+                Ok(relay) => relays.push(relay),
+                Err(error) => {
+                    child::fail_if_interrupted()?;
+                    let name = contender.kind.name().to_owned();
+                    failed.push(Skipped { name, reason: format!("{error:#}") });
+                }
+            }
+        }
+        Ok((relays, failed))
+    }
+}

@@ -1,0 +1,223 @@
+//! What accounting costs. The gateway has no switch for it, so its own part is measured: the calls into the
+//! ledger that a relay makes, with nothing around them, in nanoseconds for a relayed read and write; and
+//! their instructions for a whole connection, beside those of a gateway that does all the rest as well.
+//! Promises: the calls are those that the gateway makes, in its order (`gateway/src/relay.rs`, `meter.rs`);
+//! the ledger behind them is a real one, to its database. Leaves to others: counting instructions
+//! (`callgrind.rs`).
+
+use std::ffi::OsString;
+use std::hint::black_box;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use ledger::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncertain};
+use ledger::{FlowWriter, Ledger, LiveFlow, OpenSettings};
+use sys::clock::WallNanos;
+
+use super::configuration::{self, Plan, configuration_file};
+use super::contender::Contender;
+use super::ends::{Ends, answers};
+use super::rivals::{PROBE, Work};
+use crate::kit::agent::{Agent, Command, figure};
+use crate::kit::callgrind::Counted;
+use crate::kit::child;
+use crate::kit::load::{REPLY_BYTES, REQUEST_BYTES};
+use crate::kit::report::Numbers;
+
+pub(super) const PART: &str = "accounting";
+pub(super) const INSTRUCTIONS: &str = "instructions";
+
+/// Nanoseconds for both calls together, although each is an I/O.
+pub(super) const NS_PER_IO: &str = "accounting_ns_per_read_and_write";
+
+/// Reads and writes of one run: a tenth of a second or so.
+const TIMES: u32 = 20_000_000;
+
+/// Connections of the two runs under callgrind, which are some ten times slower there than elsewhere.
+const CONNECTIONS_FEW: u32 = 200;
+const CONNECTIONS_MANY: u32 = 1_200;
+
+/// At a time.
+const CONCURRENCY: u32 = 20;
+
+/// How long a gateway may take under callgrind until it forwards, and to end.
+const READY: Duration = Duration::from_secs(60);
+
+/// What `lab flows` is told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Flows {
+    /// How many flows
+    #[arg(long)]
+    count: u32,
+    /// Where the ledger is kept
+    #[arg(long)]
+    directory: PathBuf,
+}
+
+/// Nanoseconds for what is counted of a read and of a write.
+///
+/// # Errors
+/// The ledger could not be opened or closed.
+pub(super) fn time(directory: &Path) -> Result<Numbers> {
+    let (ledger, mut inlets) = Ledger::open(&OpenSettings::new(directory, 1, 16))?;
+    let inlet = &mut inlets[0];
+    let mut flow = inlet.open(&identity(1)).context("a table has room for one flow")?;
+    let started = Instant::now();
+    for _ in 0..TIMES {
+        move_up(inlet, &mut flow, black_box(1));
+    }
+    let spent = started.elapsed();
+    inlet.close(flow, WallNanos(2), CloseReason::UpstreamClosed);
+    drop(inlets);
+    ledger.close()?;
+    Ok(vec![(NS_PER_IO, spent.as_secs_f64() * 1e9 / f64::from(TIMES))])
+}
+
+/// The child's side of the count: the accounting of so many connections, and nothing else.
+///
+/// # Errors
+/// The ledger failed.
+pub(crate) fn account(terms: &Flows) -> Result<()> {
+    let accounted = flows(terms.count, &terms.directory)?;
+    ensure!(accounted == u64::from(terms.count), "of {} flows {accounted} were accounted for", terms.count);
+    Ok(())
+}
+
+/// The accounting of so many connections; returns for how many the ledger has a record.
+fn flows(count: u32, directory: &Path) -> Result<u64> {
+    // A slot for each, so that nothing is ever waited for.
+    let (ledger, mut inlets) = Ledger::open(&OpenSettings::new(directory, 1, count))?;
+    let inlet = &mut inlets[0];
+    for number in 0..count {
+        let mut flow = inlet.open(&identity(u128::from(number) + 1)).context("each flow has its slot")?;
+        move_up(inlet, &mut flow, black_box(REQUEST_BYTES));
+        move_down(inlet, &mut flow, black_box(REPLY_BYTES));
+        inlet.close(flow, WallNanos(2), CloseReason::UpstreamClosed);
+    }
+    drop(inlets);
+    Ok(ledger.close()?.records)
+}
+
+/// What a relay counts of a read from the client and of the write to the destination that follows.
+fn move_up(inlet: &mut FlowWriter, flow: &mut LiveFlow, bytes: usize) {
+    let mut tally = inlet.tally(flow);
+    let (mut received, mut sent) = tally.up();
+    received.add(bytes);
+    let taken = sent.around(bytes, || Ok(black_box(bytes)));
+    assert!(taken.is_ok(), "nothing is called that could fail");
+    inlet.counted(flow);
+}
+
+/// The same the other way.
+fn move_down(inlet: &mut FlowWriter, flow: &mut LiveFlow, bytes: usize) {
+    let mut tally = inlet.tally(flow);
+    let (mut received, mut sent) = tally.down();
+    received.add(bytes);
+    let taken = sent.around(bytes, || Ok(black_box(bytes)));
+    assert!(taken.is_ok(), "nothing is called that could fail");
+    inlet.counted(flow);
+}
+
+fn identity(id: u128) -> Identity {
+    let loopback = [127, 0, 0, 1];
+    Identity::new(&Flow {
+        id,
+        opened: WallNanos(1),
+        closed: WallNanos(0),
+        user: configuration::USER,
+        host: "127.0.0.1",
+        port: 443,
+        address: Some(loopback.into()),
+        client: SocketAddr::from((loopback, 50_000)),
+        class: Class::External,
+        protocol: Protocol::HttpConnect,
+        rule: "lab",
+        reason: CloseReason::Fault,
+        legs: Legs::default(),
+        uncertain: Uncertain::default(),
+    })
+}
+
+/// Instructions of a short connection: of a whole gateway, of the accounting alone, and the difference.
+///
+/// # Errors
+/// Valgrind is not installed, the gateway did not work under it, or a connection failed.
+pub(super) fn instructions(
+    contender: &Contender,
+    upstream: &Ends,
+    client: &mut Agent,
+    directory: &Path,
+    next_port: &mut u16,
+) -> Result<Numbers> {
+    let mut gateway = |connections| -> Result<u64> {
+        let directory = tempfile::tempdir_in(directory)?;
+        of_gateway(contender, upstream, client, directory.path(), next_port, connections)
+    };
+    let with = per_connection(gateway(CONNECTIONS_FEW)?, gateway(CONNECTIONS_MANY)?);
+    let flows = |count: u32| -> Result<u64> {
+        let directory = tempfile::tempdir_in(directory)?;
+        let mut arguments: Vec<OsString> = vec!["flows".into(), "--count".into(), count.to_string().into()];
+        arguments.extend(["--directory".into(), directory.path().join("ledger").into()]);
+        Counted::start(&child::own_program()?, arguments, directory.path())?.finish()
+    };
+    let accounting = per_connection(flows(CONNECTIONS_FEW)?, flows(CONNECTIONS_MANY)?);
+    Ok(vec![
+        ("instructions_per_connection", with),
+        ("of_these_accounting", accounting),
+        ("without_accounting", with - accounting),
+    ])
+}
+
+fn per_connection(few: u64, many: u64) -> f64 {
+    (many as f64 - few as f64) / f64::from(CONNECTIONS_MANY - CONNECTIONS_FEW)
+}
+
+/// Instructions of a gateway with one reactor, from its start to its end, that led so many connections.
+fn of_gateway(
+    contender: &Contender,
+    upstream: &Ends,
+    client: &mut Agent,
+    directory: &Path,
+    next_port: &mut u16,
+    connections: u32,
+) -> Result<u64> {
+    let (listen, admin) = upstream.through_relay(next_port)?;
+    let plan = Plan { listen: &listen, upstream, admin, threads: 1, directory };
+    let file = configuration_file(directory);
+    std::fs::write(&file, configuration::tollgate(&plan))?;
+    let arguments = vec!["serve".into(), "--config".into(), file.into()];
+    let mut counted = Counted::start(&contender.program, arguments, directory)?;
+    let deadline = Instant::now() + READY;
+    while !answers(&listen.echo().into(), PROBE) {
+        if Instant::now() > deadline || !counted.is_alive() {
+            bail!("the gateway does not work under valgrind, which said: {}", counted.said());
+        }
+        child::pause(PROBE)?;
+    }
+    let tunnel = listen.reply().into();
+    let answer = client.ask(&Command::Short { tunnel, connections, concurrency: CONCURRENCY })?;
+    ensure!(figure(&answer, "failed")? == 0.0, "connections failed under valgrind: {answer}");
+    counted.ask_to_end();
+    counted.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_measured_is_accounting() {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let records = flows(7, &directory.path().join("ledger")).expect("the ledger works");
+        assert_eq!(records, 7);
+    }
+
+    #[test]
+    fn what_both_runs_have_in_common_is_not_counted() {
+        let start = 5_000_000;
+        let run = |connections: u32| start + 40_000 * u64::from(connections);
+        assert_eq!(per_connection(run(CONNECTIONS_FEW), run(CONNECTIONS_MANY)), 40_000.0);
+    }
+}

@@ -1,0 +1,203 @@
+//! Whether Tollgate billed what the load moved: its own `usage` beside the clients' count.
+//! Promises: asked before the first and after the last round, so that no run is disturbed by the question.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::rivals::{Kind, Running, Work};
+use super::{forward, requests, short};
+use crate::kit::agent::figure;
+use crate::kit::child;
+use crate::kit::report::{Row, Run, Skipped};
+use crate::kit::rounds::Outcome;
+
+/// What is billed in a part of the experiment in which so many pieces of work are done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bill {
+    /// What the bill is called, as a part of its own.
+    pub(super) part: &'static str,
+    /// The part that is billed, and what it calls its failures.
+    pub(super) of: &'static str,
+    pub(super) failed: &'static str,
+    /// Flows, bytes up and bytes down for each piece that succeeded: the name, and what is right.
+    pub(super) numbers: [(&'static str, Option<f64>); 3],
+}
+
+const BILLS: [Bill; 5] =
+    [short::BILL, forward::CONNECT.bill, forward::SOCKS5.bill, requests::KEPT.bill, requests::CLOSED.bill];
+
+/// What the ledger holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Billed {
+    flows: f64,
+    up_bytes: f64,
+    down_bytes: f64,
+}
+
+/// What has been billed so far, as soon as that stays the same for a while: a flow is seen some time after it
+/// has ended. `None` where no relay bills anybody.
+///
+/// # Errors
+/// The relay could not be asked.
+pub(super) fn settled<W: Work>(relays: &[Running<W>]) -> Result<Option<Billed>> {
+    let mut last = billed(relays)?;
+    for _ in 0..LOOKS_MAX {
+        child::pause(LOOK)?;
+        let next = billed(relays)?;
+        if next == last {
+            break;
+        }
+        last = next;
+    }
+    Ok(last)
+}
+
+/// Between two looks at the bill: several of the gateway's pauses between two transactions.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Looks at a bill that does not come to rest, which then shows.
+const LOOKS_MAX: usize = 20;
+
+fn billed<W: Work>(relays: &[Running<W>]) -> Result<Option<Billed>> {
+    let Some((program, configuration)) = relays.iter().find_map(Running::ledger) else { return Ok(None) };
+    let mut usage = Command::new(program);
+    usage.args(["usage", "--json", "--config"]).arg(configuration);
+    let output = usage.output().context("asking for the usage")?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "the usage cannot be read: {}", complaint.trim());
+    let report: Value = serde_json::from_slice(&output.stdout).context("the usage is JSON")?;
+    parse(&report).map(Some)
+}
+
+fn parse(report: &Value) -> Result<Billed> {
+    let total = &report["total"];
+    Ok(Billed {
+        flows: figure(total, "flows")?,
+        up_bytes: figure(total, "up")?,
+        down_bytes: figure(total, "down")?,
+    })
+}
+
+impl Bill {
+    /// Adds to the rounds of a part what was billed for them, `count` pieces each; `before` is what had been
+    /// billed before the first.
+    pub(super) fn add<W: Work>(
+        &self,
+        outcome: &mut Outcome,
+        before: Result<Option<Billed>>,
+        relays: &[Running<W>],
+        count: u32,
+    ) {
+        match (before, settled(relays)) {
+            (Ok(Some(before)), Ok(Some(after))) => {
+                let row = self.row(before, after, &outcome.rows, count);
+                outcome.rows.extend(row);
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                let reason = format!("{error:#}");
+                outcome.failed.push(Skipped { name: self.part.to_owned(), reason });
+            }
+            _ => {}
+        }
+    }
+
+    /// What was billed for each piece between two answers, over all rounds.
+    fn row(&self, before: Billed, after: Billed, rows: &[Row], count: u32) -> Option<Row> {
+        let billed_row = self.billed_row(rows)?;
+        let failures = billed_row.series(self.failed);
+        let completed: f64 = failures.iter().map(|failed| f64::from(count) - failed).sum();
+        let billed = [
+            after.flows - before.flows,
+            after.up_bytes - before.up_bytes,
+            after.down_bytes - before.down_bytes,
+        ];
+        let number = |((name, _), billed): ((&'static str, Option<f64>), f64)| (name, billed / completed);
+        let numbers = self.numbers.into_iter().zip(billed).map(number).collect();
+        let run = Run { round: 0, marks: Vec::new(), numbers };
+        Some(Row { part: self.part, subject: billed_row.subject.clone(), runs: vec![run] })
+    }
+
+    /// The runs that were billed.
+    fn billed_row<'a>(&self, rows: &'a [Row]) -> Option<&'a Row> {
+        rows.iter().find(|row| row.part == self.of && row.subject == Kind::Tollgate.name())
+    }
+
+    /// Says what is wrong with it, if every piece succeeded and yet it is not exact.
+    fn warning(&self, rows: &[Row]) -> Option<String> {
+        let bill = rows.iter().find(|row| row.part == self.part)?;
+        if self.billed_row(rows)?.series(self.failed).iter().any(|&failed| failed > 0.0) {
+            return None;
+        }
+        let wrong = |(name, right): (&'static str, Option<f64>)| {
+            let (billed, right) = (bill.median(name)?, right?);
+            (billed != right).then(|| format!("{} has {name} of {billed}, not {right}", bill.subject))
+        };
+        self.numbers.into_iter().find_map(wrong)
+    }
+}
+
+/// Says what is wrong with a bill.
+pub(super) fn warning(rows: &[Row]) -> Option<String> {
+    BILLS.iter().find_map(|bill| bill.warning(rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn completed(failed: &[f64]) -> Row {
+        let run = |(round, &failed): (usize, &f64)| Run {
+            round,
+            marks: Vec::new(),
+            numbers: vec![("failed_connections", failed)],
+        };
+        let runs = failed.iter().enumerate().map(run).collect();
+        Row { part: short::PART, subject: "tollgate".to_owned(), runs }
+    }
+
+    fn billed(flows: f64, up_bytes: f64, down_bytes: f64) -> Billed {
+        Billed { flows, up_bytes, down_bytes }
+    }
+
+    #[test]
+    fn the_usage_is_read() {
+        let report = json!({ "by": "user", "rows": [], "total": { "flows": 3, "up": 300, "down": 600 } });
+        assert_eq!(parse(&report).expect("it has totals"), billed(3.0, 300.0, 600.0));
+        assert!(parse(&json!({ "rows": [] })).is_err());
+    }
+
+    #[test]
+    fn only_an_exact_bill_passes() {
+        let before = billed(1.0, 1.0, 1.0);
+        let check = |after, failed: &[f64], expected: Option<&str>| {
+            let mut rows = vec![completed(failed)];
+            rows.extend(short::BILL.row(before, after, &rows, 10));
+            assert_eq!(warning(&rows).as_deref(), expected);
+        };
+        check(billed(21.0, 2_001.0, 4_001.0), &[0.0, 0.0], None);
+        let lost = "tollgate has billed_flows_per_connection of 0.95, not 1";
+        check(billed(20.0, 2_001.0, 4_001.0), &[0.0, 0.0], Some(lost));
+        let more = "tollgate has billed_up_bytes_per_connection of 101, not 100";
+        check(billed(21.0, 2_021.0, 4_001.0), &[0.0, 0.0], Some(more));
+        check(billed(20.0, 2_001.0, 4_001.0), &[1.0, 0.0], None);
+    }
+
+    #[test]
+    fn of_requests_the_flows_are_exact() {
+        let check = |after, expected: Option<&str>| {
+            let bill = requests::CLOSED.bill;
+            let numbers = vec![(bill.failed, 0.0)];
+            let run = Run { round: 0, marks: Vec::new(), numbers };
+            let mut rows = vec![Row { part: bill.of, subject: "tollgate".to_owned(), runs: vec![run] }];
+            rows.extend(bill.row(billed(0.0, 0.0, 0.0), after, &rows, 10));
+            assert_eq!(warning(&rows).as_deref(), expected);
+        };
+        check(billed(10.0, 1_230.0, 11_110.0), None);
+        let twice = "tollgate has billed_flows_per_request of 2, not 1";
+        check(billed(20.0, 1_230.0, 11_110.0), Some(twice));
+    }
+}

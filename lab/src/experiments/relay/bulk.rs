@@ -1,0 +1,92 @@
+//! Bulk streams through each relay, down and up, one and a hundred at a time: rate, and the relay's CPU time
+//! for a gigabyte. Promises: the bytes that one end counted are those that the other counted, or the run
+//! fails.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::cost::settled;
+use super::ends::Passage;
+use super::rivals::{Kind, Running};
+use crate::kit::agent::{Agent, Command, figure};
+use crate::kit::load::Direction;
+use crate::kit::report::Numbers;
+
+/// Streams of one direction.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case {
+    pub(super) part: &'static str,
+    pub(super) direction: Direction,
+    /// At a time.
+    pub(super) streams: u32,
+}
+
+/// Through relays that know their destination.
+pub(super) const CASES: [Case; 4] = [
+    Case { part: "bulk-down-1", direction: Direction::Down, streams: 1 },
+    Case { part: "bulk-up-1", direction: Direction::Up, streams: 1 },
+    Case { part: "bulk-down-100", direction: Direction::Down, streams: STREAMS_MAX },
+    Case { part: "bulk-up-100", direction: Direction::Up, streams: STREAMS_MAX },
+];
+
+/// The most at a time.
+pub(super) const STREAMS_MAX: u32 = 100;
+
+/// One run of each case through one relay.
+///
+/// # Errors
+/// The load or the relay failed, or bytes were lost.
+pub(super) fn run<W: Passage>(
+    relay: &mut Running<W>,
+    client: &mut Agent,
+    server: &mut Agent,
+    cases: &[Case],
+    time: Duration,
+) -> Result<Vec<(&'static str, Numbers)>> {
+    cases.iter().map(|case| Ok((case.part, one(relay, client, server, *case, time)?))).collect()
+}
+
+fn one<W: Passage>(
+    relay: &mut Running<W>,
+    client: &mut Agent,
+    server: &mut Agent,
+    Case { direction, streams, .. }: Case,
+    time: Duration,
+) -> Result<Numbers> {
+    let totals = server.ask(&Command::Totals)?;
+    let spliced = relay.spliced_bytes()?;
+    let before = relay.cpu();
+    let tunnel = relay.ends.stream_tunnel(direction);
+    let answer = client.ask(&Command::Stream { tunnel, direction, time, streams })?;
+    let after = settled(relay, 0)?;
+    ensure!(relay.is_alive(), "it ended under the stream");
+    let bytes = figure(&answer, "bytes")?;
+    let counted =
+        counted_bytes(&server.ask(&Command::Totals)?, direction)? - counted_bytes(&totals, direction)?;
+    ensure!(bytes == counted, "{direction}: one end counted {bytes} bytes and the other {counted}");
+    let mut numbers = vec![("gbit_per_s", bytes * 8.0 / figure(&answer, "elapsed_ns")?)];
+    if direction == Direction::Up {
+        numbers.push(("passes_half_close", f64::from(answer["half_closed"] == true)));
+    }
+    if relay.kind != Kind::Direct {
+        let gigabytes = bytes / 1e9;
+        let data_plane = relay.data_plane(&after, &before);
+        numbers.push(("process_cpu_s_per_gb", after.whole_since(&before).as_secs_f64() / gigabytes));
+        numbers.push(("data_plane_cpu_s_per_gb", data_plane.as_secs_f64() / gigabytes));
+    }
+    if let (Some(before), Some(after)) = (spliced, relay.spliced_bytes()?) {
+        numbers.push(("own_count_spliced_share", after.saturating_sub(before) as f64 / bytes));
+    }
+    Ok(numbers)
+}
+
+fn counted_bytes(totals: &serde_json::Value, direction: Direction) -> Result<f64> {
+    figure(
+        totals,
+        match direction {
+            Direction::Down => "sent_bytes",
+            Direction::Up => "received_bytes",
+        },
+    )
+}

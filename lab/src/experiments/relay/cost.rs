@@ -1,0 +1,94 @@
+//! What a load costs a relay: CPU time, of the whole and of its data plane, and lines in its log.
+//! Promises: the time includes what the relay does after the load has ended (logging, billing), until it is
+//! quiet. Leaves to others: what it is divided by.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::rivals::{Kind, Running, Work};
+use crate::kit::child;
+use crate::kit::measure::CpuReading;
+use crate::kit::report::Numbers;
+
+/// A relay that uses less than this in a look of `LOOK` has finished its work.
+const QUIET: Duration = Duration::from_millis(1);
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Looks that a relay gets until it has to be quiet.
+const LOOKS_MAX: usize = 50;
+
+/// Quiet looks after which a log that is still not complete has lost lines; longer than logs are buffered.
+const QUIET_LOOKS_MAX: usize = 12;
+
+/// What a relay had used before the load.
+#[derive(Debug)]
+pub(crate) struct Before {
+    cpu: CpuReading,
+    log_lines: u64,
+}
+
+/// What it used for the load.
+#[derive(Debug)]
+pub(crate) struct Cost {
+    process: Duration,
+    data_plane: Duration,
+    log_lines: u64,
+}
+
+impl Before {
+    /// Looks before a load begins.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub(crate) fn look<W: Work>(relay: &mut Running<W>) -> Result<Self> {
+        Ok(Self { log_lines: relay.log_lines()?, cpu: relay.cpu() })
+    }
+
+    /// Waits until the relay has done with a load of which so many pieces succeeded; `None` where there is
+    /// no relay.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub(crate) fn settle<W: Work>(&self, relay: &mut Running<W>, completed: f64) -> Result<Option<Cost>> {
+        let after = settled(relay, self.log_lines + completed as u64)?;
+        let cost = Cost {
+            process: after.whole_since(&self.cpu),
+            data_plane: relay.data_plane(&after, &self.cpu),
+            log_lines: relay.log_lines()?.saturating_sub(self.log_lines),
+        };
+        Ok((relay.kind != Kind::Direct).then_some(cost))
+    }
+}
+
+impl Cost {
+    /// For each of so many: microseconds of the whole, those of the data plane, and log lines, under these
+    /// names.
+    pub(crate) fn each(&self, completed: f64, names: [&'static str; 3]) -> Numbers {
+        let us = |time: Duration| time.as_secs_f64() * 1e6 / completed;
+        let values = [us(self.process), us(self.data_plane), self.log_lines as f64 / completed];
+        names.into_iter().zip(values).collect()
+    }
+}
+
+/// Waits until the relay does nothing more for the load that has ended, its log having so many lines, and
+/// reads its CPU time then.
+///
+/// # Errors
+/// Its log cannot be read.
+pub(crate) fn settled<W: Work>(relay: &mut Running<W>, lines: u64) -> Result<CpuReading> {
+    let mut reading = relay.cpu();
+    let mut quiet_looks = 0;
+    for _ in 0..LOOKS_MAX {
+        child::pause(LOOK)?;
+        let next = relay.cpu();
+        let is_quiet = next.whole_since(&reading) < QUIET;
+        quiet_looks = if is_quiet { quiet_looks + 1 } else { 0 };
+        reading = next;
+        let is_logged = relay.kind == Kind::Direct || relay.log_lines()? >= lines;
+        if quiet_looks == QUIET_LOOKS_MAX || (is_quiet && is_logged) {
+            break;
+        }
+    }
+    Ok(reading)
+}

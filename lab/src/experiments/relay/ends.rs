@@ -1,0 +1,186 @@
+//! The four ends of a setting: where the short connections, the echoes and the streams of either direction
+//! go. Promises: the listeners of a relay and the servers behind it are paired by position.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use super::configuration::{self, Plan};
+use super::contender::Contender;
+use super::rivals::{Kind, PROBE, Work};
+use crate::kit::agent::Agent;
+use crate::kit::load::{Direction, Role, tunnel::Tunnel};
+
+/// Ports below the kernel's usual range for outgoing connections, so that none of 50,000 of those takes one
+/// that a relay is about to listen on.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+
+/// One address for each kind of load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ends {
+    addresses: [SocketAddr; 4],
+}
+
+impl Ends {
+    /// What each end is called, by position.
+    pub(crate) const NAMES: [&'static str; 4] = ["reply", "echo", "source", "sink"];
+
+    /// Who leads to destinations that it knows beforehand.
+    pub(super) const KINDS: &'static [Kind] = &[Kind::Direct, Kind::Tollgate, Kind::Haproxy, Kind::Nginx];
+
+    const ROLES: [Role; 4] = [Role::Reply, Role::Echo, Role::Source, Role::Sink];
+
+    /// The ends in the order of `NAMES`.
+    pub(crate) fn new(addresses: [SocketAddr; 4]) -> Self {
+        Self { addresses }
+    }
+
+    /// Starts the four servers, the echo in an agent of its own so that streams do not delay it.
+    ///
+    /// # Errors
+    /// An agent could not listen.
+    pub(crate) fn serve(server: &mut Agent, echo: &mut Agent) -> Result<Self> {
+        let mut serve = |role| if role == Role::Echo { echo.serve(role) } else { server.serve(role) };
+        let [reply, echo, source, sink] = Self::ROLES;
+        Ok(Self { addresses: [serve(reply)?, serve(echo)?, serve(source)?, serve(sink)?] })
+    }
+
+    /// Whether the end of this name carries bulk streams.
+    pub(crate) fn is_stream(name: &str) -> bool {
+        matches!(name, "source" | "sink")
+    }
+
+    /// Each of these beside the other's that has the same position.
+    pub(crate) fn pairs<'a>(
+        &'a self,
+        other: &'a Self,
+    ) -> impl Iterator<Item = (SocketAddr, SocketAddr)> + 'a {
+        self.addresses.into_iter().zip(other.addresses)
+    }
+
+    pub(crate) fn all(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    pub(super) fn reply(&self) -> SocketAddr {
+        self.addresses[0]
+    }
+
+    pub(crate) fn echo(&self) -> SocketAddr {
+        self.addresses[1]
+    }
+
+    /// Where a stream of this direction goes.
+    pub(super) fn stream(&self, direction: Direction) -> SocketAddr {
+        match direction {
+            Direction::Down => self.addresses[2],
+            Direction::Up => self.addresses[3],
+        }
+    }
+}
+
+/// A way for clients to the ends, straight or through a relay.
+pub(crate) trait Passage: Work {
+    /// For short connections.
+    fn reply_tunnel(&self) -> Tunnel;
+
+    /// For a stream of this direction.
+    fn stream_tunnel(&self, direction: Direction) -> Tunnel;
+}
+
+impl Passage for Ends {
+    fn reply_tunnel(&self) -> Tunnel {
+        self.reply().into()
+    }
+
+    fn stream_tunnel(&self, direction: Direction) -> Tunnel {
+        self.stream(direction).into()
+    }
+}
+
+/// Tunnels to all four; the echo shows that they stand.
+impl Work for Ends {
+    fn kinds(&self) -> &'static [Kind] {
+        Self::KINDS
+    }
+
+    fn through_relay(&self, next_port: &mut u16) -> Result<(Self, SocketAddr)> {
+        let mut one = || free_port(next_port);
+        Ok((Self::new([one()?, one()?, one()?, one()?]), one()?))
+    }
+
+    fn configuration(contender: &Contender, plan: &Plan<'_>) -> Result<String> {
+        Ok(match contender.kind {
+            Kind::Tollgate => configuration::tollgate(plan),
+            Kind::Haproxy => configuration::haproxy(plan),
+            Kind::Nginx => configuration::nginx(plan, contender.module.as_deref()),
+            kind => bail!("{} leads nobody who did not ask", kind.name()),
+        })
+    }
+
+    fn is_done(&self) -> Result<bool> {
+        Ok(answers(&self.echo().into(), PROBE))
+    }
+}
+
+/// Whether an echo answers through this tunnel, each step within `time`.
+pub(super) fn answers(tunnel: &Tunnel, time: Duration) -> bool {
+    let exchange = || {
+        let mut stream = tunnel.open(time)?;
+        stream.write_all(b"?")?;
+        stream.read_exact(&mut [0])
+    };
+    exchange().is_ok()
+}
+
+/// A port that nobody listens on now, different from those given by earlier calls.
+///
+/// # Errors
+/// The whole range is taken.
+pub(crate) fn free_port(next: &mut u16) -> Result<SocketAddr> {
+    for _ in PORTS {
+        let port = if PORTS.contains(next) { *next } else { PORTS.start };
+        *next = port + 1;
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        if TcpListener::bind(address).is_ok() {
+            return Ok(address);
+        }
+    }
+    bail!("no port is free for a relay to listen on")
+}
+
+/// Where to look for the first free port; spread by process, so that two labs seldom meet.
+pub(crate) fn first_port() -> u16 {
+    let width = u32::from(PORTS.end - PORTS.start);
+    let offset = std::process::id().wrapping_mul(97) % width;
+    PORTS.start + u16::try_from(offset).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_never_given_twice() {
+        let mut next = PORTS.end - 3;
+        let servers = Ends::new([SocketAddr::from(([127, 0, 0, 1], 1)); 4]);
+        let (first, spare) = servers.through_relay(&mut next).expect("some ports are free");
+        let (second, _) = servers.through_relay(&mut next).expect("some ports are free");
+        let mut ports: Vec<u16> = first.all().iter().chain(second.all()).map(SocketAddr::port).collect();
+        ports.push(spare.port());
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), 9);
+        assert!(ports.iter().all(|port| PORTS.contains(port)));
+    }
+
+    #[test]
+    fn a_stream_goes_where_its_direction_says() {
+        let end = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let ends = Ends::new([end(1), end(2), end(3), end(4)]);
+        assert_eq!((ends.reply(), ends.echo()), (end(1), end(2)));
+        assert_eq!((ends.stream(Direction::Down), ends.stream(Direction::Up)), (end(3), end(4)));
+    }
+}

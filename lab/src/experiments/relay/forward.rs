@@ -1,0 +1,144 @@
+//! Tunnels that a forward proxy opens when it is asked, by CONNECT or SOCKS5: to the same ends as those of a
+//! relay that knows its destination. Promises: each connection has a handshake of its own in front; directly
+//! there is none. Leaves to others: what is said (`load/handshake.rs`), and how each proxy is configured
+//! (`forward/configuration.rs`).
+
+mod configuration;
+
+use std::net::SocketAddr;
+
+use anyhow::{Result, bail};
+
+use super::billing::Bill;
+use super::bulk::Case;
+use super::configuration::Plan;
+use super::contender::Contender;
+use super::ends::{Ends, Passage, answers, free_port};
+use super::rivals::{self, Kind, PROBE, Work};
+use super::short;
+use crate::kit::load::Direction;
+use crate::kit::load::handshake::Protocol;
+use crate::kit::load::tunnel::{Proxy, Tunnel};
+
+/// What one protocol's parts of the experiment are called.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Family {
+    pub(super) protocol: Protocol,
+    pub(super) short: &'static str,
+    pub(super) bulk: [Case; 2],
+    /// What the progress calls them.
+    pub(super) what: [&'static str; 2],
+    pub(super) bill: Bill,
+    /// CPU time and rate of short connections, then of streams.
+    pub(super) verdicts: [&'static str; 4],
+}
+
+pub(super) const CONNECT: Family = Family {
+    protocol: Protocol::Connect,
+    short: "connect-short",
+    bulk: [
+        Case { part: "connect-bulk-down", direction: Direction::Down, streams: 1 },
+        Case { part: "connect-bulk-up", direction: Direction::Up, streams: 1 },
+    ],
+    what: ["short connections by CONNECT", "one stream each way by CONNECT"],
+    bill: short::bill("billing-connect", "connect-short"),
+    verdicts: ["connect-short-cpu", "connect-short-rate", "connect-bulk-cpu", "connect-bulk-rate"],
+};
+
+pub(super) const SOCKS5: Family = Family {
+    protocol: Protocol::Socks5,
+    short: "socks5-short",
+    bulk: [
+        Case { part: "socks5-bulk-down", direction: Direction::Down, streams: 1 },
+        Case { part: "socks5-bulk-up", direction: Direction::Up, streams: 1 },
+    ],
+    what: ["short connections by SOCKS5", "one stream each way by SOCKS5"],
+    bill: short::bill("billing-socks5", "socks5-short"),
+    verdicts: ["socks5-short-cpu", "socks5-short-rate", "socks5-bulk-cpu", "socks5-bulk-rate"],
+};
+
+/// Where the tunnels lead, and whom to ask for them.
+#[derive(Clone, Debug)]
+pub(crate) struct Forward {
+    pub(super) protocol: Protocol,
+    /// `None` where there is nobody between.
+    pub(super) proxy: Option<SocketAddr>,
+    pub(super) ends: Ends,
+}
+
+impl Forward {
+    /// Straight to the ends, where a proxy would be asked in this way.
+    pub(super) fn to(ends: &Ends, protocol: Protocol) -> Self {
+        Self { protocol, proxy: None, ends: ends.clone() }
+    }
+
+    /// Who opens tunnels when asked so.
+    pub(super) fn kinds(protocol: Protocol) -> &'static [Kind] {
+        match protocol {
+            Protocol::Connect => {
+                &[Kind::Direct, Kind::Tollgate, Kind::Squid, Kind::Tinyproxy, Kind::ThreeProxy, Kind::G3proxy]
+            }
+            Protocol::Socks5 => &[
+                Kind::Direct,
+                Kind::Tollgate,
+                Kind::Dante,
+                Kind::Microsocks,
+                Kind::ThreeProxy,
+                Kind::G3proxy,
+            ],
+        }
+    }
+
+    fn tunnel(&self, to: SocketAddr) -> Tunnel {
+        let proxy = self.proxy.map(|address| Proxy { address, protocol: self.protocol });
+        Tunnel { to, proxy }
+    }
+}
+
+impl Passage for Forward {
+    fn reply_tunnel(&self) -> Tunnel {
+        self.tunnel(self.ends.reply())
+    }
+
+    fn stream_tunnel(&self, direction: Direction) -> Tunnel {
+        self.tunnel(self.ends.stream(direction))
+    }
+}
+
+/// Tunnels to all four; the echo shows that they stand.
+impl Work for Forward {
+    fn kinds(&self) -> &'static [Kind] {
+        Self::kinds(self.protocol)
+    }
+
+    fn through_relay(&self, next_port: &mut u16) -> Result<(Self, SocketAddr)> {
+        let proxy = Some(free_port(next_port)?);
+        Ok((Self { proxy, ..self.clone() }, free_port(next_port)?))
+    }
+
+    fn configuration(contender: &Contender, plan: &Plan<'_, Self>) -> Result<String> {
+        Ok(match contender.kind {
+            Kind::Tollgate => configuration::tollgate(plan)?,
+            Kind::Squid => configuration::squid(plan)?,
+            Kind::Tinyproxy => configuration::tinyproxy(plan)?,
+            Kind::ThreeProxy => configuration::three_proxy(plan)?,
+            Kind::Dante => configuration::dante(plan)?,
+            Kind::G3proxy => configuration::g3proxy(plan)?,
+            Kind::Microsocks => String::new(),
+            kind @ (Kind::Direct | Kind::Haproxy | Kind::Nginx) => {
+                bail!("{} opens no tunnels when asked", kind.name())
+            }
+        })
+    }
+
+    fn arguments(contender: &Contender, plan: &Plan<'_, Self>) -> Result<Vec<String>> {
+        match contender.kind {
+            Kind::Microsocks => configuration::microsocks(plan),
+            kind => Ok(rivals::arguments(kind, plan)),
+        }
+    }
+
+    fn is_done(&self) -> Result<bool> {
+        Ok(answers(&self.tunnel(self.ends.echo()), PROBE))
+    }
+}

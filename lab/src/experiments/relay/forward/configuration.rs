@@ -1,0 +1,250 @@
+//! The configurations under which forward proxies open tunnels: one listener, any of the ends, logging really
+//! on. Promises: each proxy gets what its own manual recommends for the job, and no proxy is asked for less
+//! than another. Leaves to others: starting them (`rivals.rs`), and plain requests (`proxies.rs`).
+//!
+//! What is alike: as many threads, workers or servers as CPUs given where a proxy has a choice, only clients
+//! of 127.0.0.1 let in and led to 127.0.0.1 alone, a log of the connections in a file. What each does better
+//! than asked stays: microsocks judges nobody, tinyproxy logs nothing, Tollgate decides and bills each flow.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result};
+
+use super::super::configuration::{IDLE_S_MAX, Plan, TUNNELS_MAX, USER, quoted, tollgate_tables};
+use super::super::proxies;
+use super::Forward;
+use crate::kit::load::handshake::Protocol;
+
+/// Connections that may wait to be accepted: more than there are clients.
+const BACKLOG: u32 = 4_096;
+
+fn listen(plan: &Plan<'_, Forward>) -> Result<SocketAddr> {
+    plan.listen.proxy.context("a proxy listens somewhere")
+}
+
+/// Ports of the ends, in decimal.
+fn ports(plan: &Plan<'_, Forward>) -> Vec<String> {
+    plan.upstream.ends.all().iter().map(|end| end.port().to_string()).collect()
+}
+
+/// Tollgate: a listener for the one protocol, a user known by address, policy, metering, close log and ledger
+/// on.
+pub(super) fn tollgate(plan: &Plan<'_, Forward>) -> Result<String> {
+    let kind = match plan.listen.protocol {
+        Protocol::Connect => "http",
+        Protocol::Socks5 => "socks5",
+    };
+    Ok(format!(
+        r#"[[listener]]
+address = "{}"
+kind = "{kind}"
+
+[[user]]
+name = "{USER}"
+from = ["127.0.0.1/32"]
+allow = [{}]
+connections = {TUNNELS_MAX}
+{}"#,
+        listen(plan)?,
+        quoted(plan.upstream.ends.all()),
+        tollgate_tables(plan),
+    ))
+}
+
+/// Squid: as for plain requests, but that CONNECT to the ends is all that is allowed.
+pub(super) fn squid(plan: &Plan<'_, Forward>) -> Result<String> {
+    let access = format!(
+        "acl tunnel method CONNECT\n\
+         acl end dst 127.0.0.1\n\
+         acl end_port port {}\n\
+         http_access allow tunnel localhost end end_port\n",
+        ports(plan).join(" ")
+    );
+    Ok(proxies::squid_with(plan, listen(plan)?, &access))
+}
+
+/// tinyproxy: a thread per connection is its only way. It syncs its log to the disk line by line, which would
+/// be all that is measured, so it is told to log no connections.
+pub(super) fn tinyproxy(plan: &Plan<'_, Forward>) -> Result<String> {
+    let listen = listen(plan)?;
+    let ports: String = ports(plan).iter().map(|port| format!("ConnectPort {port}\n")).collect();
+    Ok(format!(
+        r#"Listen {}
+Port {}
+Timeout {IDLE_S_MAX}
+LogFile "{}/connections.log"
+LogLevel Notice
+MaxClients {TUNNELS_MAX}
+Allow 127.0.0.1
+{ports}"#,
+        listen.ip(),
+        listen.port(),
+        plan.directory.display(),
+    ))
+}
+
+/// 3proxy: a thread per connection is its only way; the log's format is its manual's; `TCP_NODELAY`, which
+/// its page on high load advises.
+pub(super) fn three_proxy(plan: &Plan<'_, Forward>) -> Result<String> {
+    let listen = listen(plan)?;
+    let service = match plan.listen.protocol {
+        Protocol::Connect => "proxy",
+        Protocol::Socks5 => "socks",
+    };
+    Ok(format!(
+        r#"log {directory}/connections.log
+logformat "- +_L%t.%.  %N.%p %E %U %C:%c %R:%r %O %I %h %T"
+maxconn {TUNNELS_MAX}
+backlog {BACKLOG}
+timeouts 1 5 30 60 {IDLE_S_MAX} {IDLE_S_MAX} 15 60
+auth iponly
+allow * 127.0.0.1 127.0.0.1 {ports}
+internal {address}
+external {address}
+{service} -p{port} -ocTCP_NODELAY -osTCP_NODELAY
+"#,
+        directory = plan.directory.display(),
+        ports = ports(plan).join(","),
+        address = listen.ip(),
+        port = listen.port(),
+    ))
+}
+
+/// Dante: its log tells of each tunnel at its end, with what went through. How many servers share the work
+/// is said on its command line.
+pub(super) fn dante(plan: &Plan<'_, Forward>) -> Result<String> {
+    let listen = listen(plan)?;
+    Ok(format!(
+        r"logoutput: {directory}/connections.log
+internal: {address} port = {port}
+external: {address}
+clientmethod: none
+socksmethod: none
+timeout.io: {IDLE_S_MAX}
+client pass {{
+    from: 127.0.0.1/32 to: 127.0.0.1/32
+}}
+socks pass {{
+    from: 127.0.0.1/32 to: 127.0.0.1/32
+    command: connect
+    log: disconnect
+}}
+",
+        directory = plan.directory.display(),
+        address = listen.ip(),
+        port = listen.port(),
+    ))
+}
+
+/// microsocks has no configuration: a thread per connection, a line of log for each, nobody refused.
+pub(super) fn microsocks(plan: &Plan<'_, Forward>) -> Result<Vec<String>> {
+    let listen = listen(plan)?;
+    Ok(vec!["-i".to_owned(), listen.ip().to_string(), "-p".to_owned(), listen.port().to_string()])
+}
+
+/// g3proxy: as in its own benchmark, a worker per CPU with its own listening socket; and its log on.
+pub(super) fn g3proxy(plan: &Plan<'_, Forward>) -> Result<String> {
+    let server = match plan.listen.protocol {
+        Protocol::Connect => "http_proxy",
+        Protocol::Socks5 => "socks_proxy",
+    };
+    // It resolves nothing: every destination is an address.
+    Ok(format!(
+        r#"runtime:
+  thread_number: {threads}
+worker:
+  thread_number: {threads}
+  sched_affinity: true
+log: stdout
+resolver:
+  - name: nobody
+    type: hickory
+    server: 127.0.0.1
+escaper:
+  - name: direct
+    type: direct_fixed
+    resolver: nobody
+    egress_network_filter:
+      default: forbid
+      allow: 127.0.0.1
+server:
+  - name: lab
+    type: {server}
+    escaper: direct
+    listen:
+      address: "{listen}"
+      backlog: {BACKLOG}
+    listen_in_worker: true
+    ingress_network_filter:
+      default: forbid
+      allow: 127.0.0.1
+"#,
+        threads = plan.threads,
+        listen = listen(plan)?,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiments::relay::ends::Ends;
+    use std::path::Path;
+
+    fn check(
+        write: fn(&Plan<'_, Forward>) -> Result<String>,
+        protocol: Protocol,
+        expected: &[&str],
+        absent: &str,
+    ) {
+        let end = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let upstream =
+            Forward::to(&Ends::new([end(22_000), end(22_001), end(22_002), end(22_003)]), protocol);
+        let listen = Forward { proxy: Some(end(21_000)), ..upstream.clone() };
+        let directory = Path::new("/tmp/lab");
+        let plan = Plan { listen: &listen, upstream: &upstream, admin: end(23_000), threads: 2, directory };
+        let text = write(&plan).expect("it has a place to listen");
+        for line in expected {
+            assert!(text.contains(line), "{line:?} is missing from:\n{text}");
+        }
+        assert!(!text.contains(absent), "{absent:?} is in:\n{text}");
+    }
+
+    #[test]
+    fn tollgate_speaks_one_protocol_and_knows_its_user_by_address() {
+        let user = "from = [\"127.0.0.1/32\"]\nallow = [\"127.0.0.1:22000\", \"127.0.0.1:22001\", ";
+        let listener = "address = \"127.0.0.1:21000\"\nkind = \"http\"";
+        check(tollgate, Protocol::Connect, &[listener, user, "reactors = 2\n"], "socks5");
+        check(tollgate, Protocol::Socks5, &["kind = \"socks5\"", user, "to = \"/tmp/lab/"], "\"http\"");
+    }
+
+    #[test]
+    fn squid_opens_tunnels_to_the_ends_alone() {
+        let ports = "acl end_port port 22000 22001 22002 22003\n";
+        let rules = "http_access allow tunnel localhost end end_port\nhttp_access deny all\n";
+        check(squid, Protocol::Connect, &["http_port 127.0.0.1:21000", ports, rules], "persistent");
+    }
+
+    #[test]
+    fn those_with_a_thread_per_connection_have_room_and_a_log() {
+        let expected = ["Port 21000\n", "LogLevel Notice", "MaxClients 9500", "ConnectPort 22003\n"];
+        check(tinyproxy, Protocol::Connect, &expected, "socks");
+        let rule = "allow * 127.0.0.1 127.0.0.1 22000,22001,22002,22003\n";
+        let log = "log /tmp/lab/connections.log";
+        check(three_proxy, Protocol::Connect, &["proxy -p21000", "maxconn 9500", rule, log], "socks");
+        check(three_proxy, Protocol::Socks5, &["socks -p21000", rule], "proxy -p");
+    }
+
+    #[test]
+    fn dante_logs_each_tunnel_once() {
+        let internal = "internal: 127.0.0.1 port = 21000\n";
+        check(dante, Protocol::Socks5, &[internal, "log: disconnect\n"], "log: connect");
+    }
+
+    #[test]
+    fn g3proxy_listens_in_each_worker() {
+        let listen = "address: \"127.0.0.1:21000\"";
+        let expected = [listen, "listen_in_worker: true", "log: stdout", "  thread_number: 2\n"];
+        check(g3proxy, Protocol::Connect, &[&expected[..], &["type: http_proxy"]].concat(), "socks_proxy");
+        check(g3proxy, Protocol::Socks5, &[&expected[..], &["type: socks_proxy"]].concat(), "http_proxy");
+    }
+}

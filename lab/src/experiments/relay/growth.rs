@@ -1,0 +1,61 @@
+//! What a short connection costs each relay while 100 and while 9,000 idle tunnels are open beside it.
+//! Promises: the tunnels were open before the first connection and still carried bytes after the last; both
+//! counts are of one round, through one running relay. Leaves to others: what the tunnels themselves cost
+//! (`idle.rs`).
+
+use anyhow::{Result, ensure};
+
+use super::configuration::TUNNELS_MAX;
+use super::cost::settled;
+use super::rivals::Running;
+use super::short;
+use crate::kit::agent::{Agent, Command, figure};
+use crate::kit::report::Numbers;
+
+/// So many open tunnels, and what the part is called then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case {
+    pub(super) part: &'static str,
+    tunnels: u32,
+}
+
+pub(super) const FEW: Case = Case { part: "open-100", tunnels: 100 };
+pub(super) const MANY: Case = Case { part: "open-9000", tunnels: 9_000 };
+
+/// Clients at a time.
+const CONCURRENCY: u32 = 100;
+
+// Some connections are still being closed when as many new ones have come.
+const _: () = assert!(MANY.tunnels + 4 * CONCURRENCY <= TUNNELS_MAX);
+
+/// One run of one relay: so many short connections beside each count of tunnels.
+///
+/// # Errors
+/// The load or the relay failed, or a tunnel was lost.
+pub(super) fn run(
+    relay: &mut Running,
+    client: &mut Agent,
+    connections: u32,
+) -> Result<Vec<(&'static str, Numbers)>> {
+    let cases = [FEW, MANY].map(|case| beside(relay, client, case, connections));
+    let lines = relay.log_lines()?;
+    // Also after a failure, or the next relay would be measured beside this one's tunnels.
+    client.ask(&Command::Release)?;
+    // Each tunnel's end is a line, which some relays keep for a while.
+    settled(relay, lines + u64::from(MANY.tunnels))?;
+    cases.into_iter().collect()
+}
+
+fn beside(
+    relay: &mut Running,
+    client: &mut Agent,
+    Case { part, tunnels }: Case,
+    connections: u32,
+) -> Result<(&'static str, Numbers)> {
+    client.ask(&Command::Hold { to: relay.ends.echo(), tunnels })?;
+    settled(relay, 0)?;
+    let numbers = short::run(relay, client, connections, CONCURRENCY)?;
+    let touched = client.ask(&Command::Touch)?;
+    ensure!(figure(&touched, "lost")? == 0.0, "of {tunnels} tunnels some were lost: {touched}");
+    Ok((part, numbers))
+}

@@ -1,0 +1,68 @@
+//! What an idle tunnel costs each relay in memory: the growth of its proportional set size, shared memory
+//! and tmpfs included, the kernel's own memory not. Promises: every tunnel was open when memory was read,
+//! and still carried bytes afterwards; each run starts the relay anew.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::cost::settled;
+use super::rivals::Running;
+use crate::kit::agent::{Agent, Command, figure};
+use crate::kit::child;
+use crate::kit::measure;
+use crate::kit::report::Numbers;
+
+/// The counts of open tunnels at which memory is read, and what the part is called then.
+pub(super) const COUNTS: [(u32, &str); 3] =
+    [(1_000, "idle-1000"), (5_000, "idle-5000"), (9_000, "idle-9000")];
+
+// Every relay is configured for this many, and the ready probe's tunnel may linger beside them.
+const _: () = assert!(COUNTS[2].0 < super::configuration::TUNNELS_MAX);
+
+/// Tunnels that are opened and closed first, so that the pages of the program itself are not charged to
+/// tunnels.
+const WARM_UP: u32 = 16;
+
+/// How long tunnels are idle before memory is read, so that what a relay holds for handshakes can go.
+const REST: Duration = Duration::from_millis(500);
+
+/// One run of one freshly started relay.
+///
+/// # Errors
+/// A tunnel failed, or the relay's memory cannot be read.
+pub(super) fn run(relay: &mut Running, client: &mut Agent) -> Result<Vec<(&'static str, Numbers)>> {
+    let cases = grow(relay, client);
+    // Also after a failure, or the next relay would be measured with this one's tunnels.
+    client.ask(&Command::Release)?;
+    cases
+}
+
+fn grow(relay: &mut Running, client: &mut Agent) -> Result<Vec<(&'static str, Numbers)>> {
+    let to = relay.ends.echo();
+    client.ask(&Command::Hold { to, tunnels: WARM_UP })?;
+    client.ask(&Command::Release)?;
+    let without = at_rest_bytes(relay)?;
+    let mut last = (0, without);
+    let mut cases = Vec::new();
+    for (tunnels, part) in COUNTS {
+        client.ask(&Command::Hold { to, tunnels })?;
+        let with = at_rest_bytes(relay)?;
+        let numbers = vec![
+            ("pss_bytes_per_tunnel", (with - without) / f64::from(tunnels)),
+            ("pss_bytes_per_further_tunnel", (with - last.1) / f64::from(tunnels - last.0)),
+            ("pss_mb_without_tunnels", without / 1e6),
+        ];
+        last = (tunnels, with);
+        cases.push((part, numbers));
+    }
+    let touched = client.ask(&Command::Touch)?;
+    ensure!(figure(&touched, "lost")? == 0.0, "of {} tunnels some were lost: {touched}", COUNTS[2].0);
+    Ok(cases)
+}
+
+fn at_rest_bytes(relay: &mut Running) -> Result<f64> {
+    settled(relay, 0)?;
+    child::pause(REST)?;
+    Ok(measure::memory_bytes(&relay.processes())? as f64)
+}

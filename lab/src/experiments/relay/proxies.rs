@@ -1,0 +1,184 @@
+//! The configurations under which forward proxies compete: one listener, one origin, logging really on.
+//! Promises: each proxy gets what its own manual recommends for the job, and no proxy is asked for less than
+//! another. Leaves to others: starting them, and the relays of tunnels (`configuration.rs`).
+//!
+//! What is alike: as many threads or workers as CPUs given, one log line per request to a file, connections
+//! to the origin kept where the clients keep theirs, and closed where they do not. What each does better
+//! than asked stays: nginx is told its only origin, so it neither judges nor resolves what the request
+//! names; nginx and Squid buffer their logs; Tollgate decides and bills each request.
+
+use std::net::SocketAddr;
+
+use crate::kit::load::Persistence;
+
+use super::configuration::{Plan, TUNNELS_MAX, USER, nginx_head, tollgate_tables};
+use super::route::Route;
+use super::squid;
+
+/// Connections to the origin that a worker may keep: those of all clients, since which worker has which of
+/// them is the kernel's choice.
+const KEPT_MAX: u32 = 1_000;
+
+/// Requests on one connection; more than any experiment has.
+const REQUESTS_MAX: u32 = 100_000_000;
+
+/// Tollgate: a `mixed` listener, a user known by address, policy, metering, close log and ledger on.
+pub(crate) fn tollgate(plan: &Plan<'_, Route>) -> String {
+    let Route { via, origin, .. } = plan.listen;
+    format!(
+        r#"[[listener]]
+address = "{via}"
+kind = "mixed"
+
+[[user]]
+name = "{USER}"
+from = ["127.0.0.1/32"]
+allow = ["{origin}"]
+connections = {TUNNELS_MAX}
+{}"#,
+        tollgate_tables(plan),
+    )
+}
+
+/// nginx: the http module, one worker per CPU with its own listening socket, a buffered access log. It
+/// answers the absolute form as any server must, and passes it on to the one origin.
+pub(crate) fn nginx(plan: &Plan<'_, Route>) -> String {
+    let directory = plan.directory.display();
+    let Route { via, origin, persistence } = plan.listen;
+    // Without these it speaks HTTP/1.0 to the origin, and asks it to close.
+    let kept = match persistence {
+        Persistence::KeepAlive => "proxy_http_version 1.1;\n            proxy_set_header Connection \"\";",
+        Persistence::Close => "",
+    };
+    let keep = match persistence {
+        Persistence::KeepAlive => {
+            format!("keepalive {KEPT_MAX};\n        keepalive_requests {REQUESTS_MAX};")
+        }
+        Persistence::Close => String::new(),
+    };
+    let folders = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+    let folders: String =
+        folders.iter().map(|name| format!("    {name}_temp_path {directory}/{name};\n")).collect();
+    format!(
+        r#"{head}http {{
+    log_format lab '$remote_addr [$time_local] "$request" $status $bytes_sent $request_length $request_time '
+                   '$upstream_addr $upstream_bytes_sent $upstream_bytes_received';
+    access_log {directory}/connections.log lab buffer=64k flush=1s;
+    keepalive_requests {REQUESTS_MAX};
+{folders}    upstream origin {{
+        server {origin};
+        {keep}
+    }}
+    server {{
+        listen {via} reuseport backlog=4096;
+        location / {{
+            proxy_pass http://origin;
+            proxy_set_header Host $http_host;
+            proxy_connect_timeout 5s;
+            {kept}
+        }}
+    }}
+}}
+"#,
+        head = nginx_head(plan),
+    )
+}
+
+/// Squid: connections to the origin kept where the clients keep theirs.
+pub(crate) fn squid(plan: &Plan<'_, Route>) -> String {
+    let Route { via, origin, persistence } = plan.listen;
+    let kept = match persistence {
+        Persistence::KeepAlive => "on",
+        Persistence::Close => "off",
+    };
+    let access = format!(
+        "client_persistent_connections {kept}\n\
+         server_persistent_connections {kept}\n\
+         acl origin dst {}\n\
+         acl origin_port port {}\n\
+         http_access allow localhost origin origin_port\n",
+        origin.ip(),
+        origin.port(),
+    );
+    squid_with(plan, *via, &access)
+}
+
+/// Squid: no cache in memory or on disk, a worker per CPU where several can work, each with a queue of its
+/// own at the port, as nginx's have; an access log that each worker writes itself, buffered, which costs less
+/// than a helper process; access by `access`, and else none.
+pub(super) fn squid_with<W>(plan: &Plan<'_, W>, listen: SocketAddr, access: &str) -> String {
+    let directory = plan.directory.display();
+    let workers = squid::workers(plan.threads);
+    let queues = if workers > 1 { " worker-queues" } else { "" };
+    format!(
+        r"http_port {listen}{queues}
+visible_hostname lab
+workers {workers}
+cache deny all
+cache_mem 0 MB
+memory_cache_shared off
+access_log stdio:{log} squid
+buffered_logs on
+cache_log {directory}/cache.log
+pid_filename {directory}/squid.pid
+coredump_dir {directory}
+pinger_enable off
+shutdown_lifetime 0 seconds
+connect_timeout 5 seconds
+{access}http_access deny all
+",
+        log = squid::log(plan.directory, "${process_number}").display(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn text_of(persistence: Persistence, write: impl Fn(&Plan<'_, Route>) -> String) -> String {
+        let end = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let upstream = Route { via: end(22_000), origin: end(22_000), persistence };
+        let listen = Route { via: end(21_000), ..upstream.clone() };
+        let directory = Path::new("/tmp/lab");
+        write(&Plan { listen: &listen, upstream: &upstream, admin: end(23_000), threads: 2, directory })
+    }
+
+    fn check(text: &str, expected: &[&str], absent: &[&str]) {
+        for line in expected {
+            assert!(text.contains(line), "{line:?} is missing from:\n{text}");
+        }
+        for line in absent {
+            assert!(!text.contains(line), "{line:?} is in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn tollgate_knows_its_user_by_address() {
+        let text = text_of(Persistence::KeepAlive, tollgate);
+        let listener = "[[listener]]\naddress = \"127.0.0.1:21000\"\nkind = \"mixed\"\n";
+        let user = "name = \"lab\"\nfrom = [\"127.0.0.1/32\"]\nallow = [\"127.0.0.1:22000\"]\n";
+        check(&text, &[listener, user, "to = \"/tmp/lab/connections.log\"", "reactors = 2\n"], &["forward"]);
+    }
+
+    #[test]
+    fn nginx_keeps_connections_where_the_clients_do() {
+        let both = ["listen 127.0.0.1:21000 reuseport", "server 127.0.0.1:22000;", "lab buffer=64k"];
+        let keeping =
+            ["        keepalive 1000;", "proxy_http_version 1.1;", "proxy_set_header Connection \"\";"];
+        let text = text_of(Persistence::KeepAlive, nginx);
+        check(&text, &[&both[..], &keeping[..]].concat(), &["load_module"]);
+        check(&text_of(Persistence::Close, nginx), &both, &keeping);
+    }
+
+    #[test]
+    fn squid_keeps_nothing_but_connections() {
+        let both = ["http_port 127.0.0.1:21000", "cache deny all\n", "port 22000\n", "dst 127.0.0.1\n"];
+        let log = "access_log stdio:/tmp/lab/connections.${process_number}.log squid\n";
+        let text = text_of(Persistence::KeepAlive, squid);
+        check(&text, &[&both[..], &[log, "server_persistent_connections on\n"]].concat(), &["cache_dir"]);
+        let text = text_of(Persistence::Close, squid);
+        check(&text, &[&both[..], &["server_persistent_connections off\n"]].concat(), &[]);
+    }
+}

@@ -1,0 +1,86 @@
+//! Plain HTTP requests through each forward proxy, with connections that are kept and with one for each
+//! request: rate, latency, failures, and the proxy's cost for one request. Promises: every answer was
+//! checked to its last byte, and how many connections there were on both sides is told beside.
+
+use anyhow::{Result, ensure};
+
+use super::Effort;
+use super::billing::Bill;
+use super::cost::Before;
+use super::rivals::Running;
+use super::route::Route;
+use crate::kit::agent::{Agent, Command, figure};
+use crate::kit::load::{Persistence, requests::Requests};
+use crate::kit::report::Numbers;
+
+/// One way of making requests.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case {
+    pub(super) part: &'static str,
+    /// What the progress calls it.
+    pub(super) what: &'static str,
+    pub(super) persistence: Persistence,
+    pub(super) bill: Bill,
+}
+
+pub(super) const CASES: [Case; 2] = [KEPT, CLOSED];
+
+pub(super) const KEPT: Case = Case {
+    part: "requests-keep-alive",
+    what: "requests on kept connections",
+    persistence: Persistence::KeepAlive,
+    bill: bill("billing-keep-alive", "requests-keep-alive"),
+};
+
+pub(super) const CLOSED: Case = Case {
+    part: "requests-close",
+    what: "requests on a connection each",
+    persistence: Persistence::Close,
+    bill: bill("billing-close", "requests-close"),
+};
+
+/// A request is a flow. How long its heads are is the proxy's choice, so its bytes are shown only.
+const fn bill(part: &'static str, of: &'static str) -> Bill {
+    let numbers = [
+        ("billed_flows_per_request", Some(1.0)),
+        ("billed_up_bytes_per_request", None),
+        ("billed_down_bytes_per_request", None),
+    ];
+    Bill { part, of, failed: FAILED, numbers }
+}
+
+pub(super) const FAILED: &str = "failed_requests";
+
+/// One run of one proxy.
+///
+/// # Errors
+/// The load or the proxy failed.
+pub(super) fn run(
+    relay: &mut Running<Route>,
+    client: &mut Agent,
+    server: &mut Agent,
+    effort: &Effort,
+) -> Result<Numbers> {
+    let before = Before::look(relay)?;
+    let connections_before = figure(&server.ask(&Command::Totals)?, "origin_connections")?;
+    let Route { via, origin, persistence } = relay.ends;
+    let (count, concurrency) = effort.requests(persistence);
+    let requests = Requests { via, origin, persistence, count, concurrency };
+    let answer = client.ask(&Command::Requests(requests))?;
+    let completed = figure(&answer, "completed")?;
+    let cost = before.settle(relay, completed)?;
+    let connections = figure(&server.ask(&Command::Totals)?, "origin_connections")? - connections_before;
+    ensure!(relay.is_alive(), "it ended under the load");
+    ensure!(completed > 0.0, "no request came through: {}", answer["failures"]);
+    let mut numbers = vec![
+        ("requests_per_s", completed / (figure(&answer, "elapsed_ns")? / 1e9)),
+        ("latency_p50_ms", figure(&answer, "p50_ns")? / 1e6),
+        ("latency_p99_ms", figure(&answer, "p99_ns")? / 1e6),
+        (FAILED, figure(&answer, "failed")?),
+        ("client_connections_per_request", figure(&answer, "connections")? / completed),
+        ("origin_connections_per_request", connections / completed),
+    ];
+    let names = ["process_cpu_us_per_request", "data_plane_cpu_us_per_request", "log_lines_per_request"];
+    numbers.extend(cost.into_iter().flat_map(|cost| cost.each(completed, names)));
+    Ok(numbers)
+}

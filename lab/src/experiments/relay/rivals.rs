@@ -1,0 +1,353 @@
+//! The relays that compete: how one is started and ended, which threads are its data plane, and what it can
+//! prove about its own work. Promises: a relay counts as running once something came back through it. Leaves
+//! to others: which are installed (`contender.rs`), the kinds of work (`Work`) and how a relay is configured
+//! for each.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal};
+
+use super::configuration::{Plan, configuration_file};
+use super::contender::Contender;
+use super::ends::Ends;
+use super::log::Log;
+use super::squid::{self, Remains};
+use crate::kit::child::{self, Child, Terms};
+use crate::kit::measure::{self, CpuReading, Thread};
+
+/// How long a relay may take until it forwards.
+const READY_MS_MAX: u64 = 10_000;
+
+/// How long a single answer may take while waiting for it.
+pub(crate) const PROBE: Duration = Duration::from_millis(500);
+
+/// What connections go through.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Nothing: what the machine and the load can do without a relay
+    Direct,
+    /// The gateway itself
+    Tollgate,
+    /// HAProxy in TCP mode
+    Haproxy,
+    /// nginx: its stream module for tunnels, its http module for requests
+    Nginx,
+    /// Squid, which keeps nothing
+    Squid,
+    /// tinyproxy: CONNECT
+    Tinyproxy,
+    /// 3proxy: CONNECT and SOCKS5
+    #[value(name = "3proxy")]
+    ThreeProxy,
+    /// Dante's server: SOCKS5
+    Dante,
+    /// microsocks: SOCKS5
+    Microsocks,
+    /// g3proxy: CONNECT and SOCKS5
+    G3proxy,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 10] = [
+        Self::Direct,
+        Self::Tollgate,
+        Self::Haproxy,
+        Self::Nginx,
+        Self::Squid,
+        Self::Tinyproxy,
+        Self::ThreeProxy,
+        Self::Dante,
+        Self::Microsocks,
+        Self::G3proxy,
+    ];
+
+    /// The name in tables and files.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Tollgate => "tollgate",
+            Self::Haproxy => "haproxy",
+            Self::Nginx => "nginx",
+            Self::Squid => "squid",
+            Self::Tinyproxy => "tinyproxy",
+            Self::ThreeProxy => "3proxy",
+            Self::Dante => "dante",
+            Self::Microsocks => "microsocks",
+            Self::G3proxy => "g3proxy",
+        }
+    }
+}
+
+/// A kind of work: where its clients connect, what lies behind, and what each relay is told so that it does
+/// it.
+pub(crate) trait Work: Clone {
+    /// Those who can do it.
+    fn kinds(&self) -> &'static [Kind];
+
+    /// The same work through a relay that listens on ports that are free now, and one more free port.
+    ///
+    /// # Errors
+    /// No port is free.
+    fn through_relay(&self, next_port: &mut u16) -> Result<(Self, SocketAddr)>;
+
+    /// The configuration with which `contender` does it.
+    ///
+    /// # Errors
+    /// It is not among those who can.
+    fn configuration(contender: &Contender, plan: &Plan<'_, Self>) -> Result<String>;
+
+    /// What `contender` is told on its command line.
+    ///
+    /// # Errors
+    /// It is not among those who can.
+    fn arguments(contender: &Contender, plan: &Plan<'_, Self>) -> Result<Vec<String>> {
+        Ok(arguments(contender.kind, plan))
+    }
+
+    /// Whether it is being done: something came back.
+    ///
+    /// # Errors
+    /// What came back says that waiting will not help.
+    fn is_done(&self) -> Result<bool>;
+}
+
+/// A relay that forwards, or nothing in its place; ends when dropped.
+#[derive(Debug)]
+pub(crate) struct Running<W = Ends> {
+    pub(crate) kind: Kind,
+    /// Where clients connect.
+    pub(crate) ends: W,
+    child: Option<Child>,
+    program: PathBuf,
+    directory: PathBuf,
+    log: Log,
+    /// Goes after the child has ended, being below it.
+    _remains: Option<Remains>,
+}
+
+/// Where a relay is to run and for what.
+#[derive(Debug)]
+pub(crate) struct Setting<'a, W = Ends> {
+    pub(crate) upstream: &'a W,
+    pub(crate) threads: usize,
+    pub(crate) terms: &'a Terms,
+    /// A directory of its own.
+    pub(crate) directory: &'a Path,
+}
+
+impl<W: Work> Running<W> {
+    /// Starts a relay and waits until something came back through it.
+    ///
+    /// # Errors
+    /// It could not be started or did not forward in time; the message ends with what it said.
+    pub(crate) fn start(
+        contender: &Contender,
+        setting: &Setting<'_, W>,
+        next_port: &mut u16,
+    ) -> Result<Self> {
+        let directory = setting.directory.to_owned();
+        let mut running = Self {
+            kind: contender.kind,
+            ends: setting.upstream.clone(),
+            child: None,
+            program: contender.program.clone(),
+            directory: directory.clone(),
+            log: log(contender.kind, &directory, setting.threads),
+            _remains: (contender.kind == Kind::Squid).then(|| Remains::of(&directory)),
+        };
+        if contender.kind == Kind::Direct {
+            return Ok(running);
+        }
+        fs::create_dir_all(&directory)?;
+        if contender.kind == Kind::Squid {
+            squid::hand_over(&directory).context("giving Squid a directory")?;
+        }
+        let (listen, admin) = setting.upstream.through_relay(next_port)?;
+        let plan = Plan {
+            listen: &listen,
+            upstream: setting.upstream,
+            admin,
+            threads: setting.threads,
+            directory: &directory,
+        };
+        fs::write(configuration_file(&directory), W::configuration(contender, &plan)?)?;
+        let arguments: Vec<_> = W::arguments(contender, &plan)?.into_iter().map(Into::into).collect();
+        let output = output_file(&directory);
+        running.child = Some(Child::start(&contender.program, &arguments, setting.terms, &output)?);
+        running.ends = listen;
+        running.wait_until_ready(&output)?;
+        Ok(running)
+    }
+
+    fn wait_until_ready(&mut self, output: &Path) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_millis(READY_MS_MAX);
+        loop {
+            if self.ends.is_done()? {
+                return Ok(());
+            }
+            if !self.is_alive() {
+                bail!("it ended at once, saying: {}", tail(output));
+            }
+            if Instant::now() > deadline {
+                bail!("it did not forward within {READY_MS_MAX} ms, saying: {}", tail(output));
+            }
+            child::pause(Duration::from_millis(20))?;
+        }
+    }
+
+    /// Has it run by another configuration from now on; the signal is that of Tollgate, HAProxy's master and
+    /// nginx.
+    ///
+    /// # Errors
+    /// The file could not be written, or the relay is gone.
+    pub(crate) fn reconfigure(&self, text: &str) -> Result<()> {
+        let child = self.child.as_ref().context("nothing runs that could be configured")?;
+        // Whole or not at all: it may be reading what it was told of before.
+        let (file, next) = (configuration_file(&self.directory), self.directory.join("configuration.next"));
+        fs::write(&next, text)?;
+        fs::rename(&next, &file)?;
+        let id = Pid::from_raw(child.id()).context("a process has an id")?;
+        rustix::process::kill_process(id, Signal::HUP).context("it has ended")
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn is_alive(&mut self) -> bool {
+        self.child.as_mut().is_none_or(Child::is_alive)
+    }
+
+    /// The program that knows what was billed, and the configuration that leads it to the ledger.
+    pub(crate) fn ledger(&self) -> Option<(&Path, PathBuf)> {
+        (self.kind == Kind::Tollgate).then(|| (self.program.as_path(), configuration_file(&self.directory)))
+    }
+
+    /// The processes that it consists of; none for a direct connection.
+    pub(crate) fn processes(&self) -> Vec<i32> {
+        self.child.as_ref().map_or_else(Vec::new, |child| measure::family(child.id()))
+    }
+
+    /// The CPU time of all its threads so far.
+    pub(crate) fn cpu(&self) -> CpuReading {
+        CpuReading::of(&self.processes())
+    }
+
+    /// The CPU time between two readings of what moves connections: Tollgate's reactors, the workers of
+    /// nginx, Squid and g3proxy, all that the others consist of.
+    pub(crate) fn data_plane(&self, after: &CpuReading, before: &CpuReading) -> Duration {
+        let main = self.child.as_ref().map(Child::id);
+        let named = |name: &str| after.since(before, |thread: &Thread| thread.name.starts_with(name));
+        match self.kind {
+            Kind::Tollgate => named("reactor-"),
+            Kind::G3proxy => named("worker"),
+            Kind::Nginx | Kind::Squid => after.since(before, |thread| Some(thread.process) != main),
+            Kind::Direct
+            | Kind::Haproxy
+            | Kind::Tinyproxy
+            | Kind::ThreeProxy
+            | Kind::Dante
+            | Kind::Microsocks => after.whole_since(before),
+        }
+    }
+
+    /// Lines that it has logged so far.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub(crate) fn log_lines(&mut self) -> Result<u64> {
+        self.log.lines()
+    }
+
+    /// Bytes that it says it has spliced, where it keeps such a count.
+    ///
+    /// # Errors
+    /// Its statistics cannot be read.
+    pub(crate) fn spliced_bytes(&self) -> Result<Option<u64>> {
+        if self.kind != Kind::Haproxy {
+            return Ok(None);
+        }
+        let mut socket = UnixStream::connect(self.directory.join("stats.sock"))?;
+        socket.set_read_timeout(Some(PROBE))?;
+        socket.write_all(b"show info\n")?;
+        let mut text = String::new();
+        socket.read_to_string(&mut text)?;
+        Ok(parse_spliced_bytes(&text))
+    }
+}
+
+/// The arguments that point to its configuration, and let it run in the foreground.
+pub(super) fn arguments<W>(kind: Kind, plan: &Plan<'_, W>) -> Vec<String> {
+    let directory = plan.directory;
+    let text = |path: PathBuf| path.display().to_string();
+    let file = text(configuration_file(directory));
+    let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+    match kind {
+        Kind::Direct | Kind::Microsocks => Vec::new(),
+        Kind::Tollgate => words(&["serve", "--config", &file]),
+        Kind::Haproxy => words(&["-f", &file]),
+        Kind::Nginx => {
+            let (prefix, errors) = (text(directory.to_owned()), text(directory.join("error.log")));
+            words(&["-p", &prefix, "-e", &errors, "-c", &file])
+        }
+        Kind::Squid => {
+            let said_to_output = "-d1";
+            words(&["--foreground", said_to_output, "-n", &squid::service(directory), "-f", &file])
+        }
+        Kind::Tinyproxy => words(&["-d", "-c", &file]),
+        Kind::ThreeProxy => words(&[&file]),
+        Kind::Dante => {
+            let pid_file = text(directory.join("danted.pid"));
+            words(&["-f", &file, "-p", &pid_file, "-N", &plan.threads.to_string()])
+        }
+        Kind::G3proxy => {
+            let control = text(directory.to_owned());
+            words(&["-c", &file, "--group-name", "lab", "--control-dir", &control])
+        }
+    }
+}
+
+fn output_file(directory: &Path) -> PathBuf {
+    directory.join("output.log")
+}
+
+fn log(kind: Kind, directory: &Path, threads: usize) -> Log {
+    Log::in_files(match kind {
+        Kind::Direct => Vec::new(),
+        Kind::Haproxy | Kind::Microsocks | Kind::G3proxy => vec![output_file(directory)],
+        Kind::Tollgate | Kind::Nginx | Kind::Tinyproxy | Kind::ThreeProxy | Kind::Dante => {
+            vec![directory.join("connections.log")]
+        }
+        Kind::Squid => squid::logs(directory, threads),
+    })
+}
+
+/// The end of what a relay said, for an error message.
+fn tail(file: &Path) -> String {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(5)..].join(" | ")
+}
+
+/// HAProxy's `show info`. The name was misspelt as `TotalSplicdedBytesOut` until 2.7.
+fn parse_spliced_bytes(text: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.starts_with("TotalSpli"))?;
+    line.split_once(':')?.1.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn haproxys_count_is_found_under_either_spelling() {
+        for name in ["TotalSplicdedBytesOut", "TotalSplicedBytesOut"] {
+            let text = format!("Name: HAProxy\nTotalBytesOut: 7\n{name}: 4096\nBytesOutRate: 1\n");
+            assert_eq!(parse_spliced_bytes(&text), Some(4_096));
+        }
+        assert_eq!(parse_spliced_bytes("TotalBytesOut: 7\n"), None);
+    }
+}

@@ -1,0 +1,65 @@
+//! The way of a plain request: to a proxy, or to nobody in its place, and to the origin that it names.
+//! Promises: a proxy counts as running once a right answer came through it; one that answers something else
+//! is not waited for.
+
+use std::net::SocketAddr;
+
+use anyhow::{Result, bail};
+
+use super::configuration::Plan;
+use super::contender::Contender;
+use super::ends::free_port;
+use super::proxies;
+use super::rivals::{Kind, PROBE, Work};
+use crate::kit::agent::Agent;
+use crate::kit::load::{Persistence, Role, requests};
+
+/// Where requests go, and whether connections are kept, on both sides of a proxy.
+#[derive(Clone, Debug)]
+pub(crate) struct Route {
+    /// The proxy, or the origin itself.
+    pub(crate) via: SocketAddr,
+    pub(crate) origin: SocketAddr,
+    pub(crate) persistence: Persistence,
+}
+
+impl Route {
+    /// HAProxy is no forward proxy; those that are left out here are measured by their tunnels.
+    pub(super) const KINDS: &'static [Kind] = &[Kind::Direct, Kind::Tollgate, Kind::Nginx, Kind::Squid];
+
+    /// Starts an origin; the way to it is direct.
+    ///
+    /// # Errors
+    /// The agent could not listen.
+    pub(crate) fn serve(server: &mut Agent, persistence: Persistence) -> Result<Self> {
+        let origin = server.serve(Role::Origin)?;
+        Ok(Self { via: origin, origin, persistence })
+    }
+}
+
+impl Work for Route {
+    fn kinds(&self) -> &'static [Kind] {
+        Self::KINDS
+    }
+
+    fn through_relay(&self, next_port: &mut u16) -> Result<(Self, SocketAddr)> {
+        Ok((Self { via: free_port(next_port)?, ..self.clone() }, free_port(next_port)?))
+    }
+
+    fn configuration(contender: &Contender, plan: &Plan<'_, Self>) -> Result<String> {
+        Ok(match contender.kind {
+            Kind::Tollgate => proxies::tollgate(plan),
+            Kind::Nginx => proxies::nginx(plan),
+            Kind::Squid => proxies::squid(plan),
+            kind => bail!("{} forwards no plain requests", kind.name()),
+        })
+    }
+
+    fn is_done(&self) -> Result<bool> {
+        match requests::probe(self.via, self.origin, PROBE) {
+            Ok(None) => Ok(true),
+            Ok(Some(wrong)) => bail!("it answers a plain request wrongly: {wrong}"),
+            Err(_) => Ok(false),
+        }
+    }
+}

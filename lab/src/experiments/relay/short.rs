@@ -1,0 +1,57 @@
+//! Short connections through each relay: rate, latency, failures, and the relay's cost for one connection.
+
+use anyhow::Result;
+
+use super::billing::Bill;
+use super::cost::Before;
+use super::ends::Passage;
+use super::rivals::Running;
+use crate::kit::agent::{Agent, Command, figure};
+use crate::kit::load::{REPLY_BYTES, REQUEST_BYTES};
+use crate::kit::report::Numbers;
+
+pub(super) const PART: &str = "short";
+
+pub(super) const FAILED: &str = "failed_connections";
+
+pub(super) const BILL: Bill = bill("billing", PART);
+
+/// Each connection is a flow. What is said to open a tunnel is no byte of it.
+pub(super) const fn bill(part: &'static str, of: &'static str) -> Bill {
+    let numbers = [
+        ("billed_flows_per_connection", Some(1.0)),
+        ("billed_up_bytes_per_connection", Some(REQUEST_BYTES as f64)),
+        ("billed_down_bytes_per_connection", Some(REPLY_BYTES as f64)),
+    ];
+    Bill { part, of, failed: FAILED, numbers }
+}
+
+/// One run of one relay: so many connections, so many of them at once.
+///
+/// # Errors
+/// The load or the relay failed.
+pub(super) fn run<W: Passage>(
+    relay: &mut Running<W>,
+    client: &mut Agent,
+    connections: u32,
+    concurrency: u32,
+) -> Result<Numbers> {
+    let before = Before::look(relay)?;
+    let answer =
+        client.ask(&Command::Short { tunnel: relay.ends.reply_tunnel(), connections, concurrency })?;
+    let completed = figure(&answer, "completed")?;
+    let cost = before.settle(relay, completed)?;
+    anyhow::ensure!(relay.is_alive(), "it ended under the load");
+    anyhow::ensure!(completed > 0.0, "no connection came through: {}", answer["failures"]);
+    let mut numbers = vec![
+        ("connections_per_s", completed / (figure(&answer, "elapsed_ns")? / 1e9)),
+        ("latency_p50_ms", figure(&answer, "p50_ns")? / 1e6),
+        ("latency_p99_ms", figure(&answer, "p99_ns")? / 1e6),
+        (FAILED, figure(&answer, "failed")?),
+        ("connections_slower_than_1_s", figure(&answer, "slow")?),
+    ];
+    let names =
+        ["process_cpu_us_per_connection", "data_plane_cpu_us_per_connection", "log_lines_per_connection"];
+    numbers.extend(cost.into_iter().flat_map(|cost| cost.each(completed, names)));
+    Ok(numbers)
+}

@@ -1,0 +1,76 @@
+//! How many of a stream's bytes a relay splices, counted from outside: strace adds up what its `splice`
+//! calls return. Promises: the traced stream is one of its own, since tracing slows it down; no other
+//! figure comes from it.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::rivals::Running;
+use crate::kit::agent::{Agent, Command, figure};
+use crate::kit::load::Direction;
+use crate::kit::report::Numbers;
+use crate::kit::strace::Tracer;
+
+/// Long enough for a relay to see that the stream is one.
+const STREAM: Duration = Duration::from_millis(700);
+
+/// The spliced share of one stream in each direction.
+///
+/// # Errors
+/// strace could not attach, or the stream failed.
+pub(super) fn run(
+    relay: &Running,
+    client: &mut Agent,
+    directory: &Path,
+) -> Result<Vec<(&'static str, Numbers)>> {
+    let share = |direction| -> Result<Numbers> {
+        Ok(vec![("traced_spliced_share", one(relay, client, directory, direction)?)])
+    };
+    let mut share = share;
+    Ok(vec![("splice-down", share(Direction::Down)?), ("splice-up", share(Direction::Up)?)])
+}
+
+fn one(relay: &Running, client: &mut Agent, directory: &Path, direction: Direction) -> Result<f64> {
+    let trace = directory.join(format!("{}-{direction}.trace", relay.kind.name()));
+    let strace = Tracer::attach(&relay.processes(), &["-e", "trace=splice"], &trace)?;
+    let to = relay.ends.stream(direction);
+    let answer = client.ask(&Command::Stream { tunnel: to.into(), direction, time: STREAM, streams: 1 })?;
+    let trace = strace.end();
+    let text = fs::read_to_string(&trace).with_context(|| format!("reading {}", trace.display()))?;
+    // Each byte passes through splice twice: from the socket into the pipe, and out of it.
+    Ok(returned_bytes(&text) as f64 / 2.0 / figure(&answer, "bytes")?)
+}
+
+/// The sum of what the traced calls returned; a call that was cut in two by another thread's ends on the
+/// line that says `resumed`.
+fn returned_bytes(trace: &str) -> u64 {
+    let returned = |line: &str| -> Option<u64> {
+        if !line.contains("splice") {
+            return None;
+        }
+        line.rsplit_once(" = ")?.1.split_whitespace().next()?.parse().ok()
+    };
+    trace.lines().filter_map(returned).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_splice_returned_is_added_up() {
+        let trace = "\
+77 splice(12, NULL, 14, NULL, 65536, SPLICE_F_MOVE|SPLICE_F_NONBLOCK) = 65536
+77 splice(12, NULL, 14, NULL, 65536, SPLICE_F_MOVE) = -1 EAGAIN (Resource temporarily unavailable)
+78 splice(13, NULL, 15, NULL, 1000, SPLICE_F_MOVE|SPLICE_F_NONBLOCK <unfinished ...>
+77 splice(12, NULL, 14, NULL, 65536, SPLICE_F_MOVE) = 4096
+78 <... splice resumed>)             = 1000
+78 +++ exited with 0 +++
+";
+        assert_eq!(returned_bytes(trace), 65_536 + 4_096 + 1_000);
+        assert_eq!(returned_bytes(""), 0);
+    }
+}

@@ -1,0 +1,450 @@
+//! The promises that `lab relay` checks. Promises: the names are fixed; one that this run cannot pass is
+//! left out with the reason. Leaves to others: when an interval decides (`verdict.rs`).
+
+use super::forward::{self, Family, Forward};
+use super::rivals::Kind;
+use super::{accounting, bulk, growth, pingpong, requests, short};
+use crate::kit::report::{Report, Row, Sample, Skipped};
+use crate::kit::verdict::{Target, Verdict, best_rival, paired_ratios};
+
+/// A rival must have spliced this share of its bytes, or it was not the rival that the promise is about.
+const SPLICED_SHARE_MIN: f64 = 0.9;
+
+/// Whom short connections and small messages are compared with.
+const TUNNELLERS: [Kind; 2] = [Kind::Haproxy, Kind::Nginx];
+
+/// Whom plain requests are compared with.
+const FORWARDERS: [Kind; 2] = [Kind::Nginx, Kind::Squid];
+
+/// Why a verdict is left out, or the verdict.
+type Judged = Result<Verdict, (&'static str, String)>;
+
+/// Judges all promises, or says why not.
+pub(super) fn judge(report: &mut Report) {
+    let judges = [
+        short_cpu,
+        short_rate,
+        bulk_cpu,
+        bulk_rate,
+        idle_memory,
+        pingpong_p99,
+        pingpong_stream_p99,
+        growth,
+        accounting,
+        requests_cpu,
+        requests_rate,
+        requests_close_cpu,
+        requests_close_rate,
+    ];
+    let of_tunnels = [forward::CONNECT, forward::SOCKS5].map(|family| tunnels(report, &family));
+    let verdicts: Vec<Judged> =
+        judges.map(|judge| judge(report)).into_iter().chain(of_tunnels.into_iter().flatten()).collect();
+    for verdict in verdicts {
+        match verdict {
+            Ok(verdict) => report.verdicts.push(verdict),
+            Err((name, reason)) => report.left_out.push(Skipped { name: name.to_owned(), reason }),
+        }
+    }
+}
+
+fn short_cpu(report: &Report) -> Judged {
+    against_better("short-cpu", report, short::PART, CONNECTION_CPU, Target::AtMost(0.9), &TUNNELLERS)
+}
+
+fn short_rate(report: &Report) -> Judged {
+    against_better("short-rate", report, short::PART, CONNECTION_RATE, Target::AtLeast(1.05), &TUNNELLERS)
+}
+
+fn bulk_cpu(report: &Report) -> Judged {
+    against_splicing("bulk-cpu", report, STREAM_CPU, Target::AtMost(0.9))
+}
+
+fn bulk_rate(report: &Report) -> Judged {
+    against_splicing("bulk-rate", report, STREAM_RATE, Target::AtLeast(1.0))
+}
+
+fn idle_memory(report: &Report) -> Judged {
+    let name = "idle-memory";
+    let values = ours(name, report, "idle-9000", "pss_bytes_per_tunnel")?;
+    let about = "bytes of PSS for each of 9,000 idle tunnels";
+    Verdict::on_worst(name, Target::AtMost(1_024.0), &values, about).ok_or_else(|| nothing(name))
+}
+
+fn pingpong_p99(report: &Report) -> Judged {
+    let (name, target) = ("pingpong-p99", Target::AtMost(1.0));
+    let judged = pingpong::CASES
+        .map(|case| against_better(name, report, case.part, pingpong::P99, target, &TUNNELLERS));
+    worst(target, judged)
+}
+
+/// The verdict that leaves the least room for doubt in our favour; all of them must be there.
+fn worst<const COUNT: usize>(target: Target, judged: [Judged; COUNT]) -> Judged {
+    let verdicts: Result<Vec<Verdict>, _> = judged.into_iter().collect();
+    let worst = verdicts?.into_iter().reduce(|one, other| target.worse(one, other));
+    Ok(worst.expect("there is more than one of each"))
+}
+
+fn pingpong_stream_p99(report: &Report) -> Judged {
+    let name = "pingpong-stream-p99";
+    let lost = ours(name, report, pingpong::BESIDE_STREAM, "lost_messages")?;
+    let values = ours(name, report, pingpong::BESIDE_STREAM, pingpong::P99)?;
+    let about = "ms beside a saturating stream on the same thread";
+    let verdict =
+        Verdict::on_median(name, Target::AtMost(5.0), &values, about).ok_or_else(|| nothing(name))?;
+    if lost.iter().any(|lost| lost.value > 0.0) {
+        return Ok(verdict.undecided_because("messages were lost"));
+    }
+    Ok(verdict)
+}
+
+fn accounting(report: &Report) -> Judged {
+    let (name, number) = ("accounting", accounting::NS_PER_IO);
+    let values = ours(name, report, accounting::PART, number)?;
+    let about = "ns of accounting for a relayed read and its write, in a loop of these calls alone";
+    Verdict::on_median(name, Target::AtMost(20.0), &values, about).ok_or_else(|| nothing(name))
+}
+
+fn growth(report: &Report) -> Judged {
+    let name = "growth";
+    let row = |part| report.row(part, Kind::Tollgate.name()).ok_or_else(|| nothing(name));
+    let (few, many) = (row(growth::FEW.part)?, row(growth::MANY.part)?);
+    let about = format!("{CONNECTION_CPU} beside 9,000 open tunnels as a share of that beside 100");
+    let ratios = paired_ratios(many, few, CONNECTION_CPU);
+    let verdict =
+        Verdict::on_median(name, Target::AtMost(1.15), &ratios, &about).ok_or_else(|| unpaired(name))?;
+    let has_failed = [few, many].into_iter().any(has_failed);
+    Ok(if has_failed { verdict.undecided_because("some connections failed") } else { verdict })
+}
+
+fn requests_cpu(report: &Report) -> Judged {
+    let part = requests::KEPT.part;
+    against_better("requests-cpu", report, part, REQUEST_CPU, Target::AtMost(1.0), &FORWARDERS)
+}
+
+fn requests_rate(report: &Report) -> Judged {
+    let part = requests::KEPT.part;
+    against_better("requests-rate", report, part, REQUEST_RATE, Target::AtLeast(1.0), &FORWARDERS)
+}
+
+fn requests_close_cpu(report: &Report) -> Judged {
+    let part = requests::CLOSED.part;
+    against_better("requests-close-cpu", report, part, REQUEST_CPU, Target::AtMost(1.0), &FORWARDERS)
+}
+
+fn requests_close_rate(report: &Report) -> Judged {
+    let part = requests::CLOSED.part;
+    against_better("requests-close-rate", report, part, REQUEST_RATE, Target::AtLeast(1.0), &FORWARDERS)
+}
+
+/// Four promises about the tunnels that are opened by one protocol, beside all who open them.
+fn tunnels(report: &Report, family: &Family) -> [Judged; 4] {
+    let rivals: Vec<Kind> = Forward::kinds(family.protocol)
+        .iter()
+        .copied()
+        .filter(|kind| !matches!(kind, Kind::Direct | Kind::Tollgate))
+        .collect();
+    let (at_most, at_least) = (Target::AtMost(1.0), Target::AtLeast(1.0));
+    let short = |name, number, target| against_better(name, report, family.short, number, target, &rivals);
+    let bulk = |name, number, target: Target| -> Judged {
+        worst(
+            target,
+            family.bulk.map(|case| against_better(name, report, case.part, number, target, &rivals)),
+        )
+    };
+    let [short_cpu, short_rate, bulk_cpu, bulk_rate] = family.verdicts;
+    [
+        short(short_cpu, CONNECTION_CPU, at_most),
+        short(short_rate, CONNECTION_RATE, at_least),
+        bulk(bulk_cpu, STREAM_CPU, at_most),
+        bulk(bulk_rate, STREAM_RATE, at_least),
+    ]
+}
+
+const CONNECTION_CPU: &str = "process_cpu_us_per_connection";
+const CONNECTION_RATE: &str = "connections_per_s";
+const STREAM_CPU: &str = "process_cpu_s_per_gb";
+const STREAM_RATE: &str = "gbit_per_s";
+const REQUEST_CPU: &str = "process_cpu_us_per_request";
+const REQUEST_RATE: &str = "requests_per_s";
+
+/// Our values of a number.
+fn ours(
+    name: &'static str,
+    report: &Report,
+    part: &str,
+    number: &str,
+) -> Result<Vec<Sample>, (&'static str, String)> {
+    let row = report.row(part, Kind::Tollgate.name()).ok_or_else(|| nothing(name))?;
+    Ok(row.samples(number).into_iter().map(|sample| sample.1).collect())
+}
+
+/// Our number as a share of the best of some rivals'.
+fn against_better(
+    name: &'static str,
+    report: &Report,
+    part: &'static str,
+    number: &str,
+    target: Target,
+    rivals: &[Kind],
+) -> Judged {
+    let ours = report.row(part, Kind::Tollgate.name()).ok_or_else(|| nothing(name))?;
+    let rivals: Vec<&str> = rivals.iter().map(|rival| rival.name()).collect();
+    let nobody = || (name, format!("neither {} was measured in this part of the work", rivals.join(" nor ")));
+    let best = best_rival(report, part, number, target, &rivals).ok_or_else(nobody)?;
+    let about = format!("{part}: {number} as a share of {}'s", best.subject);
+    let ratios = paired_ratios(ours, best, number);
+    let verdict = Verdict::on_median(name, target, &ratios, &about).ok_or_else(|| unpaired(name))?;
+    Ok(match [ours, best].into_iter().find(|row| has_failed(row)) {
+        Some(row) => verdict.undecided_because(&format!("some of {}'s failed", row.subject)),
+        None => verdict,
+    })
+}
+
+/// Whether connections or requests failed: ours may have been cheap for it, and a rival's dear.
+fn has_failed(row: &Row) -> bool {
+    let failures = [short::FAILED, requests::FAILED].map(|name| row.series(name));
+    failures.iter().flatten().any(|count| *count > 0.0)
+}
+
+/// Our number as a share of HAProxy's, in the case that is worst for us; undecided where HAProxy did not
+/// splice.
+fn against_splicing(name: &'static str, report: &Report, number: &str, target: Target) -> Judged {
+    worst(target, bulk::CASES.map(|case| beside_splicing(name, report, case.part, number, target)))
+}
+
+fn beside_splicing(name: &'static str, report: &Report, part: &str, number: &str, target: Target) -> Judged {
+    let ours = report.row(part, Kind::Tollgate.name()).ok_or_else(|| nothing(name))?;
+    let rival =
+        report.row(part, Kind::Haproxy.name()).ok_or((name, "haproxy was not measured".to_owned()))?;
+    let about = format!("{part}: {number} as a share of haproxy's, splicing");
+    let verdict = Verdict::on_median(name, target, &paired_ratios(ours, rival, number), &about)
+        .ok_or_else(|| unpaired(name))?;
+    let spliced = rival.median("own_count_spliced_share").unwrap_or(0.0);
+    if spliced < SPLICED_SHARE_MIN {
+        return Ok(verdict.undecided_because(&format!("haproxy spliced only {:.0} %", spliced * 100.0)));
+    }
+    Ok(verdict)
+}
+
+fn nothing(name: &'static str) -> (&'static str, String) {
+    (name, "tollgate was not measured in this part of the work".to_owned())
+}
+
+fn unpaired(name: &'static str) -> (&'static str, String) {
+    (name, "the two never ran in one round".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit::load::Direction;
+    use crate::kit::report::{Numbers, Run};
+    use crate::kit::verdict::Outcome;
+
+    fn row(part: &'static str, subject: &str, values: [&[f64]; 5], names: &[&'static str]) -> Row {
+        let numbers =
+            |values: &[f64]| -> Numbers { names.iter().copied().zip(values.iter().copied()).collect() };
+        let runs = values.into_iter().enumerate().map(|(round, values)| Run {
+            round,
+            marks: Vec::new(),
+            numbers: numbers(values),
+        });
+        Row { part, subject: subject.to_owned(), runs: runs.collect() }
+    }
+
+    fn judged(rows: Vec<Row>) -> Report {
+        let mut report = Report {
+            experiment: "relay",
+            machine: serde_json::Map::new(),
+            rows,
+            grids: &[],
+            verdicts: Vec::new(),
+            left_out: Vec::new(),
+            skipped: Vec::new(),
+            warnings: Vec::new(),
+        };
+        judge(&mut report);
+        report
+    }
+
+    fn short_row(subject: &str, cpu_us: f64, rate: f64) -> Row {
+        let names = ["process_cpu_us_per_connection", "connections_per_s"];
+        row("short", subject, [&[cpu_us, rate]; 5], &names)
+    }
+
+    fn bulk_rows(subject: &str, down_s: f64, up_s: f64, spliced: f64) -> [Row; 4] {
+        let names = ["process_cpu_s_per_gb", "gbit_per_s", "own_count_spliced_share"];
+        bulk::CASES.map(|case| {
+            let cpu_s = if case.direction == Direction::Down { down_s } else { up_s };
+            row(case.part, subject, [&[cpu_s, 10.0, spliced]; 5], &names)
+        })
+    }
+
+    fn outcome(report: &Report, name: &str) -> Option<(f64, Outcome)> {
+        let verdict = report.verdicts.iter().find(|verdict| verdict.name == name)?;
+        Some((verdict.value, verdict.outcome))
+    }
+
+    #[test]
+    fn every_promise_is_judged_or_left_out_with_a_reason() {
+        let names = |report: &Report| {
+            let judged = report.verdicts.iter().map(|verdict| verdict.name.to_owned());
+            let mut names: Vec<String> =
+                judged.chain(report.left_out.iter().map(|left_out| left_out.name.clone())).collect();
+            names.sort();
+            names
+        };
+        let expected = [
+            "accounting",
+            "bulk-cpu",
+            "bulk-rate",
+            "connect-bulk-cpu",
+            "connect-bulk-rate",
+            "connect-short-cpu",
+            "connect-short-rate",
+            "growth",
+            "idle-memory",
+            "pingpong-p99",
+            "pingpong-stream-p99",
+            "requests-close-cpu",
+            "requests-close-rate",
+            "requests-cpu",
+            "requests-rate",
+            "short-cpu",
+            "short-rate",
+            "socks5-bulk-cpu",
+            "socks5-bulk-rate",
+            "socks5-short-cpu",
+            "socks5-short-rate",
+        ];
+        assert_eq!(names(&judged(Vec::new())), expected);
+        assert_eq!(
+            names(&judged(vec![short_row("tollgate", 1.0, 1.0), short_row("nginx", 1.0, 1.0)])),
+            expected
+        );
+    }
+
+    #[test]
+    fn short_connections_are_compared_with_the_better_rival() {
+        let rows = vec![
+            short_row("direct", 0.0, 20_000.0),
+            short_row("tollgate", 60.0, 12_000.0),
+            short_row("haproxy", 80.0, 10_000.0),
+            short_row("nginx", 75.0, 16_000.0),
+        ];
+        let report = judged(rows);
+        assert_eq!(outcome(&report, "short-cpu"), Some((0.8, Outcome::Holds)));
+        assert_eq!(outcome(&report, "short-rate"), Some((0.75, Outcome::Fails)));
+    }
+
+    #[test]
+    fn requests_are_compared_with_forward_proxies_and_must_succeed() {
+        let names = ["process_cpu_us_per_request", "requests_per_s", "failed_requests"];
+        let request_row = |subject: &str, cpu_us: f64, rate: f64, failed: f64| {
+            row("requests-keep-alive", subject, [&[cpu_us, rate, failed]; 5], &names)
+        };
+        let check = |failed: [f64; 3], expected| {
+            let report = judged(vec![
+                request_row("tollgate", 30.0, 30_000.0, failed[0]),
+                request_row("nginx", 40.0, 20_000.0, failed[1]),
+                request_row("squid", 120.0, 8_000.0, failed[2]),
+            ]);
+            assert_eq!(outcome(&report, "requests-cpu"), Some((0.75, expected)));
+            assert_eq!(outcome(&report, "requests-rate"), Some((1.5, expected)));
+            assert_eq!(outcome(&report, "requests-close-cpu"), None);
+        };
+        check([0.0; 3], Outcome::Holds);
+        check([1.0, 0.0, 0.0], Outcome::Undecided);
+        check([0.0, 1.0, 0.0], Outcome::Undecided);
+        // Nobody is compared with Squid where nginx is the better one.
+        check([0.0, 0.0, 1.0], Outcome::Holds);
+        let alone = judged(vec![request_row("tollgate", 30.0, 30_000.0, 0.0)]);
+        let left_out = alone.left_out.iter().find(|left_out| left_out.name == "requests-cpu");
+        let reason = "neither nginx nor squid was measured in this part of the work";
+        assert_eq!(left_out.map(|left_out| left_out.reason.as_str()), Some(reason));
+    }
+
+    #[test]
+    fn tunnels_are_compared_with_the_best_proxy_of_their_protocol() {
+        let row = |part, subject: &str, numbers: [f64; 5]| {
+            let names = [CONNECTION_CPU, CONNECTION_RATE, STREAM_CPU, STREAM_RATE, short::FAILED];
+            row(part, subject, [&numbers; 5], &names)
+        };
+        let report = judged(vec![
+            row("socks5-short", "tollgate", [60.0, 8_000.0, 0.0, 0.0, 0.0]),
+            row("socks5-short", "3proxy", [120.0, 4_000.0, 0.0, 0.0, 0.0]),
+            row("socks5-short", "dante", [400.0, 10_000.0, 0.0, 0.0, 0.0]),
+            // It speaks no SOCKS5, so nobody looks at it here.
+            row("socks5-short", "squid", [1.0, 99_000.0, 0.0, 0.0, 0.0]),
+            row("socks5-bulk-down", "tollgate", [0.0, 0.0, 0.2, 30.0, 0.0]),
+            row("socks5-bulk-up", "tollgate", [0.0, 0.0, 0.4, 30.0, 0.0]),
+            row("socks5-bulk-down", "g3proxy", [0.0, 0.0, 0.8, 15.0, 0.0]),
+            row("socks5-bulk-up", "g3proxy", [0.0, 0.0, 0.8, 20.0, 0.0]),
+        ]);
+        assert_eq!(outcome(&report, "socks5-short-cpu"), Some((0.5, Outcome::Holds)));
+        assert_eq!(outcome(&report, "socks5-short-rate"), Some((0.8, Outcome::Fails)));
+        assert_eq!(outcome(&report, "socks5-bulk-cpu"), Some((0.5, Outcome::Holds)));
+        assert_eq!(outcome(&report, "socks5-bulk-rate"), Some((1.5, Outcome::Holds)));
+        assert_eq!(outcome(&report, "connect-short-cpu"), None);
+    }
+
+    #[test]
+    fn accounting_is_judged_by_its_time() {
+        let check = |ns: f64, expected| {
+            let row = row(accounting::PART, "tollgate", [&[ns]; 5], &[accounting::NS_PER_IO]);
+            assert_eq!(outcome(&judged(vec![row]), "accounting"), Some((ns, expected)));
+        };
+        check(20.0, Outcome::Holds);
+        check(20.5, Outcome::Fails);
+    }
+
+    #[test]
+    fn growth_is_of_one_round_and_of_connections_that_succeed() {
+        let row = |case: growth::Case, values: [f64; 5], failed: f64| {
+            let values = values.map(|cpu_us| [cpu_us, failed]);
+            let values = [&values[0][..], &values[1], &values[2], &values[3], &values[4]];
+            row(case.part, "tollgate", values, &[CONNECTION_CPU, short::FAILED])
+        };
+        let few = || row(growth::FEW, [50.0, 100.0, 50.0, 100.0, 50.0], 0.0);
+        let check = |many, expected| assert_eq!(outcome(&judged(vec![few(), many]), "growth"), expected);
+        let doubled = [100.0, 200.0, 100.0, 200.0, 100.0];
+        check(row(growth::MANY, [55.0, 110.0, 55.0, 110.0, 55.0], 0.0), Some((1.1, Outcome::Holds)));
+        check(row(growth::MANY, doubled, 0.0), Some((2.0, Outcome::Fails)));
+        check(row(growth::MANY, doubled, 1.0), Some((2.0, Outcome::Undecided)));
+    }
+
+    #[test]
+    fn bulk_is_judged_by_its_worse_direction() {
+        let rows =
+            bulk_rows("tollgate", 0.1, 0.3, 0.0).into_iter().chain(bulk_rows("haproxy", 0.2, 0.2, 1.0));
+        let report = judged(rows.collect());
+        assert_eq!(outcome(&report, "bulk-cpu").map(|it| it.1), Some(Outcome::Fails));
+        let verdict =
+            report.verdicts.iter().find(|verdict| verdict.name == "bulk-cpu").expect("it was judged");
+        assert!(verdict.note.starts_with("bulk-up"), "{}", verdict.note);
+    }
+
+    #[test]
+    fn a_rival_that_copies_decides_nothing() {
+        let rows =
+            bulk_rows("tollgate", 0.1, 0.1, 0.0).into_iter().chain(bulk_rows("haproxy", 0.8, 0.8, 0.1));
+        let report = judged(rows.collect());
+        assert_eq!(outcome(&report, "bulk-cpu").map(|it| it.1), Some(Outcome::Undecided));
+    }
+
+    #[test]
+    fn idle_memory_is_judged_by_its_worst_run() {
+        let names = ["pss_bytes_per_tunnel"];
+        let check = |worst: f64, expected| {
+            let rows = vec![row(
+                "idle-9000",
+                "tollgate",
+                [&[700.0], &[700.0], &[worst], &[700.0], &[700.0]],
+                &names,
+            )];
+            assert_eq!(outcome(&judged(rows), "idle-memory").map(|it| it.1), Some(expected));
+        };
+        check(1_000.0, Outcome::Holds);
+        check(1_100.0, Outcome::Undecided);
+    }
+}

@@ -1,0 +1,298 @@
+//! `lab timers`: deadlines that are set and nearly always cancelled, kept in the ways that servers have.
+//! Promises: every way does the same calls in a process of its own, interleaved with the others; the
+//! engine's three forms and six rivals are built in, and a program of a seventh's may take part. Leaves to
+//! others: what is decided from the figures (`timers/verdicts.rs`).
+//!
+//! | way | arming | cancelling | who fires | what was cancelled |
+//! |---|---|---|---|---|
+//! | `tollgate-shared` | push to a wheel's arrivals | an exchange | a thread, woken when one is due | 256 at most |
+//! | `tollgate-local` | own wheel | own wheel, or an exchange | the thread's loop | gone, or 256 at most |
+//! | `tollgate-own-wheel` | own wheel | own wheel; nobody else can | the thread's loop | gone |
+//! | `heap` | a mutex and a heap | the mutex, a mark | a thread | in the heap until due |
+//! | `bucketed` | one mutex of 13 | an exchange | a thread | in a heap until due |
+//! | `timerfd` | three system calls | one | a thread, from epoll | gone |
+//! | `threads` | a mutex and a heap for each user | that mutex, a mark | a thread each | in the heap until due |
+//! | `tick` | a push | a push | a thread, awake each ms | gone after a tick |
+//! | `tokio` | the runtime's mutex | the mutex | a worker | gone |
+//! | `nothing` | no timers: what the experiment itself costs | | | |
+
+mod bucketed;
+mod calls;
+mod case;
+mod echo;
+mod facility;
+#[cfg(test)]
+mod facility_tests;
+mod heap;
+mod held;
+mod instructions;
+mod keeper;
+mod local;
+mod nothing;
+mod own_wheel;
+mod pairs;
+mod shared;
+mod sleep;
+mod slots;
+mod spares;
+mod tally;
+mod threads;
+mod tick;
+mod timerfd;
+mod tokio;
+mod turn;
+mod verdicts;
+mod way;
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, ensure};
+use clap::ValueEnum;
+
+use self::case::{CALLS, ECHO, HELD, TURNS, TURNS_CASE, TURNS_WAYS};
+use self::echo::Deadlines as EchoDeadlines;
+pub(crate) use self::echo::{Echo, echo};
+pub(crate) use self::turn::{Deadlines, keep};
+use self::turn::{Kind, Task};
+use self::way::{Rival, Way};
+use crate::kit::child;
+use crate::kit::machine::{self, Watch};
+use crate::kit::progress::Progress;
+use crate::kit::report::{self, Grid, Numbers, Report, Skipped};
+use crate::kit::rounds::{Outcome, Rounds, Subject};
+
+/// Of every call.
+const DEADLINE: Duration = Duration::from_millis(500);
+
+/// Rounds beyond those wanted, where some were disturbed.
+const EXTRA_ROUNDS_MAX: usize = 2;
+
+/// Ways whose wakes are counted at a time: more would take the CPUs from each other.
+const CALLERS_AT_ONCE: usize = 3;
+
+/// What the terminal shows; the rest is in JSON and on the page.
+const GRIDS: &[Grid] = &[
+    Grid { family: "owner-w1", number: "pairs_per_s" },
+    Grid { family: "owner-w64", number: "pairs_per_s" },
+    Grid { family: "owner-w64", number: "cpu_ns_per_pair" },
+    Grid { family: "other-w1", number: "pairs_per_s" },
+    Grid { family: "other-w64", number: "pairs_per_s" },
+    Grid { family: "other-w64", number: "cpu_ns_per_pair" },
+    Grid { family: "echo", number: "calls_per_s" },
+    Grid { family: "echo", number: "cpu_ns_per_call" },
+    Grid { family: "echo", number: "instructions_per_call" },
+];
+
+/// What `lab timers` may be told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// Longer cases, more rounds, 50 million cancelled timers: twenty minutes
+    #[arg(long, conflicts_with = "quick")]
+    long: bool,
+    /// One short round, which decides nothing: seconds
+    #[arg(long)]
+    quick: bool,
+    /// Rounds [default: 9, with --long 15]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
+    /// A program around the timer thread of a built brpc: `docs/lab-drivers.md` says what it is told
+    #[arg(long, value_name = "PATH")]
+    brpc: Option<PathBuf>,
+}
+
+/// How much of everything.
+struct Effort {
+    rounds: usize,
+    /// Of each case of schedule and cancel.
+    case_ms: u64,
+    calls_ms: u64,
+    timers: u64,
+    echo_calls: u64,
+    /// How often the instructions of each echo are counted: how many calls share a turn of the loop varies.
+    counts: usize,
+}
+
+impl Effort {
+    fn of(options: &Options) -> Self {
+        let usual = Self {
+            rounds: 9,
+            case_ms: 40,
+            calls_ms: 20_000,
+            timers: 1_000_000,
+            echo_calls: 200_000,
+            counts: 3,
+        };
+        let mut effort = match (options.quick, options.long) {
+            (true, _) => {
+                Self { rounds: 1, case_ms: 2, calls_ms: 200, timers: 20_000, echo_calls: 2_000, counts: 0 }
+            }
+            (_, true) => Self {
+                rounds: 15,
+                case_ms: 300,
+                calls_ms: 60_000,
+                timers: 50_000_000,
+                echo_calls: 1_000_000,
+                ..usual
+            },
+            _ => usual,
+        };
+        effort.rounds = options.rounds.map_or(effort.rounds, |rounds| rounds as usize);
+        effort
+    }
+
+    /// Rounds of the case that is short and decides.
+    fn turns(&self) -> usize {
+        self.rounds * 3
+    }
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// The lab itself could not work, or the user interrupted it; a way that fails is left out of the report
+/// instead.
+pub(crate) fn run(options: &Options) -> Result<Report> {
+    let machine = machine::facts(child::raise_descriptor_limit());
+    let effort = Effort::of(options);
+    let rivals: Vec<Rival> = Way::value_variants().iter().copied().map(Rival::BuiltIn).collect();
+    let mut rivals: Vec<Rival> = rivals.into_iter().chain(options.brpc.clone().map(Rival::Brpc)).collect();
+    let keepers: Vec<Rival> = rivals.iter().filter(|rival| rival.keeps()).cloned().collect();
+    let groups = keepers.len().div_ceil(CALLERS_AT_ONCE);
+    let counted = effort.counts * ECHO.len() * EchoDeadlines::value_variants().len();
+    let echoes = effort.rounds * EchoDeadlines::value_variants().len();
+    let turns = effort.rounds * rivals.len() + effort.turns() * TURNS_WAYS.len();
+    let progress = Progress::new((turns + groups + keepers.len() + echoes + counted) as u64);
+
+    let plan = plan("schedule and cancel", &effort);
+    let task = Task { work: Kind::Pairs, for_ms: effort.case_ms, timers: 0, case: None };
+    let mut found = plan.run(&mut rivals, &progress, |rival| task.run(rival))?;
+    found.absorb(in_turn(&effort, &progress)?);
+    calls(&keepers, &effort, &progress, &mut found)?;
+    held(&keepers, &effort, &progress, &mut found)?;
+    found.absorb(echoes_of(&effort, &progress)?);
+    for round in 0..effort.counts {
+        count_instructions(round, &progress, &mut found)?;
+    }
+    let Outcome { mut rows, failed: mut skipped } = found;
+    if options.brpc.is_none() {
+        let reason = "no program was named by --brpc".to_owned();
+        skipped.push(Skipped { name: "brpc".to_owned(), reason });
+    }
+    progress.finish();
+    rows.sort_by_key(|row| case::place(row.part));
+    let (verdicts, left_out, warnings) = (Vec::new(), Vec::new(), warnings(options));
+    let mut report =
+        Report { experiment: "timers", machine, rows, grids: GRIDS, verdicts, left_out, skipped, warnings };
+    verdicts::judge(&mut report);
+    report.weaken();
+    Ok(report)
+}
+
+fn plan(what: &'static str, effort: &Effort) -> Rounds {
+    Rounds { what, wanted: effort.rounds, extra_max: EXTRA_ROUNDS_MAX, watched: true }
+}
+
+/// The ways that one promise is about, one case each and one after another.
+fn in_turn(effort: &Effort, progress: &Progress) -> Result<Outcome> {
+    let task = Task { work: Kind::Pairs, for_ms: effort.case_ms, timers: 0, case: Some(TURNS_CASE) };
+    let rounds = Rounds { wanted: effort.turns(), ..plan("another thread cancels", effort) };
+    rounds.run(&mut TURNS_WAYS.map(Rival::BuiltIn).to_vec(), progress, |rival| {
+        let numbers = task.run(rival)?.into_iter().map(|(_, numbers)| (TURNS, numbers));
+        Ok(numbers.collect())
+    })
+}
+
+/// 20,000 calls a second with each, a few of them at a time.
+fn calls(rivals: &[Rival], effort: &Effort, progress: &Progress, found: &mut Outcome) -> Result<()> {
+    let task = Task { work: Kind::Calls, for_ms: effort.calls_ms, timers: 0, case: None };
+    for group in rivals.chunks(CALLERS_AT_ONCE) {
+        let names: Vec<_> = group.iter().map(Subject::name).collect();
+        progress.begin(format!("calls of 5 ms, {}", names.join(" and ")));
+        let watch = Watch::start();
+        let done: Vec<_> = thread::scope(|scope| {
+            let started: Vec<_> = group.iter().map(|rival| scope.spawn(|| task.run(rival))).collect();
+            started.into_iter().map(|it| it.join().unwrap_or_else(|_| Err(anyhow!("a panic")))).collect()
+        });
+        let marks = watch.finish().marks;
+        child::fail_if_interrupted()?;
+        for (rival, done) in group.iter().zip(done) {
+            note(CALLS, rival, done, &marks, found);
+        }
+        progress.end();
+    }
+    Ok(())
+}
+
+/// The memory of cancelled timers with each.
+fn held(rivals: &[Rival], effort: &Effort, progress: &Progress, found: &mut Outcome) -> Result<()> {
+    let task = Task { work: Kind::Held, for_ms: 0, timers: effort.timers, case: None };
+    for rival in rivals {
+        progress.begin(format!("memory of cancelled timers, {}", rival.name()));
+        let done = task.run(rival);
+        child::fail_if_interrupted()?;
+        note(HELD, rival, done, &[], found);
+        progress.end();
+    }
+    Ok(())
+}
+
+fn note(what: &str, rival: &Rival, done: Result<turn::Cases>, marks: &[String], found: &mut Outcome) {
+    match done {
+        Ok(cases) => found.note(rival.name(), 0, marks, cases),
+        Err(error) => found.fail(what, rival.name(), &error),
+    }
+}
+
+impl Subject for EchoDeadlines {
+    fn name(&self) -> &'static str {
+        self.word()
+    }
+}
+
+/// The echo, without deadlines and with them.
+fn echoes_of(effort: &Effort, progress: &Progress) -> Result<Outcome> {
+    let mut subjects = EchoDeadlines::value_variants().to_vec();
+    plan("echo", effort).run(&mut subjects, progress, |deadlines| {
+        let one = |(part, in_flight): (&'static str, usize)| {
+            let figures = echo::run(in_flight, *deadlines, effort.echo_calls)?;
+            ensure!(figures.deadlines_fired == 0, "{} deadlines fired", figures.deadlines_fired);
+            let numbers: Numbers =
+                vec![("calls_per_s", figures.calls_per_s), ("cpu_ns_per_call", figures.cpu_ns_per_call)];
+            Ok((part, numbers))
+        };
+        ECHO.into_iter().map(one).collect()
+    })
+}
+
+fn count_instructions(round: usize, progress: &Progress, found: &mut Outcome) -> Result<()> {
+    for (part, in_flight) in ECHO {
+        for deadlines in EchoDeadlines::value_variants() {
+            let subject = deadlines.word();
+            progress.begin(format!("instructions of {part}, deadlines {subject}"));
+            let counted = instructions::per_call(in_flight, *deadlines);
+            child::fail_if_interrupted()?;
+            match counted {
+                Ok(count) => {
+                    found.note(subject, round, &[], vec![(part, vec![("instructions_per_call", count)])]);
+                }
+                // What fails once fails thrice.
+                Err(error) if round == 0 => found.fail(&format!("instructions of {part}"), subject, &error),
+                Err(_) => {}
+            }
+            progress.end();
+        }
+    }
+    Ok(())
+}
+
+/// What makes every figure of this run weak.
+fn warnings(options: &Options) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if options.quick {
+        warnings.push("a quick run decides nothing".to_owned());
+    }
+    warnings.extend(report::of_the_build());
+    warnings
+}

@@ -1,0 +1,159 @@
+//! Calls of 5 ms with deadlines of 500 ms, at a fixed rate: who is woken how often, and for what.
+//!
+//! Promises: every 200th call is never answered, so that its deadline fires; how late that was is known of
+//! each. Leaves to others: what the wakes of a facility are (`facility.rs`).
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use sys::clock::{Nanos, monotonic};
+
+use super::DEADLINE;
+use super::facility::{Facility, Sink, User, Wakes};
+use crate::kit::measure::own_memory_bytes;
+
+/// The loop of the client: so often it sees to what has come.
+const TURN: Duration = Duration::from_millis(1);
+const CALLS_PER_TURN: usize = 20;
+/// Turns after which a call is answered.
+const ANSWERED_AFTER: usize = 5;
+/// One of so many calls is never answered.
+const UNANSWERED_SHARE: u64 = 200;
+/// How long a facility has to fire the last deadline after the last call was made, and how long it has if the
+/// machine stands still meanwhile.
+const AFTERMATH: Duration = Duration::from_millis(700);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How late timers fired, in nanoseconds; below zero where one was early.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lateness(Arc<Mutex<Vec<i64>>>);
+
+/// What a run came to.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) calls: u64,
+    pub(super) fired: u64,
+    /// Over the whole run, and in its last quarter.
+    pub(super) wakes: Option<(Wakes, Wakes)>,
+    pub(super) lateness: Vec<i64>,
+    /// The most memory that the process gained.
+    pub(super) gained_bytes: u64,
+}
+
+impl Lateness {
+    /// Who is told of timers that fire.
+    pub(super) fn sink(&self) -> Sink {
+        let told = Arc::clone(&self.0);
+        Arc::new(move |deadline| {
+            let late = monotonic().0 as i64 - deadline.0 as i64;
+            told.lock().unwrap_or_else(PoisonError::into_inner).push(late);
+        })
+    }
+
+    fn count(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len() as u64
+    }
+
+    /// All of them, in order of size.
+    pub(super) fn sorted(&self) -> Vec<i64> {
+        let mut late = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        late.sort_unstable();
+        late
+    }
+}
+
+/// Makes calls for `time`.
+///
+/// # Errors
+/// A timer could not be armed, or fired although it was to be cancelled, or not at all.
+pub(super) fn run<F: Facility>(time: Duration) -> Result<Seen> {
+    let lateness = Lateness::default();
+    let facility = F::start(lateness.sink())?;
+    let mut client = Client { user: facility.enter(), under_way: VecDeque::new(), calls: 0, unanswered: 0 };
+    let before = own_memory_bytes("VmRSS")?;
+    let mut gained_bytes = 0;
+    let turns = (time.as_nanos() / TURN.as_nanos()) as usize;
+    let mut next = monotonic();
+    let mut at_three_quarters = None;
+    for turn in 0..turns {
+        client.turn()?;
+        if turn % 64 == 0 {
+            gained_bytes = gained_bytes.max(own_memory_bytes("VmRSS")?.saturating_sub(before));
+        }
+        if turn == turns * 3 / 4 {
+            at_three_quarters = facility.wakes();
+        }
+        next = next + TURN;
+        client.user.sleep_until(next);
+    }
+    let wakes = facility.wakes().zip(at_three_quarters);
+    client.finish(|| lateness.count())?;
+    let lateness = lateness.sorted();
+    let fired = lateness.len() as u64;
+    ensure!(fired == client.unanswered, "{fired} of {} deadlines fired", client.unanswered);
+    let wakes = wakes.map(|(all, before)| {
+        (all, Wakes { all: all.all - before.all, dead: all.dead.saturating_sub(before.dead) })
+    });
+    Ok(Seen { calls: client.calls, fired, wakes, lateness, gained_bytes })
+}
+
+/// A thread that makes calls.
+struct Client<U: User> {
+    user: U,
+    /// The calls of each turn that are answered, oldest first, with their deadline.
+    under_way: VecDeque<(Nanos, Vec<U::Handle>)>,
+    calls: u64,
+    unanswered: u64,
+}
+
+impl<U: User> Client<U> {
+    fn turn(&mut self) -> Result<()> {
+        let mut batch = match self.under_way.len() {
+            ANSWERED_AFTER.. => self.answer()?,
+            _ => Vec::with_capacity(CALLS_PER_TURN),
+        };
+        let deadline: Nanos = monotonic() + DEADLINE;
+        for _ in 0..CALLS_PER_TURN {
+            let handle = self.user.arm(deadline)?;
+            self.calls += 1;
+            if self.calls.is_multiple_of(UNANSWERED_SHARE) {
+                self.unanswered += 1;
+                // Its name is lost; it fires.
+                drop(handle);
+            } else {
+                batch.push(handle);
+            }
+        }
+        self.under_way.push_back((deadline, batch));
+        self.user.turn();
+        Ok(())
+    }
+
+    /// The oldest calls are answered.
+    fn answer(&mut self) -> Result<Vec<U::Handle>> {
+        let Some((deadline, mut batch)) = self.under_way.pop_front() else { return Ok(Vec::new()) };
+        for handle in batch.drain(..) {
+            if !self.user.cancel(handle) {
+                // On a machine that stood still the answer may have come too late.
+                ensure!(monotonic() >= deadline, "a deadline fired although its call was answered");
+                self.unanswered += 1;
+            }
+        }
+        Ok(batch)
+    }
+
+    /// Answers what is under way, and awaits the deadlines of the rest.
+    fn finish(&mut self, fired: impl Fn() -> u64) -> Result<()> {
+        while !self.under_way.is_empty() {
+            self.answer()?;
+        }
+        let now = monotonic();
+        self.user.sleep_until(now + AFTERMATH);
+        while fired() < self.unanswered && monotonic() < now + PATIENCE {
+            self.user.sleep_until(monotonic() + TURN);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,478 @@
+//! The deadlines of a connection's calls, kept in one of three ways by either end of the echo.
+//! Promises: a deadline that passes while its call is in flight is found never early and late by at most a
+//! tick of the timers and a turn; no call allocates. Leaves to others: which calls are in flight, and what
+//! becomes of one that has failed.
+//!
+//! | way    | a call begins                      | a call ends | a timer fires                       |
+//! |--------|------------------------------------|-------------|-------------------------------------|
+//! | `Off`  | nothing                            | nothing     | never                               |
+//! | `Lazy` | one store; an arm where the timer  | nothing     | look at all calls, arm for those    |
+//! |        | is not armed or stands later       |             | that are left                       |
+//! | `Each` | an arm                             | a cancel    | a call has failed                   |
+//!
+//! `Lazy` has one timer for a connection, and fires_at <= the deadline of every call in flight. Where all
+//! calls have the same span it fires once per span, however many calls begin and end in it.
+//!
+//! Calls that begin at once, with one deadline, and end all at once are a batch, and `Lazy` stores one
+//! deadline for it. So are the requests of one wake at the server, which answers them in one write. A server
+//! whose requests end one by one has to store one for each, as the client does.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use engine::reactor::{RawToken, Reactor, WakeTarget};
+use engine::timer::wheel::TimerId;
+use sys::clock::Nanos;
+
+/// Of a call at the client, of its request at the server.
+const SPAN: Duration = Duration::from_millis(500);
+
+/// How deadlines are kept; see the file's header.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(in crate::experiments::timers) enum Deadlines {
+    /// There are none.
+    Off,
+    /// A timer for each connection.
+    Lazy,
+    /// A timer for each call.
+    Each,
+}
+
+impl Deadlines {
+    /// As the command line has it.
+    pub(in crate::experiments::timers) fn word(self) -> &'static str {
+        match self {
+            Deadlines::Off => "off",
+            Deadlines::Lazy => "lazy",
+            Deadlines::Each => "each",
+        }
+    }
+
+    /// When a call that begins `now` will have failed.
+    pub(super) fn due(self, now: Nanos) -> Nanos {
+        if self == Deadlines::Off { Nanos::NEVER } else { now + SPAN }
+    }
+
+    /// How many timers may be armed while no call is in flight.
+    pub(super) fn idle_timers_max(self, connections: usize) -> usize {
+        if self == Deadlines::Lazy { connections } else { 0 }
+    }
+}
+
+/// Where timers are armed: a reactor, or time as a test makes it pass.
+pub(super) trait Timers {
+    fn now(&self) -> Nanos;
+    fn arm(&self, when: Nanos, tag: RawToken) -> TimerId;
+    /// One that has fired is ignored.
+    fn cancel(&self, timer: TimerId);
+}
+
+impl Timers for Reactor {
+    fn now(&self) -> Nanos {
+        Reactor::now(self)
+    }
+
+    fn arm(&self, when: Nanos, tag: RawToken) -> TimerId {
+        Reactor::arm(self, when, WakeTarget::Tag(tag))
+    }
+
+    fn cancel(&self, timer: TimerId) {
+        Reactor::cancel(self, timer);
+    }
+}
+
+/// What a call in flight has of its deadline. One that is dropped without [`Watch::end`] may fire later.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Deadline {
+    Off,
+    Lazy(Nanos),
+    Each(TimerId),
+}
+
+/// Watches over the deadlines of a connection's calls; see the file's header.
+#[derive(Debug)]
+pub(super) struct Watch {
+    way: Deadlines,
+    /// Timers fire with it.
+    tag: RawToken,
+    /// The connection's own, if it is armed.
+    timer: Option<TimerId>,
+    /// For when that is armed; never, while it is not.
+    fires_at: Nanos,
+}
+
+impl Watch {
+    pub(super) fn new(way: Deadlines, tag: RawToken) -> Self {
+        Self { way, tag, timer: None, fires_at: Nanos::NEVER }
+    }
+
+    /// A call begins that will have failed at `due`.
+    #[inline]
+    pub(super) fn begin(&mut self, timers: &impl Timers, due: Nanos) -> Deadline {
+        match self.way {
+            Deadlines::Off => Deadline::Off,
+            Deadlines::Lazy => {
+                if due < self.fires_at {
+                    self.arm(timers, due);
+                }
+                Deadline::Lazy(due)
+            }
+            Deadlines::Each => Deadline::Each(timers.arm(due, self.tag)),
+        }
+    }
+
+    /// A call ends.
+    #[inline]
+    pub(super) fn end(timers: &impl Timers, deadline: Deadline) {
+        if let Deadline::Each(timer) = deadline {
+            timers.cancel(timer);
+        }
+    }
+
+    /// As [`Watch::begin`], for `count` calls which begin at once and end with all others in `group`.
+    #[inline]
+    pub(super) fn begin_group(&mut self, timers: &impl Timers, due: Nanos, count: u32, group: &mut Group) {
+        match self.way {
+            Deadlines::Lazy if count > 0 => {
+                if due < self.fires_at {
+                    self.arm(timers, due);
+                }
+                group.lazy.push(Batch { due, count });
+            }
+            Deadlines::Off | Deadlines::Lazy => {}
+            Deadlines::Each => group.each.extend((0..count).map(|_| timers.arm(due, self.tag))),
+        }
+    }
+
+    /// All calls in `group` end.
+    #[inline]
+    pub(super) fn end_group(&self, timers: &impl Timers, group: &mut Group) {
+        match self.way {
+            Deadlines::Off => {}
+            Deadlines::Lazy => group.lazy.clear(),
+            Deadlines::Each => group.each.drain(..).for_each(|timer| timers.cancel(timer)),
+        }
+    }
+
+    /// A timer with the connection's tag has fired. `look_at` is to ask [`Look::has_failed`] once for each
+    /// call in flight and to take out those that have. Returns how many have.
+    pub(super) fn fired(&mut self, timers: &impl Timers, look_at: impl FnOnce(&mut Look)) -> u64 {
+        if self.way == Deadlines::Each {
+            return 1;
+        }
+        let mut look = Look { now: timers.now(), failed: 0, earliest: Nanos::NEVER };
+        look_at(&mut look);
+        self.arm(timers, look.earliest);
+        look.failed
+    }
+
+    /// The connection is no more, nor is any of its calls.
+    pub(super) fn close(mut self, timers: &impl Timers) {
+        self.arm(timers, Nanos::NEVER);
+    }
+
+    /// Arms the connection's timer for `when` and for nothing else. It may have fired and not been heard of:
+    /// whoever hears of it then finds that nothing has failed.
+    #[cold]
+    fn arm(&mut self, timers: &impl Timers, when: Nanos) {
+        if let Some(timer) = self.timer.take() {
+            timers.cancel(timer);
+        }
+        self.fires_at = when;
+        if when != Nanos::NEVER {
+            self.timer = Some(timers.arm(when, self.tag));
+        }
+    }
+}
+
+/// The deadlines of calls that end all at once.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    lazy: Vec<Batch>,
+    each: Vec<TimerId>,
+}
+
+/// Those of them that began at once.
+#[derive(Clone, Copy, Debug)]
+struct Batch {
+    due: Nanos,
+    count: u32,
+}
+
+impl Group {
+    /// Takes out the calls that have failed.
+    pub(super) fn take_failed(&mut self, look: &mut Look) {
+        self.lazy.retain(|batch| !look.passed(batch.due, batch.count));
+    }
+}
+
+/// One look at all calls of a connection.
+#[derive(Debug)]
+pub(super) struct Look {
+    now: Nanos,
+    failed: u64,
+    /// Deadline of those that have not failed.
+    earliest: Nanos,
+}
+
+impl Look {
+    /// Whether the call of `deadline` has failed.
+    pub(super) fn has_failed(&mut self, deadline: Deadline) -> bool {
+        matches!(deadline, Deadline::Lazy(due) if self.passed(due, 1))
+    }
+
+    fn passed(&mut self, due: Nanos, count: u32) -> bool {
+        let passed = due <= self.now;
+        if passed {
+            self.failed += u64::from(count);
+        } else {
+            self.earliest = self.earliest.min(due);
+        }
+        passed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::{Cell, RefCell};
+    use std::collections::BTreeMap;
+
+    use engine::timer::wheel::Wheel;
+
+    /// A tick of the wheel, about a millisecond.
+    const TICK: u64 = 1 << 20;
+
+    const NOBODY: [u64; 0] = [];
+
+    struct VirtualTime {
+        now: Cell<Nanos>,
+        wheel: RefCell<Wheel<RawToken>>,
+    }
+
+    impl Timers for VirtualTime {
+        fn now(&self) -> Nanos {
+            self.now.get()
+        }
+
+        fn arm(&self, when: Nanos, tag: RawToken) -> TimerId {
+            self.wheel.borrow_mut().arm(when, tag)
+        }
+
+        fn cancel(&self, timer: TimerId) {
+            self.wheel.borrow_mut().cancel(timer);
+        }
+    }
+
+    /// A connection in virtual time, which goes by ticks.
+    struct Connection {
+        time: VirtualTime,
+        watch: Watch,
+        /// In flight: by name, when they are due.
+        calls: BTreeMap<u64, (Nanos, Deadline)>,
+    }
+
+    impl Connection {
+        fn new(way: Deadlines) -> Self {
+            let (now, wheel) = (Cell::new(Nanos(0)), RefCell::new(Wheel::new(Nanos(0))));
+            let watch = Watch::new(way, RawToken(7));
+            Self { time: VirtualTime { now, wheel }, watch, calls: BTreeMap::new() }
+        }
+
+        fn begin(&mut self, name: u64, due: Nanos) {
+            let deadline = self.watch.begin(&self.time, due);
+            self.calls.insert(name, (due, deadline));
+        }
+
+        fn end(&mut self, name: u64) {
+            let (_, deadline) = self.calls.remove(&name).expect("it is in flight");
+            Watch::end(&self.time, deadline);
+        }
+
+        fn armed(&self) -> usize {
+            self.time.wheel.borrow().armed()
+        }
+
+        /// Names the calls that were found to have failed (of `Each`: that must have been).
+        fn pass_to(&mut self, now: Nanos) -> Vec<u64> {
+            self.time.now.set(now);
+            let mut failed = Vec::new();
+            let mut count = 0;
+            while let Some(tag) = { self.time.wheel.borrow_mut().pop_due(now) } {
+                assert_eq!(tag, RawToken(7));
+                let calls = &mut self.calls;
+                count += self.watch.fired(&self.time, |look| {
+                    failed.extend(
+                        calls.iter().filter(|(_, (_, it))| look.has_failed(*it)).map(|(name, _)| name),
+                    );
+                    calls.retain(|name, _| !failed.contains(name));
+                });
+            }
+            if self.watch.way == Deadlines::Each {
+                failed = self.overdue();
+                self.calls.retain(|name, _| !failed.contains(name));
+            }
+            assert_eq!(count, failed.len() as u64);
+            failed
+        }
+
+        /// Those in flight that must have failed by now.
+        fn overdue(&self) -> Vec<u64> {
+            let tick = self.time.now().0 / TICK;
+            self.calls.iter().filter(|(_, (due, _))| due.0 / TICK < tick).map(|(&name, _)| name).collect()
+        }
+    }
+
+    #[test]
+    fn a_deadline_is_found_though_earlier_calls_have_ended() {
+        let mut connection = Connection::new(Deadlines::Lazy);
+        connection.begin(1, Nanos(500 * TICK));
+        connection.pass_to(Nanos(100 * TICK));
+        connection.begin(2, Nanos(600 * TICK));
+        connection.end(1);
+        assert_eq!(connection.pass_to(Nanos(501 * TICK)), NOBODY, "that was the deadline of the first");
+        assert_eq!(connection.pass_to(Nanos(600 * TICK - 1)), NOBODY);
+        assert_eq!(connection.armed(), 1);
+        assert_eq!(connection.pass_to(Nanos(601 * TICK)), [2]);
+        assert_eq!(connection.armed(), 0);
+    }
+
+    #[test]
+    fn a_call_that_begins_later_and_is_due_earlier_fails_first() {
+        for way in [Deadlines::Lazy, Deadlines::Each] {
+            let mut connection = Connection::new(way);
+            connection.begin(1, Nanos(500 * TICK));
+            connection.begin(2, Nanos(20 * TICK));
+            connection.begin(3, Nanos(300 * TICK));
+            assert_eq!(connection.pass_to(Nanos(20 * TICK - 1)), NOBODY, "{way:?}");
+            assert_eq!(connection.pass_to(Nanos(21 * TICK)), [2], "{way:?}");
+            assert_eq!(connection.pass_to(Nanos(301 * TICK)), [3], "{way:?}");
+            assert_eq!(connection.pass_to(Nanos(501 * TICK)), [1], "{way:?}");
+            assert_eq!(connection.armed(), 0, "{way:?}");
+        }
+    }
+
+    #[test]
+    fn a_lazy_look_takes_what_is_due_now_and_nothing_that_is_due_later() {
+        let mut connection = Connection::new(Deadlines::Lazy);
+        for (name, due) in [(1, 500 * TICK), (2, 501 * TICK), (3, 501 * TICK + 1)] {
+            connection.begin(name, Nanos(due));
+        }
+        assert_eq!(connection.pass_to(Nanos(501 * TICK)), [1, 2]);
+        assert_eq!(connection.pass_to(Nanos(502 * TICK)), [3]);
+    }
+
+    #[test]
+    fn a_lazy_timer_that_finds_no_call_rests_until_the_next_begins() {
+        let mut connection = Connection::new(Deadlines::Lazy);
+        connection.begin(1, Nanos(500 * TICK));
+        connection.end(1);
+        assert_eq!(connection.armed(), 1, "ending touches no timer");
+        assert_eq!(connection.pass_to(Nanos(501 * TICK)), NOBODY);
+        assert_eq!(connection.armed(), 0);
+        connection.begin(2, Nanos(1_000 * TICK));
+        assert_eq!(connection.pass_to(Nanos(1_001 * TICK)), [2]);
+        connection.begin(3, Nanos::NEVER);
+        assert_eq!(connection.armed(), 0);
+        connection.begin(4, Nanos(2_000 * TICK));
+        connection.watch.close(&connection.time);
+        assert_eq!(connection.time.wheel.borrow().armed(), 0);
+    }
+
+    #[test]
+    fn a_timer_that_fires_for_nobody_changes_nothing() {
+        let mut connection = Connection::new(Deadlines::Lazy);
+        connection.begin(1, Nanos(500 * TICK));
+        // As it does when it was due and an earlier tenant of the tag had armed it.
+        assert_eq!(
+            connection.watch.fired(&connection.time, |look| {
+                assert!(!look.has_failed(Deadline::Lazy(Nanos(500 * TICK))));
+            }),
+            0
+        );
+        assert_eq!(connection.armed(), 1);
+        assert_eq!(connection.pass_to(Nanos(501 * TICK)), [1]);
+    }
+
+    #[test]
+    fn calls_of_a_group_fail_at_their_own_deadlines() {
+        let (time, mut watch) =
+            (Connection::new(Deadlines::Lazy).time, Watch::new(Deadlines::Lazy, RawToken(7)));
+        let mut group = Group::default();
+        for (due, count) in [(500, 3), (20, 2), (300, 1), (10, 0)] {
+            watch.begin_group(&time, Nanos(due * TICK), count, &mut group);
+        }
+        for (now, failed) in [(11, 0), (20, 0), (21, 2), (301, 1)] {
+            time.now.set(Nanos(now * TICK));
+            while let Some(RawToken(7)) = { time.wheel.borrow_mut().pop_due(time.now()) } {
+                assert_eq!(watch.fired(&time, |look| group.take_failed(look)), failed, "{now}");
+            }
+        }
+        watch.end_group(&time, &mut group);
+        time.now.set(Nanos(501 * TICK));
+        assert_eq!(time.wheel.borrow_mut().pop_due(time.now()), Some(RawToken(7)));
+        assert_eq!(watch.fired(&time, |look| group.take_failed(look)), 0);
+    }
+
+    #[test]
+    fn a_group_arms_what_its_way_says() {
+        for (way, armed) in [(Deadlines::Off, [0, 0]), (Deadlines::Lazy, [1, 1]), (Deadlines::Each, [5, 0])] {
+            let (time, mut watch) = (Connection::new(way).time, Watch::new(way, RawToken(7)));
+            let mut group = Group::default();
+            watch.begin_group(&time, Nanos(500 * TICK), 3, &mut group);
+            watch.begin_group(&time, Nanos(500 * TICK), 2, &mut group);
+            let begun = time.wheel.borrow().armed();
+            watch.end_group(&time, &mut group);
+            assert_eq!([begun, time.wheel.borrow().armed()], armed, "{way:?}");
+        }
+    }
+
+    /// Random calls with random deadlines: none fails early, none is overdue, and no more timers are armed
+    /// than the way needs.
+    #[test]
+    fn every_deadline_is_found_in_time() {
+        for way in [Deadlines::Off, Deadlines::Lazy, Deadlines::Each] {
+            for seed in 1..=20 {
+                compare(way, seed);
+            }
+        }
+    }
+
+    fn compare(way: Deadlines, seed: u64) {
+        let mut state = seed;
+        let mut below = |bound: u64| {
+            state ^= state >> 12;
+            state ^= state << 25;
+            state ^= state >> 27;
+            state.wrapping_mul(0x2545_F491_4F6C_DD1D) % bound
+        };
+        let mut connection = Connection::new(way);
+        for name in 0..5_000 {
+            let now = connection.time.now();
+            match below(4) {
+                0 | 1 => connection.begin(name, Nanos(now.0 + below(500 * TICK))),
+                2 => {
+                    let index = below(connection.calls.len().max(1) as u64) as usize;
+                    if let Some(&name) = connection.calls.keys().nth(index) {
+                        connection.end(name);
+                    }
+                }
+                _ => {
+                    let dues: BTreeMap<_, _> =
+                        connection.calls.iter().map(|(&k, &(due, _))| (k, due)).collect();
+                    let now = Nanos(now.0 + below(30 * TICK));
+                    let failed = connection.pass_to(now);
+                    assert!(failed.iter().all(|name| dues[name] <= now), "{way:?}, seed {seed}");
+                    assert!(way == Deadlines::Off || connection.overdue().is_empty(), "{way:?}, seed {seed}");
+                }
+            }
+            let in_flight = connection.calls.len();
+            let armed = connection.armed();
+            match way {
+                Deadlines::Off => assert_eq!(armed, 0),
+                Deadlines::Lazy => assert!(armed <= 1 && (armed == 1 || in_flight == 0), "seed {seed}"),
+                Deadlines::Each => assert_eq!(armed, in_flight, "seed {seed}"),
+            }
+        }
+    }
+}

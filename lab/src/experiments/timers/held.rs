@@ -1,0 +1,52 @@
+//! The memory of timers that were cancelled: many calls, each answered at once, and none of them outstanding
+//! at the end.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use sys::clock::monotonic;
+
+use super::DEADLINE;
+use super::facility::{Facility, User};
+use crate::kit::measure::own_memory_bytes;
+
+/// Calls before the first look, so that what every way takes once is not counted.
+const WARM_UP: u64 = 10_000;
+/// Calls between two looks.
+const LOOK: u64 = 50_000;
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    pub(super) cancelled: u64,
+    /// The most memory that the process had beyond what it had after the first calls.
+    pub(super) bytes_max: u64,
+}
+
+/// Arms and cancels `wanted` timers, or as many as it comes to in `time`.
+///
+/// # Errors
+/// A timer could not be armed, or it fired.
+pub(super) fn run<F: Facility>(wanted: u64, time: Duration) -> Result<Held> {
+    let facility = F::start(std::sync::Arc::new(|_| ()))?;
+    let mut user = facility.enter();
+    call(&mut user, WARM_UP)?;
+    let (before, end) = (own_memory_bytes("VmRSS")?, monotonic() + time);
+    let mut held = Held { cancelled: WARM_UP, bytes_max: 0 };
+    while held.cancelled < wanted && monotonic() < end {
+        let calls = LOOK.min(wanted - held.cancelled);
+        call(&mut user, calls)?;
+        held.cancelled += calls;
+        held.bytes_max = held.bytes_max.max(own_memory_bytes("VmRSS")?.saturating_sub(before));
+    }
+    Ok(held)
+}
+
+fn call<U: User>(user: &mut U, calls: u64) -> Result<()> {
+    for _ in 0..calls {
+        let handle = user.arm(monotonic() + DEADLINE)?;
+        ensure!(user.cancel(handle), "a timer fired that was to be cancelled");
+    }
+    user.turn();
+    Ok(())
+}

@@ -1,0 +1,242 @@
+//! A turn: one way of keeping deadlines does one kind of work, in a process of its own, so that its memory,
+//! its threads and its CPU time are its own.
+//!
+//! Promises: a program of somebody else's can take the same turn: it is told the same words behind its name
+//! and answers in the same line. Leaves to others: which turns, and when (`timers.rs`).
+//!
+//! ```text
+//!   lab deadlines --way bucketed --work pairs --for-ms 40
+//!   PATH                         --work pairs --for-ms 40
+//!     -> {"owner-w1-1": {"pairs_per_s": 7200000, "cpu_ns_per_pair": 139}, ...}
+//! ```
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Map, Value, json};
+
+use super::case::{self, CALLS, HELD, PAIRS};
+use super::facility::Facility;
+use super::pairs::{By, Done, Pairs};
+use super::way::{Rival, Way, Work};
+use crate::kit::child;
+use crate::kit::player::{Player, say};
+use crate::kit::report::Numbers;
+
+/// After so long a way that cannot cancel many timers has cancelled enough.
+const HELD_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// What is done.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Schedule and cancel with 1 to 50 threads, `--for-ms` in each case
+    Pairs,
+    /// 20,000 calls a second for `--for-ms`
+    Calls,
+    /// `--timers` timers armed and cancelled
+    Held,
+}
+
+/// What `lab deadlines` is told.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Deadlines {
+    #[arg(long)]
+    way: Way,
+    #[command(flatten)]
+    task: Task,
+}
+
+/// The words that every program understands.
+#[derive(clap::Args, Clone, Debug, PartialEq)]
+pub(super) struct Task {
+    #[arg(long)]
+    pub(super) work: Kind,
+    #[arg(long, default_value_t = 40)]
+    pub(super) for_ms: u64,
+    #[arg(long, default_value_t = 1_000_000)]
+    pub(super) timers: u64,
+    /// Of schedule and cancel this case alone
+    #[arg(long, value_parser = case::pairs_named)]
+    pub(super) case: Option<&'static str>,
+}
+
+/// The numbers of each case that a turn made.
+pub(super) type Cases = Vec<(&'static str, Numbers)>;
+
+impl Task {
+    /// Has a rival do it.
+    ///
+    /// # Errors
+    /// The rival failed, or the user interrupts.
+    pub(super) fn run(&self, rival: &Rival) -> Result<Cases> {
+        let program = match rival.program() {
+            Some(program) => program.to_owned(),
+            None => child::own_program()?,
+        };
+        let mut player = Player::start(&program, &self.arguments(rival))?;
+        let answer = player.line()?;
+        player.finish()?;
+        let answer: Value = serde_json::from_str(&answer).context("an answer is one line of JSON")?;
+        parse(&answer)
+    }
+
+    fn arguments(&self, rival: &Rival) -> Vec<OsString> {
+        let kind = clap::ValueEnum::to_possible_value(&self.work).expect("none is hidden");
+        let (time, timers) = (self.for_ms.to_string(), self.timers.to_string());
+        let words = ["--work", kind.get_name(), "--for-ms", &time, "--timers", &timers];
+        let way = match rival {
+            Rival::BuiltIn(way) => vec!["deadlines", "--way", way.name()],
+            Rival::Brpc(_) => Vec::new(),
+        };
+        let case = self.case.map(|case| ["--case", case]).into_iter().flatten();
+        way.into_iter().chain(words).chain(case).map(OsString::from).collect()
+    }
+}
+
+fn parse(answer: &Value) -> Result<Cases> {
+    let cases = answer.as_object().context("an answer is an object of cases")?;
+    let mut parsed = Vec::new();
+    for (name, numbers) in cases {
+        let part = case::part(name).with_context(|| format!("{name} is no case"))?;
+        let numbers = numbers.as_object().with_context(|| format!("{name} has no numbers"))?;
+        let number = |(name, value): (&String, &Value)| {
+            let number = case::number(name).with_context(|| format!("{name} is no number of a case"))?;
+            Ok((number, value.as_f64().with_context(|| format!("{name} is not a number"))?))
+        };
+        parsed.push((part, numbers.iter().map(number).collect::<Result<Numbers>>()?));
+    }
+    if parsed.is_empty() {
+        bail!("an answer has at least one case");
+    }
+    Ok(parsed)
+}
+
+/// The child's side: does the work and prints what it came to.
+///
+/// # Errors
+/// A timer could not be armed, or it fired where it must not.
+pub(crate) fn keep(terms: &Deadlines) -> Result<()> {
+    // One way has a descriptor for each timer.
+    child::raise_descriptor_limit();
+    let answer = terms.way.with(Doing(terms))?;
+    say(&Value::Object(answer).to_string())
+}
+
+struct Doing<'a>(&'a Deadlines);
+
+impl Work for Doing<'_> {
+    type Output = Result<Map<String, Value>>;
+
+    fn with<F: Facility>(self) -> Self::Output {
+        let task = &self.0.task;
+        let time = Duration::from_millis(task.for_ms);
+        match task.work {
+            Kind::Pairs => pairs::<F>(self.0.way, task.case, time),
+            Kind::Calls => calls::<F>(time),
+            Kind::Held => held::<F>(task.timers),
+        }
+    }
+}
+
+fn pairs<F: Facility>(way: Way, only: Option<&str>, time: Duration) -> Result<Map<String, Value>> {
+    let mut cases = Map::new();
+    let takes_part = |(name, pairs): &(&str, Pairs)| {
+        (way.is_shared() || pairs.by == By::Owner) && only.is_none_or(|only| only == *name)
+    };
+    for (name, pairs) in PAIRS.into_iter().filter(takes_part) {
+        let facility = F::start(std::sync::Arc::new(|_| ()))?;
+        let Done { tallied, elapsed, cpu } = pairs.run(&facility, time).with_context(|| name.to_owned())?;
+        let numbers = json!({
+            "pairs_per_s": tallied.pairs as f64 / elapsed.as_secs_f64(),
+            "cpu_ns_per_pair": cpu.as_nanos() as f64 / tallied.pairs.max(1) as f64,
+            "fired": tallied.fired,
+        });
+        cases.insert(name.to_owned(), numbers);
+    }
+    Ok(cases)
+}
+
+fn calls<F: Facility>(time: Duration) -> Result<Map<String, Value>> {
+    let seen = super::calls::run::<F>(time)?;
+    let late = |share: f64| seen.lateness[((seen.lateness.len() - 1) as f64 * share) as usize] as f64 / 1e3;
+    let mut numbers = json!({
+        "calls": seen.calls,
+        "fired": seen.fired,
+        "gained_mb": seen.gained_bytes as f64 / 1e6,
+    });
+    if let (Some((all, last)), Some(numbers)) = (seen.wakes, numbers.as_object_mut()) {
+        let time = time.as_secs_f64();
+        numbers.insert("wakes_per_s".to_owned(), (all.all as f64 / time).into());
+        numbers.insert("wakes_per_s_at_the_end".to_owned(), (last.all as f64 / (time / 4.0)).into());
+        let dead = 100.0 * all.dead as f64 / all.all.max(1) as f64;
+        numbers.insert("dead_wakes_percent".to_owned(), dead.into());
+    }
+    if let (false, Some(numbers)) = (seen.lateness.is_empty(), numbers.as_object_mut()) {
+        numbers.insert("late_p50_us".to_owned(), late(0.5).into());
+        numbers.insert("late_p99.9_us".to_owned(), late(0.999).into());
+        numbers.insert("late_min_us".to_owned(), late(0.0).into());
+    }
+    Ok(Map::from_iter([(CALLS.to_owned(), numbers)]))
+}
+
+fn held<F: Facility>(timers: u64) -> Result<Map<String, Value>> {
+    let held = super::held::run::<F>(timers, HELD_TIME_MAX)?;
+    let numbers = json!({
+        "cancelled": held.cancelled,
+        "held_mb": held.bytes_max as f64 / 1e6,
+        "held_bytes_per_timer": held.bytes_max as f64 / held.cancelled as f64,
+    });
+    Ok(Map::from_iter([(HELD.to_owned(), numbers)]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        deadlines: Deadlines,
+    }
+
+    #[test]
+    fn a_task_survives_the_command_line() {
+        let task = Task { work: Kind::Calls, for_ms: 20, timers: 3, case: Some("owner-w1-8") };
+        let words = task.arguments(&Rival::BuiltIn(Way::TollgateOwnWheel));
+        assert_eq!(words[0], "deadlines");
+        let line = Line::try_parse_from(&words).expect("its own words are understood");
+        assert_eq!((line.deadlines.way, &line.deadlines.task), (Way::TollgateOwnWheel, &task));
+        assert_eq!(task.arguments(&Rival::Brpc("x".into()))[0], "--work");
+    }
+
+    #[test]
+    fn an_answer_of_other_words_is_refused() {
+        let check = |answer: Value| parse(&answer).map_err(|error| error.to_string());
+        let good = check(json!({"held": {"cancelled": 3, "held_mb": 0.5}}));
+        assert_eq!(good, Ok(vec![("held", vec![("cancelled", 3.0), ("held_mb", 0.5)])]));
+        assert!(check(json!({"hold": {"cancelled": 3}})).unwrap_err().contains("hold"));
+        assert!(check(json!({"held": {"cancel": 3}})).unwrap_err().contains("cancel"));
+        assert!(check(json!({"held": {"cancelled": "3"}})).is_err());
+        assert!(check(json!({})).is_err());
+    }
+
+    #[test]
+    fn every_way_does_every_kind_of_work() {
+        use clap::ValueEnum;
+        child::raise_descriptor_limit();
+        for &way in Way::value_variants() {
+            let all = if way.is_shared() { PAIRS.len() } else { 10 };
+            let works = [(Kind::Pairs, all), (Kind::Calls, 1), (Kind::Held, 1)];
+            for (work, cases) in works.into_iter().take(if way.keeps() { 3 } else { 1 }) {
+                let for_ms = if work == Kind::Calls { 60 } else { 1 };
+                let task = Task { work, for_ms, timers: 20_000, case: None };
+                let done =
+                    way.with(Doing(&Deadlines { way, task })).unwrap_or_else(|it| panic!("{way:?} {it:#}"));
+                assert_eq!(done.len(), cases, "{way:?} {work:?}");
+                parse(&Value::Object(done)).expect("what is said is understood");
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The promises that `lab timers` checks. Promises: the names are fixed; one that this run cannot pass is
+//! left out with the reason. Leaves to others: when an interval decides (`verdict.rs`).
+
+use clap::ValueEnum;
+
+use super::case::{CALLS, ECHO, HELD, TURNS};
+use super::echo::Deadlines;
+use super::way::Way;
+use crate::kit::report::{Report, Row, Sample, Skipped};
+use crate::kit::verdict::{Target, Verdict, paired_ratios};
+
+/// A verdict, or why it is left out.
+type Judged = Result<Verdict, String>;
+
+/// 256 timers of 80 bytes, and those of a turn, in pages, with what a process's memory moves by itself.
+const HELD_MB_MAX: f64 = 0.25;
+
+/// Judges all promises, or says why not.
+pub(super) fn judge(report: &mut Report) {
+    let judged = [
+        ("owner-cancel-1-thread", owner("owner-cancel-1-thread", report, ["owner-w1-1", "owner-w64-1"], 3.0)),
+        ("owner-cancel-8", owner("owner-cancel-8", report, ["owner-w1-8", "owner-w64-8"], 3.0)),
+        ("owner-cancel-50", owner("owner-cancel-50", report, ["owner-w1-50", "owner-w64-50"], 2.5)),
+        ("cross-cancel-8", cross(report)),
+        ("cancelled-memory-bounded", memory(report)),
+        ("dead-wakes", dead_wakes(report)),
+        ("echo-instructions-per-call-on/off", instructions(report)),
+        ("never-early", never_early(report)),
+    ];
+    for (name, judged) in judged {
+        match judged {
+            Ok(verdict) => report.verdicts.push(verdict),
+            Err(reason) => report.left_out.push(Skipped { name: name.to_owned(), reason }),
+        }
+    }
+}
+
+fn row<'a>(report: &'a Report, part: &str, subject: &str) -> Result<&'a Row, String> {
+    report.row(part, subject).ok_or_else(|| format!("{part}/{subject} was not measured"))
+}
+
+/// Where timers never leave their thread, as those of a reactor's flows: of both windows, the one that leaves
+/// less room.
+fn owner(name: &'static str, report: &Report, parts: [&str; 2], least: f64) -> Judged {
+    let target = Target::AtLeast(least);
+    let [one, other] = parts.map(|part| beside_bucketed(name, report, part, Way::TollgateOwnWheel, target));
+    Ok(target.worse(one?, other?))
+}
+
+/// Where a thread arms in its own loop and another cancels, by the CPU time beyond what the threads and their
+/// hand-over take without any timers: with eight threads and 64 timers of each, every thread gives up its CPU
+/// after some 60 of them, which takes longer than the timers of any way. A round in which ours took no more
+/// than nothing is left out, for it has no ratio: it would be in our favour.
+fn cross(report: &Report) -> Judged {
+    let (name, part, number) = ("cross-cancel-8", TURNS, "cpu_ns_per_pair");
+    let alone = row(report, part, Way::Nothing.name())?;
+    let beyond = |way: Way| Ok::<_, String>(row(report, part, way.name())?.beyond(alone, number));
+    let (ours, theirs) = (beyond(Way::TollgateLocal)?, beyond(Way::Bucketed)?);
+    let ratios = paired_ratios(&theirs, &ours, number);
+    let about = format!("CPU time of bucketed beside tollgate-local in {part}, both less that of nothing");
+    Verdict::on_median(name, Target::AtLeast(1.5), &ratios, &about)
+        .ok_or_else(|| format!("no round of {part} has all three"))
+}
+
+fn beside_bucketed(name: &'static str, report: &Report, part: &str, way: Way, target: Target) -> Judged {
+    let (ours, theirs) = (row(report, part, way.name())?, row(report, part, Way::Bucketed.name())?);
+    let ratios = paired_ratios(ours, theirs, "pairs_per_s");
+    let about = format!("{} beside bucketed in {part}", way.name());
+    Verdict::on_median(name, target, &ratios, &about).ok_or_else(|| format!("no round of {part} has both"))
+}
+
+/// The worst of the engine's forms in one number of one part.
+fn worst_of_ours(report: &Report, part: &str, number: &str, target: Target) -> Result<(Way, f64), String> {
+    let mut worst: Option<(Way, f64)> = None;
+    for way in Way::value_variants().iter().copied().filter(|way| way.is_ours()) {
+        for value in row(report, part, way.name())?.series(number) {
+            if worst.is_none_or(|(_, before)| target.is_worse(value, before)) {
+                worst = Some((way, value));
+            }
+        }
+    }
+    worst.ok_or_else(|| format!("{part} has no {number}"))
+}
+
+fn on_single(name: &'static str, target: Target, value: f64, about: &str) -> Judged {
+    let sample = Sample { value, is_clean: true };
+    Verdict::on_worst(name, target, &[sample], about).ok_or_else(|| "there is no value".to_owned())
+}
+
+fn memory(report: &Report) -> Judged {
+    let target = Target::AtMost(HELD_MB_MAX);
+    let (way, worst) = worst_of_ours(report, HELD, "held_mb", target)?;
+    let cancelled = row(report, HELD, way.name())?.median("cancelled").unwrap_or(0.0) / 1e6;
+    let about = format!("MB that {} gained while {cancelled:.1} million timers were cancelled", way.name());
+    on_single("cancelled-memory-bounded", target, worst, &about)
+}
+
+fn dead_wakes(report: &Report) -> Judged {
+    let target = Target::AtMost(1.0);
+    let (way, worst) = worst_of_ours(report, CALLS, "dead_wakes_percent", target)?;
+    let about = format!("percent of the wakes of {} that fired nothing", way.name());
+    on_single("dead-wakes", target, worst, &about)
+}
+
+fn never_early(report: &Report) -> Judged {
+    let target = Target::AtLeast(0.0);
+    let (way, worst) = worst_of_ours(report, CALLS, "late_min_us", target)?;
+    let about = format!("us after its deadline of the earliest timer, which was of {}", way.name());
+    on_single("never-early", target, worst, &about)
+}
+
+fn instructions(report: &Report) -> Judged {
+    let target = Target::AtMost(1.05);
+    let mut worst: Option<(&str, f64)> = None;
+    for (part, _) in ECHO {
+        let count = |deadlines: Deadlines| {
+            let count = row(report, part, deadlines.word())?.median("instructions_per_call");
+            count.ok_or_else(|| "instructions were not counted".to_owned())
+        };
+        let ratio = count(Deadlines::Lazy)? / count(Deadlines::Off)?;
+        if worst.is_none_or(|(_, before)| ratio > before) {
+            worst = Some((part, ratio));
+        }
+    }
+    let (part, ratio) = worst.ok_or("there is no echo")?;
+    let about = format!(
+        "outside the kernel, at {part}, both ends, with one timer for a connection, put off by a store; with \
+         a timer for each call it is `each`"
+    );
+    on_single("echo-instructions-per-call-on/off", target, ratio, &about)
+}

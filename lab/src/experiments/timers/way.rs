@@ -1,0 +1,128 @@
+//! The ways of keeping deadlines by name, as reports and child processes call them.
+
+use std::path::{Path, PathBuf};
+
+use super::bucketed::Bucketed;
+use super::heap::Heap;
+use super::local::LocalEnds;
+use super::nothing::Nothing;
+use super::own_wheel::OwnWheel;
+use super::shared::Shared;
+use super::threads::Threads;
+use super::tick::Tick;
+use super::timerfd::Timerfd;
+use super::tokio::Tokio;
+use crate::kit::rounds::Subject;
+
+/// A way that the lab has built in. `tollgate-*` are the engine's.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Any thread arms, any thread cancels
+    TollgateShared,
+    /// A thread with a loop of its own arms, any thread cancels
+    TollgateLocal,
+    /// Timers that never leave their thread, as a reactor has them
+    TollgateOwnWheel,
+    /// One mutex around one heap
+    Heap,
+    /// The design of brpc up to 1.17.0: 13 buckets, and one thread with a heap
+    Bucketed,
+    /// A timer descriptor for each call
+    Timerfd,
+    /// A timer thread for each user
+    Threads,
+    /// A wheel that turns every millisecond
+    Tick,
+    /// tokio's timer
+    Tokio,
+    /// No timers: what the experiment itself costs
+    Nothing,
+}
+
+/// What a measurement does with the facility of a way.
+pub(super) trait Work {
+    type Output;
+
+    fn with<F: super::facility::Facility>(self) -> Self::Output;
+}
+
+impl Way {
+    /// What the report calls it.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::TollgateShared => "tollgate-shared",
+            Self::TollgateLocal => "tollgate-local",
+            Self::TollgateOwnWheel => "tollgate-own-wheel",
+            Self::Heap => "heap",
+            Self::Bucketed => "bucketed",
+            Self::Timerfd => "timerfd",
+            Self::Threads => "threads",
+            Self::Tick => "tick",
+            Self::Tokio => "tokio",
+            Self::Nothing => "nothing",
+        }
+    }
+
+    /// Whether it is the engine's.
+    pub(super) fn is_ours(self) -> bool {
+        matches!(self, Self::TollgateShared | Self::TollgateLocal | Self::TollgateOwnWheel)
+    }
+
+    /// Whether it keeps any timer.
+    pub(super) fn keeps(self) -> bool {
+        self != Self::Nothing
+    }
+
+    /// Whether a thread can cancel what another has armed.
+    pub(super) fn is_shared(self) -> bool {
+        self != Self::TollgateOwnWheel
+    }
+
+    /// Has `work` done with it.
+    pub(super) fn with<W: Work>(self, work: W) -> W::Output {
+        match self {
+            Self::TollgateShared => work.with::<Shared>(),
+            Self::TollgateLocal => work.with::<LocalEnds>(),
+            Self::TollgateOwnWheel => work.with::<OwnWheel>(),
+            Self::Heap => work.with::<Heap>(),
+            Self::Bucketed => work.with::<Bucketed>(),
+            Self::Timerfd => work.with::<Timerfd>(),
+            Self::Threads => work.with::<Threads>(),
+            Self::Tick => work.with::<Tick>(),
+            Self::Tokio => work.with::<Tokio>(),
+            Self::Nothing => work.with::<Nothing>(),
+        }
+    }
+}
+
+/// Who takes part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Rival {
+    BuiltIn(Way),
+    /// A program of somebody else's library, named by `--brpc`.
+    Brpc(PathBuf),
+}
+
+impl Rival {
+    /// Whether it keeps any timer.
+    pub(super) fn keeps(&self) -> bool {
+        !matches!(self, Self::BuiltIn(way) if !way.keeps())
+    }
+
+    /// The program that does its work, if it is not the lab.
+    pub(super) fn program(&self) -> Option<&Path> {
+        match self {
+            Self::BuiltIn(_) => None,
+            Self::Brpc(path) => Some(path),
+        }
+    }
+}
+
+impl Subject for Rival {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::BuiltIn(way) => way.name(),
+            Self::Brpc(_) => "brpc",
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! An agent: this executable as a process of its own that serves or makes load at the lab's word, one line
+//! of text per command and one line of JSON per answer. Promises: an agent ends with the lab, and serves
+//! nobody but loopback. Leaves to others: the load itself (`load.rs`), and what is measured about it.
+
+use std::fmt;
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::net::SocketAddr;
+use std::process::{ChildStdin, ChildStdout};
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use crate::kit::child::{self, Child, Terms};
+use crate::kit::load::{self, Direction, Role, pingpong::PingPong, requests::Requests, tunnel::Tunnel};
+
+/// What the lab may ask of an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// Start a server; answers its `port`.
+    Serve(Role),
+    /// Answer the bytes that its servers have sent and received so far.
+    Totals,
+    /// Make short connections.
+    Short { tunnel: Tunnel, connections: u32, concurrency: u32 },
+    /// Make so many short connections a second, for a time.
+    Arrive { to: SocketAddr, rate_per_s: u32, time: Duration },
+    /// Make HTTP requests.
+    Requests(Requests),
+    /// Move so many streams for a time.
+    Stream { tunnel: Tunnel, direction: Direction, time: Duration, streams: u32 },
+    /// Have this many tunnels open and otherwise idle.
+    Hold { to: SocketAddr, tunnels: u32 },
+    /// Send one message through each open tunnel.
+    Touch,
+    /// Close them all.
+    Release,
+    /// Exchange small messages at a fixed rate.
+    PingPong(PingPong),
+}
+
+/// The lab's end of an agent.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    child: Child,
+    commands: BufWriter<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Agent {
+    /// Starts an agent.
+    ///
+    /// # Errors
+    /// The process could not be made.
+    pub(crate) fn start(terms: &Terms) -> Result<Self> {
+        let mut child = Child::start_piped(&child::own_program()?, &["agent".into()], terms)?;
+        let (input, output) = child.take_pipes().context("an agent's input and output are piped")?;
+        Ok(Self { child, commands: BufWriter::new(input), answers: BufReader::new(output) })
+    }
+
+    /// Gives a command and waits for the answer.
+    ///
+    /// # Errors
+    /// The agent failed, and says why, or it is gone.
+    pub(crate) fn ask(&mut self, command: &Command) -> Result<Value> {
+        self.begin(command)?;
+        self.finish()
+    }
+
+    /// Gives a command whose answer `finish` will take.
+    ///
+    /// # Errors
+    /// The agent is gone.
+    pub(crate) fn begin(&mut self, command: &Command) -> Result<()> {
+        child::fail_if_interrupted()?;
+        writeln!(self.commands, "{command}")?;
+        self.commands.flush().context("an agent has ended")
+    }
+
+    /// Takes the answer to the command that was begun.
+    ///
+    /// # Errors
+    /// The agent failed, and says why, or it is gone.
+    pub(crate) fn finish(&mut self) -> Result<Value> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        child::fail_if_interrupted()?;
+        if line.is_empty() {
+            bail!("agent {} has ended without an answer", self.child.id());
+        }
+        let answer: Value = serde_json::from_str(&line).context("an agent's answer is one line of JSON")?;
+        if let Some(reason) = answer.get("error").and_then(Value::as_str) {
+            bail!("{reason}");
+        }
+        Ok(answer)
+    }
+
+    /// Starts a server in the agent and returns where it listens.
+    ///
+    /// # Errors
+    /// The agent could not listen.
+    pub(crate) fn serve(&mut self, role: Role) -> Result<SocketAddr> {
+        let answer = self.ask(&Command::Serve(role))?;
+        let port = answer["port"].as_u64().and_then(|port| u16::try_from(port).ok());
+        Ok(SocketAddr::from(([127, 0, 0, 1], port.context("a server's answer names its port")?)))
+    }
+}
+
+/// A number of an agent's answer.
+///
+/// # Errors
+/// The answer has no such number.
+pub(crate) fn figure(answer: &Value, name: &str) -> Result<f64> {
+    answer[name].as_f64().with_context(|| format!("an agent's answer has no {name}: {answer}"))
+}
+
+/// The agent's side: obeys until its input ends.
+///
+/// # Errors
+/// Its output cannot be written.
+pub(crate) fn obey() -> Result<()> {
+    let mut tunnels = load::idle::Tunnels::default();
+    let mut output = std::io::stdout();
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let answer = line.parse().and_then(|command| act(&command, &mut tunnels));
+        let answer = answer.unwrap_or_else(|error| json!({ "error": format!("{line}: {error:#}") }));
+        writeln!(output, "{answer}")?;
+        output.flush()?;
+    }
+    Ok(())
+}
+
+fn act(command: &Command, tunnels: &mut load::idle::Tunnels) -> Result<Value> {
+    match *command {
+        Command::Serve(role) => Ok(json!({ "port": load::serve::start(role)?.port() })),
+        Command::Totals => Ok(load::serve::totals()),
+        Command::Short { ref tunnel, connections, concurrency } => {
+            load::short::run(tunnel, connections, concurrency)
+        }
+        Command::Arrive { to, rate_per_s, time } => load::short::arrive(to, rate_per_s, time),
+        Command::Requests(ref requests) => load::requests::run(requests),
+        Command::Stream { ref tunnel, direction, time, streams } => {
+            load::stream::run(tunnel, direction, time, streams)
+        }
+        Command::Hold { to, tunnels: count } => tunnels.hold(to, count),
+        Command::Touch => Ok(tunnels.touch()),
+        Command::Release => {
+            *tunnels = load::idle::Tunnels::default();
+            Ok(json!({}))
+        }
+        Command::PingPong(ref ping_pong) => load::pingpong::run(ping_pong),
+    }
+}
+
+impl fmt::Display for Command {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Serve(role) => write!(text, "serve {role}"),
+            Self::Totals => write!(text, "totals"),
+            Self::Short { tunnel, connections, concurrency } => {
+                write!(text, "short {tunnel} {connections} {concurrency}")
+            }
+            Self::Arrive { to, rate_per_s, time } => {
+                write!(text, "arrive {to} {rate_per_s} {}", time.as_millis())
+            }
+            Self::Requests(Requests { via, origin, persistence, count, concurrency }) => {
+                write!(text, "requests {via} {origin} {persistence} {count} {concurrency}")
+            }
+            Self::Stream { tunnel, direction, time, streams } => {
+                write!(text, "stream {tunnel} {direction} {} {streams}", time.as_millis())
+            }
+            Self::Hold { to, tunnels } => write!(text, "hold {to} {tunnels}"),
+            Self::Touch => write!(text, "touch"),
+            Self::Release => write!(text, "release"),
+            Self::PingPong(PingPong { to, connections, rate_per_s, time }) => {
+                write!(text, "ping-pong {to} {connections} {rate_per_s} {}", time.as_millis())
+            }
+        }
+    }
+}
+
+impl FromStr for Command {
+    type Err = anyhow::Error;
+
+    fn from_str(line: &str) -> Result<Self> {
+        let words: Vec<&str> = line.split(' ').collect();
+        let milliseconds = |word: &str| anyhow::Ok(Duration::from_millis(word.parse()?));
+        Ok(match *words.as_slice() {
+            ["serve", role] => Self::Serve(role.parse()?),
+            ["totals"] => Self::Totals,
+            ["short", tunnel, connections, concurrency] => Self::Short {
+                tunnel: tunnel.parse()?,
+                connections: connections.parse()?,
+                concurrency: concurrency.parse()?,
+            },
+            ["arrive", to, rate, time] => {
+                Self::Arrive { to: to.parse()?, rate_per_s: rate.parse()?, time: milliseconds(time)? }
+            }
+            ["requests", via, origin, persistence, count, concurrency] => Self::Requests(Requests {
+                via: via.parse()?,
+                origin: origin.parse()?,
+                persistence: persistence.parse()?,
+                count: count.parse()?,
+                concurrency: concurrency.parse()?,
+            }),
+            ["stream", tunnel, direction, time, streams] => Self::Stream {
+                tunnel: tunnel.parse()?,
+                direction: direction.parse()?,
+                time: milliseconds(time)?,
+                streams: streams.parse()?,
+            },
+            ["hold", to, tunnels] => Self::Hold { to: to.parse()?, tunnels: tunnels.parse()? },
+            ["touch"] => Self::Touch,
+            ["release"] => Self::Release,
+            ["ping-pong", to, connections, rate, time] => Self::PingPong(PingPong {
+                to: to.parse()?,
+                connections: connections.parse()?,
+                rate_per_s: rate.parse()?,
+                time: milliseconds(time)?,
+            }),
+            _ => bail!("an agent knows no such command"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit::load::{Persistence, handshake::Protocol, tunnel::Proxy};
+
+    #[test]
+    fn commands_survive_the_pipe() {
+        let to = SocketAddr::from(([127, 0, 0, 1], 21_000));
+        let time = Duration::from_millis(1_500);
+        let by = |protocol| Tunnel { to, proxy: Some(Proxy { address: to, protocol }) };
+        let requests =
+            |persistence| Requests { via: to, origin: to, persistence, count: 50_000, concurrency: 100 };
+        let commands = [
+            Command::Serve(Role::Reply),
+            Command::Serve(Role::Echo),
+            Command::Serve(Role::Source),
+            Command::Serve(Role::Sink),
+            Command::Serve(Role::Origin),
+            Command::Totals,
+            Command::Short { tunnel: to.into(), connections: 50_000, concurrency: 500 },
+            Command::Short { tunnel: by(Protocol::Socks5), connections: 50_000, concurrency: 500 },
+            Command::Arrive { to, rate_per_s: 200, time },
+            Command::Requests(requests(Persistence::KeepAlive)),
+            Command::Requests(requests(Persistence::Close)),
+            Command::Stream { tunnel: to.into(), direction: Direction::Up, time, streams: 1 },
+            Command::Stream { tunnel: by(Protocol::Connect), direction: Direction::Down, time, streams: 100 },
+            Command::Hold { to, tunnels: 9_000 },
+            Command::Touch,
+            Command::Release,
+            Command::PingPong(PingPong { to, connections: 100, rate_per_s: 500, time }),
+        ];
+        for command in commands {
+            let line = command.to_string();
+            assert_eq!(line.parse::<Command>().expect("its own text is a command"), command, "{line}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for line in ["", "serve", "serve tea", "short 127.0.0.1:1 x 2", "hold somewhere 3", "touch twice"] {
+            assert!(line.parse::<Command>().is_err(), "{line:?}");
+        }
+    }
+}

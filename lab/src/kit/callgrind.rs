@@ -1,0 +1,90 @@
+//! Instructions of a whole process, where hardware counters are missing: callgrind counts every one outside
+//! the kernel. Promises: two runs that differ in nothing but their amount of work can be subtracted, so that
+//! start and end are not counted. Leaves to others: what callgrind does not see. That is the kernel, and the
+//! vDSO: under valgrind the clock is read by a system call. Its threads take turns, too, so that more work
+//! shares a turn of a loop than it does otherwise.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::kit::child::{Child, Terms};
+
+/// A process that is being counted.
+pub(crate) struct Counted {
+    valgrind: Child,
+    profile: PathBuf,
+    log: PathBuf,
+}
+
+impl Counted {
+    /// Starts `program` under callgrind. Its files go into `directory`.
+    ///
+    /// # Errors
+    /// Valgrind is not installed, or the process could not be made.
+    pub(crate) fn start(program: &Path, arguments: Vec<OsString>, directory: &Path) -> Result<Self> {
+        if !is_installed() {
+            bail!("valgrind is not installed");
+        }
+        let (profile, log) = (directory.join("profile"), directory.join("log"));
+        let mut words: Vec<OsString> = ["--tool=callgrind", "--fair-sched=yes"].map(Into::into).into();
+        let mut file = OsString::from("--callgrind-out-file=");
+        file.push(&profile);
+        words.extend([file, program.into()]);
+        words.extend(arguments);
+        let valgrind = Child::start(Path::new("valgrind"), &words, &Terms::default(), &log)?;
+        Ok(Self { valgrind, profile, log })
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn is_alive(&mut self) -> bool {
+        self.valgrind.is_alive()
+    }
+
+    /// Asks it to end; `finish` waits until it has.
+    pub(crate) fn ask_to_end(&self) {
+        self.valgrind.ask_to_end();
+    }
+
+    /// Waits until it ends by itself, and tells how many instructions that were.
+    ///
+    /// # Errors
+    /// It failed, or callgrind did.
+    pub(crate) fn finish(mut self) -> Result<u64> {
+        let ended = self.valgrind.wait();
+        ended.with_context(|| format!("under valgrind, which said: {}", self.said()))?;
+        let profile = fs::read_to_string(&self.profile).context("reading what callgrind counted")?;
+        parse(&profile).context("callgrind writes a summary")
+    }
+
+    /// The last line that it or valgrind said.
+    pub(crate) fn said(&self) -> String {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        text.lines().last().unwrap_or("nothing").to_owned()
+    }
+}
+
+fn is_installed() -> bool {
+    Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+/// The one number of the line `summary: N`, or of `totals: N` where there is none.
+fn parse(profile: &str) -> Option<u64> {
+    let number = |name| profile.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    number("summary:").or_else(|| number("totals:"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_tells_its_sum() {
+        assert_eq!(parse("events: Ir\nsummary: 130714\n\nfn=(1)\n0 5\ntotals: 130714\n"), Some(130_714));
+        assert_eq!(parse("events: Ir\nfn=(1)\n0 5\ntotals: 7\n"), Some(7));
+        assert_eq!(parse("events: Ir\n"), None);
+    }
+}

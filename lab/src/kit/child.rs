@@ -1,0 +1,290 @@
+//! Child processes: started through the lab's own launcher, ended with it, whatever way it ends. Promises:
+//! no child outlives the lab, also when Ctrl-C or a kill ends it; each child has its own process group, so
+//! the terminal's signals reach the lab alone. Leaves to others: what the children do.
+//!
+//! The launcher (`lab launch`) runs in the child before the program does: it ties the child's life to the
+//! lab's, chooses CPUs and priority, raises the descriptor limit, and then becomes the program.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Resource, Rlimit, Signal};
+
+use crate::kit::measure;
+
+/// How long a child may take to end after each request, before the next and harder one.
+const END_MS_MAX: u64 = 3_000;
+
+/// How often waits look whether they are over.
+const LOOK_MS: u64 = 10;
+
+/// Set once by the signal thread; read by every wait of the main thread.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// How a child is to run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Terms {
+    /// The CPUs that it may use; empty for all of the lab's.
+    pub(crate) cpus: Vec<usize>,
+    /// Its nice value; below 0 only where the lab may.
+    pub(crate) niceness: i32,
+}
+
+/// A running child; dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Child {
+    process: std::process::Child,
+}
+
+/// What `lab launch` is told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Launch {
+    /// CPUs that the program may use, as numbers between commas
+    #[arg(long, value_delimiter = ',')]
+    cpus: Vec<usize>,
+    /// Nice value of the program
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+    niceness: i32,
+    /// The process that starts it and with which it is to end
+    #[arg(long)]
+    parent: i32,
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    program: Vec<OsString>,
+}
+
+impl Child {
+    /// Starts `program`, its output appended to `output`.
+    ///
+    /// # Errors
+    /// The file or the process could not be made.
+    pub(crate) fn start(
+        program: &Path,
+        arguments: &[OsString],
+        terms: &Terms,
+        output: &Path,
+    ) -> Result<Self> {
+        let file = File::options().create(true).append(true).open(output);
+        let file = file.with_context(|| format!("opening {}", output.display()))?;
+        let mut command = launcher(program, arguments, terms)?;
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        Self::spawn(command, program)
+    }
+
+    /// Starts `program`, its input and output piped to the lab.
+    ///
+    /// # Errors
+    /// The process could not be made.
+    pub(crate) fn start_piped(program: &Path, arguments: &[OsString], terms: &Terms) -> Result<Self> {
+        let mut command = launcher(program, arguments, terms)?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        Self::spawn(command, program)
+    }
+
+    fn spawn(mut command: Command, program: &Path) -> Result<Self> {
+        let process = command.process_group(0).spawn();
+        Ok(Self { process: process.with_context(|| format!("starting {}", program.display()))? })
+    }
+
+    /// The process id; that of the program itself, since the launcher becomes it.
+    pub(crate) fn id(&self) -> i32 {
+        Pid::from_child(&self.process).as_raw_nonzero().get()
+    }
+
+    /// Its input and output, if they are piped and were not taken before.
+    pub(crate) fn take_pipes(&mut self) -> Option<(std::process::ChildStdin, std::process::ChildStdout)> {
+        Some((self.process.stdin.take()?, self.process.stdout.take()?))
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn is_alive(&mut self) -> bool {
+        matches!(self.process.try_wait(), Ok(None))
+    }
+
+    /// Waits until it ends by itself.
+    ///
+    /// # Errors
+    /// It failed.
+    pub(crate) fn wait(&mut self) -> Result<()> {
+        let status = self.process.wait()?;
+        fail_if_interrupted()?;
+        if !status.success() {
+            bail!("the process ended with {status}");
+        }
+        Ok(())
+    }
+
+    /// Asks it once to end, and waits for nothing.
+    pub(crate) fn ask_to_end(&self) {
+        // It may have ended by itself: then there is nobody to tell.
+        let _ = rustix::process::kill_process(Pid::from_child(&self.process), Signal::TERM);
+    }
+
+    /// Asks it to end, twice if need be (the second request tells a draining server to hurry), then ends it
+    /// and whatever it started.
+    pub(crate) fn end(&mut self) {
+        let id = Pid::from_child(&self.process);
+        for _ in 0..2 {
+            if !self.is_alive() {
+                return;
+            }
+            self.ask_to_end();
+            if self.ended_within(Duration::from_millis(END_MS_MAX)) {
+                return;
+            }
+        }
+        let _ = rustix::process::kill_process_group(id, Signal::KILL);
+        let _ = self.process.wait();
+    }
+
+    fn ended_within(&mut self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        while Instant::now() < deadline {
+            if !self.is_alive() {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(LOOK_MS));
+        }
+        false
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// From now on SIGINT and SIGTERM end the children and make the experiment return an error, so that the
+/// temporary directory goes as well.
+///
+/// # Errors
+/// The handlers could not be installed.
+pub(crate) fn end_children_on_signals() -> Result<()> {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+    thread::spawn(move || {
+        for _ in signals.forever() {
+            // Pairs with the load in `fail_if_interrupted`; it publishes nothing but itself.
+            INTERRUPTED.store(true, Ordering::Relaxed);
+            let own = std::process::id() as i32;
+            for descendant in measure::family(own).into_iter().filter(|&process| process != own) {
+                let Some(id) = Pid::from_raw(descendant) else { continue };
+                let _ = rustix::process::kill_process(id, Signal::TERM);
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Whether the user asked the lab to stop.
+pub(crate) fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
+/// Fails when the user asked the lab to stop.
+///
+/// # Errors
+/// Exactly then.
+pub(crate) fn fail_if_interrupted() -> Result<()> {
+    if interrupted() {
+        bail!("interrupted");
+    }
+    Ok(())
+}
+
+/// Sleeps, and fails at once when the user asks the lab to stop.
+///
+/// # Errors
+/// Exactly then.
+pub(crate) fn pause(time: Duration) -> Result<()> {
+    let deadline = Instant::now() + time;
+    loop {
+        fail_if_interrupted()?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        thread::sleep(left.min(Duration::from_millis(LOOK_MS)));
+    }
+}
+
+/// Lets this process and those it starts open as many descriptors as it may; returns the limit.
+pub(crate) fn raise_descriptor_limit() -> u64 {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    match rustix::process::setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum.unwrap_or(u64::MAX),
+        Err(_) => limit.current.unwrap_or(u64::MAX),
+    }
+}
+
+/// The lab's own executable.
+///
+/// # Errors
+/// `/proc` is not there.
+pub(crate) fn own_program() -> Result<PathBuf> {
+    std::env::current_exe().context("finding the lab's own executable")
+}
+
+/// The lab's side of a launch.
+fn launcher(program: &Path, arguments: &[OsString], terms: &Terms) -> Result<Command> {
+    let mut command = Command::new(own_program()?);
+    command.arg("launch").arg("--parent").arg(std::process::id().to_string());
+    if !terms.cpus.is_empty() {
+        let cpus: Vec<String> = terms.cpus.iter().map(usize::to_string).collect();
+        command.arg("--cpus").arg(cpus.join(","));
+    }
+    command.arg("--niceness").arg(terms.niceness.to_string());
+    command.arg("--").arg(program).args(arguments);
+    Ok(command)
+}
+
+/// The child's side of a launch: becomes the program, so it returns only when it fails.
+///
+/// # Errors
+/// The terms could not be met, the lab is gone already, or the program could not be started.
+pub(crate) fn launch(terms: &Launch) -> Result<()> {
+    // Survives becoming the program. The signal is TERM because nginx's workers end only with a master that
+    // is asked to.
+    rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
+    if rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(terms.parent) {
+        bail!("the lab ended before its child began");
+    }
+    if !terms.cpus.is_empty() {
+        let mut set = rustix::thread::CpuSet::new();
+        terms.cpus.iter().for_each(|&cpu| set.set(cpu));
+        rustix::thread::sched_setaffinity(None, &set).context("choosing CPUs")?;
+    }
+    if terms.niceness != 0 {
+        rustix::process::setpriority_process(None, terms.niceness).context("setting the priority")?;
+    }
+    raise_descriptor_limit();
+    let program = terms.program.first().context("there is no program to launch")?;
+    let failure = Command::new(program).args(&terms.program[1..]).exec();
+    Err(failure).with_context(|| format!("starting {}", program.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launch_names_its_terms_before_the_program() {
+        let terms = Terms { cpus: vec![0, 3], niceness: -5 };
+        let command =
+            launcher(Path::new("/bin/true"), &["--flag".into()], &terms).expect("the lab has a path");
+        let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+        let parent = std::process::id().to_string();
+        let expected =
+            ["launch", "--parent", &parent, "--cpus", "0,3", "--niceness", "-5", "--", "/bin/true", "--flag"];
+        assert_eq!(words, expected);
+    }
+}

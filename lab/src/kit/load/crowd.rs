@@ -1,0 +1,361 @@
+//! A crowd of clients. In a closed loop so many at once, each beginning anew when it is done, until all of
+//! the work has been begun; in an open one, each when it is due (`arrivals.rs`), however many there are by
+//! then. Promises: each attempt ends as a success or as a failure of a named kind; in a closed loop an epoll
+//! thread for each CPU, so that no relay is bound by what one thread of clients can do. Leaves to others:
+//! what a client says and what it expects (`Client`).
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+use serde_json::{Value, json};
+
+use super::arrivals::Arrivals;
+use super::{WAIT_MAX, latencies, nanoseconds};
+use crate::kit::machine;
+
+const EVENTS_MAX: usize = 256;
+
+/// A dropped SYN is sent again after a second: such an attempt is slow, whatever else happened.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// How often waits are looked over for clients that wait for too long.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// Why an attempt failed.
+pub(super) type Failure = String;
+
+/// What a client has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The socket has to do something first.
+    Wait,
+    /// The answer has come, and the attempt goes on with what `request` says now.
+    Ask,
+    /// The attempt has succeeded, and its connection is of no more use.
+    Done,
+    /// The attempt has succeeded, and the next one may use its connection.
+    DoneAndKept,
+}
+
+/// One connection's side of the talk; each new connection begins with a copy of the first.
+pub(super) trait Client: Clone {
+    /// What the attempt has to say.
+    fn request(&self) -> &[u8];
+
+    /// Reads as far as the socket allows, once the request was sent.
+    fn read(&mut self, socket: &OwnedFd) -> Result<Step, Failure>;
+}
+
+/// Makes `attempts`, `concurrency` of them at a time, on as many threads as CPUs; answers how many were
+/// `completed`, `failed` by kind and `slow`, over how many `connections`, the time, and latency quantiles
+/// from an attempt's begin, the call to connect where it needs one, to the answer's first byte and to its
+/// end.
+///
+/// # Errors
+/// The load itself could not run; an attempt that fails is counted instead.
+pub(super) fn run(
+    to: SocketAddr,
+    attempts: u32,
+    concurrency: u32,
+    client: impl Client + Sync,
+) -> Result<Value> {
+    let concurrency = concurrency.min(attempts);
+    let threads = (machine::allowed_cpus().len() as u32).clamp(1, concurrency.max(1));
+    // A seat's first attempt is its own: a thread that starts late finds it, however fast the others are.
+    let (left, started) = (AtomicU32::new(attempts - concurrency), Instant::now());
+    let part = |thread: u32| {
+        let mut crowd = Crowd::new(to, &left, client.clone())?;
+        // The first ones have one seat more if they cannot all have as many.
+        for place in 0..(concurrency - thread).div_ceil(threads) as usize {
+            crowd.seats.push(None);
+            crowd.attempt(place);
+        }
+        crowd.run(None)?;
+        anyhow::Ok(crowd.tally)
+    };
+    let tallies: Vec<Result<Tally>> = thread::scope(|scope| {
+        let part = &part;
+        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || part(thread))).collect();
+        running.into_iter().map(|thread| thread.join().expect("a crowd does not panic")).collect()
+    });
+    let elapsed = started.elapsed();
+    let mut all = Tally::default();
+    tallies.into_iter().try_for_each(|tally| tally.map(|tally| all.add(&tally)))?;
+    Ok(all.answer(elapsed))
+}
+
+/// Makes an attempt at each arrival, on a connection of its own and on one thread, and answers as `run` does.
+///
+/// # Errors
+/// As `run`.
+pub(super) fn run_open(to: SocketAddr, arrivals: Arrivals, client: impl Client) -> Result<Value> {
+    let (left, started) = (AtomicU32::new(0), Instant::now());
+    let mut crowd = Crowd::new(to, &left, client)?;
+    crowd.run(Some(arrivals))?;
+    Ok(crowd.tally.answer(started.elapsed()))
+}
+
+struct Seat<C> {
+    socket: OwnedFd,
+    started: Instant,
+    client: C,
+    asked: bool,
+    /// When the first byte of the answer was there.
+    answered: Option<Instant>,
+    /// Tells this connection's events from those of an earlier one in the same place.
+    number: u32,
+}
+
+impl<C: Client> Seat<C> {
+    /// Goes as far as the socket allows. `flags` are those of its edge; an attempt on a kept connection
+    /// begins with no more than room to write.
+    fn advance(&mut self, flags: EventFlags) -> Result<Step, Failure> {
+        if !self.asked {
+            let request = self.client.request();
+            match rustix::net::send(&self.socket, request, SendFlags::NOSIGNAL) {
+                Ok(sent) if sent == request.len() => self.asked = true,
+                Ok(_) => return Err("the request was cut".to_owned()),
+                Err(Errno::AGAIN) => return Ok(Step::Wait),
+                Err(error) => return Err(format!("request: {error}")),
+            }
+        }
+        // Room to write says nothing about an answer; its arrival is an edge of its own.
+        if (flags - EventFlags::OUT).is_empty() {
+            return Ok(Step::Wait);
+        }
+        self.answered.get_or_insert_with(Instant::now);
+        match self.client.read(&self.socket)? {
+            Step::Ask => {
+                self.asked = false;
+                // What was answered is the handshake.
+                self.answered = None;
+                self.advance(EventFlags::OUT)
+            }
+            step => Ok(step),
+        }
+    }
+}
+
+/// What has come of attempts.
+struct Tally {
+    connections: u32,
+    completed: u32,
+    slow: u32,
+    failures: BTreeMap<Failure, u32>,
+    latencies: hdrhistogram::Histogram<u64>,
+    first_bytes: hdrhistogram::Histogram<u64>,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            connections: 0,
+            completed: 0,
+            slow: 0,
+            failures: BTreeMap::new(),
+            latencies: latencies(),
+            first_bytes: latencies(),
+        }
+    }
+}
+
+impl Tally {
+    fn add(&mut self, other: &Self) {
+        self.connections += other.connections;
+        self.completed += other.completed;
+        self.slow += other.slow;
+        for (failure, count) in &other.failures {
+            *self.failures.entry(failure.clone()).or_default() += count;
+        }
+        const SAME: &str = "all histograms have the same bounds";
+        self.latencies.add(&other.latencies).expect(SAME);
+        self.first_bytes.add(&other.first_bytes).expect(SAME);
+    }
+
+    fn answer(&self, elapsed: Duration) -> Value {
+        json!({
+            "completed": self.completed,
+            "failed": self.failures.values().sum::<u32>(),
+            "failures": self.failures,
+            "slow": self.slow,
+            "connections": self.connections,
+            "elapsed_ns": nanoseconds(elapsed),
+            "first_byte_p50_ns": self.first_bytes.value_at_quantile(0.50),
+            "first_byte_p99_ns": self.first_bytes.value_at_quantile(0.99),
+            "first_byte_p99.9_ns": self.first_bytes.value_at_quantile(0.999),
+            "p50_ns": self.latencies.value_at_quantile(0.50),
+            "p99_ns": self.latencies.value_at_quantile(0.99),
+            "max_ns": self.latencies.max(),
+        })
+    }
+}
+
+/// One thread's part of a crowd.
+struct Crowd<'a, C> {
+    epoll: OwnedFd,
+    to: SocketAddr,
+    /// What each connection begins with.
+    client: C,
+    seats: Vec<Option<Seat<C>>>,
+    /// Attempts that no seat has taken, of all threads.
+    left_to_take: &'a AtomicU32,
+    open: u32,
+    tally: Tally,
+}
+
+impl<'a, C: Client> Crowd<'a, C> {
+    fn new(to: SocketAddr, left_to_take: &'a AtomicU32, client: C) -> Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Self { epoll, to, client, seats: Vec::new(), left_to_take, open: 0, tally: Tally::default() })
+    }
+
+    fn run(&mut self, mut arrivals: Option<Arrivals>) -> Result<()> {
+        let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
+        let started = Instant::now();
+        let mut swept = started;
+        loop {
+            let to_next = arrivals.as_mut().and_then(|arrivals| arrivals.until_next(started.elapsed()));
+            if to_next.is_none() && self.open == 0 {
+                return Ok(());
+            }
+            if to_next == Some(Duration::ZERO) {
+                self.welcome();
+            }
+            let wait = Timespec::try_from(to_next.unwrap_or(SWEEP).min(SWEEP)).context("a second fits")?;
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&wait)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error).context("waiting for events"),
+            }
+            for event in events.drain(..) {
+                self.turn(event);
+            }
+            if swept.elapsed() >= SWEEP {
+                swept = Instant::now();
+                self.give_up_on_the_late();
+            }
+        }
+    }
+
+    /// Begins an attempt that is due, in a place that is free.
+    fn welcome(&mut self) {
+        let place = self.seats.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.seats.push(None);
+            self.seats.len() - 1
+        });
+        self.attempt(place);
+    }
+
+    /// Takes an attempt for a seat, if any is left.
+    fn take(&self) -> bool {
+        let less = |left: u32| left.checked_sub(1);
+        self.left_to_take.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    }
+
+    /// Begins the next attempt in this place, if there is one.
+    fn begin(&mut self, place: usize) {
+        if self.take() {
+            self.attempt(place);
+        }
+    }
+
+    /// Begins an attempt in this place, on a new connection, and the next one if that fails at once.
+    fn attempt(&mut self, place: usize) {
+        loop {
+            self.tally.connections += 1;
+            let started = Instant::now();
+            match self.connect(place) {
+                Ok(socket) => {
+                    let (client, number) = (self.client.clone(), self.tally.connections);
+                    let seat = Seat { socket, started, client, asked: false, answered: None, number };
+                    self.seats[place] = Some(seat);
+                    self.open += 1;
+                    return;
+                }
+                Err(error) => self.fail(format!("connect: {error}")),
+            }
+            if !self.take() {
+                return;
+            }
+        }
+    }
+
+    fn connect(&self, place: usize) -> rustix::io::Result<OwnedFd> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+        match rustix::net::connect(&socket, &self.to) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(error),
+        }
+        let data = EventData::new_u64(u64::from(self.tally.connections) << 32 | place as u64);
+        epoll::add(&self.epoll, &socket, data, EventFlags::IN | EventFlags::OUT | EventFlags::ET)?;
+        Ok(socket)
+    }
+
+    fn turn(&mut self, event: Event) {
+        let data = event.data.u64();
+        let place = (data & u64::from(u32::MAX)) as usize;
+        let Some(seat) = &self.seats[place] else { return };
+        if u64::from(seat.number) != data >> 32 {
+            return;
+        }
+        self.advance(place, event.flags);
+    }
+
+    fn advance(&mut self, place: usize, flags: EventFlags) {
+        let Some(seat) = &mut self.seats[place] else { return };
+        match seat.advance(flags) {
+            Ok(Step::Wait | Step::Ask) => {}
+            Ok(Step::Done) => self.complete(place, false),
+            Ok(Step::DoneAndKept) => self.complete(place, true),
+            Err(failure) => self.abandon(place, failure),
+        }
+    }
+
+    fn complete(&mut self, place: usize, is_kept: bool) {
+        let Some(seat) = &mut self.seats[place] else { return };
+        let latency = seat.started.elapsed();
+        self.tally.latencies.saturating_record(nanoseconds(latency));
+        if let Some(answered) = seat.answered.take() {
+            self.tally.first_bytes.saturating_record(nanoseconds(answered.duration_since(seat.started)));
+        }
+        self.tally.completed += 1;
+        self.tally.slow += u32::from(latency > SLOW);
+        if is_kept && self.take() {
+            let Some(seat) = &mut self.seats[place] else { return };
+            (seat.started, seat.asked) = (Instant::now(), false);
+            // There is no further edge for room that has been there all the time. With no more than that an
+            // attempt cannot be done, so this comes back here only by another edge.
+            return self.advance(place, EventFlags::OUT);
+        }
+        self.seats[place] = None;
+        self.open -= 1;
+        self.begin(place);
+    }
+
+    fn abandon(&mut self, place: usize, failure: Failure) {
+        self.seats[place] = None;
+        self.open -= 1;
+        self.fail(failure);
+        self.begin(place);
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        *self.tally.failures.entry(failure).or_default() += 1;
+    }
+
+    fn give_up_on_the_late(&mut self) {
+        let is_late = |seat: &Option<Seat<C>>| seat.as_ref().is_some_and(|s| s.started.elapsed() > WAIT_MAX);
+        let late: Vec<usize> = (0..self.seats.len()).filter(|&place| is_late(&self.seats[place])).collect();
+        late.into_iter().for_each(|place| self.abandon(place, "no reply in time".to_owned()));
+    }
+}

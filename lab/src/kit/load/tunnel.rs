@@ -1,0 +1,160 @@
+//! A client's way to a server: straight, or by a forward proxy that is asked for a tunnel first.
+//! Promises: its text survives a pipe. Leaves to others: what is said to the proxy (`handshake.rs`), and what
+//! goes through.
+
+use std::fmt;
+use std::io::{Error, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::handshake::{Handshake, Protocol};
+
+/// One read of a proxy's answer.
+const ANSWER_BYTES: usize = 1_024;
+
+/// Where to, and by whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tunnel {
+    pub(crate) to: SocketAddr,
+    pub(crate) proxy: Option<Proxy>,
+}
+
+/// A forward proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Proxy {
+    pub(crate) address: SocketAddr,
+    pub(crate) protocol: Protocol,
+}
+
+impl Tunnel {
+    /// Where the client connects.
+    pub(super) fn entrance(&self) -> SocketAddr {
+        self.proxy.map_or(self.to, |proxy| proxy.address)
+    }
+
+    /// What it says there first.
+    pub(super) fn handshake(&self) -> Option<Handshake> {
+        self.proxy.map(|proxy| Handshake::new(proxy.protocol, self.to))
+    }
+
+    /// Connects and waits until the tunnel stands; no single wait of the connection lasts longer than
+    /// `wait_max`, then or later.
+    ///
+    /// # Errors
+    /// The connection failed, or the proxy refused.
+    pub(crate) fn open(&self, wait_max: Duration) -> std::io::Result<TcpStream> {
+        let mut stream = TcpStream::connect_timeout(&self.entrance(), wait_max)?;
+        stream.set_read_timeout(Some(wait_max))?;
+        stream.set_write_timeout(Some(wait_max))?;
+        let Some(mut handshake) = self.handshake() else { return Ok(stream) };
+        while let Some(message) = handshake.message() {
+            stream.write_all(message)?;
+            let mut piece = [0; ANSWER_BYTES];
+            loop {
+                let read = stream.read(&mut piece)?;
+                if read == 0 {
+                    return Err(ErrorKind::UnexpectedEof.into());
+                }
+                if handshake.take(&piece[..read]).map_err(Error::other)? {
+                    break;
+                }
+            }
+        }
+        Ok(stream)
+    }
+}
+
+/// Straight.
+impl From<SocketAddr> for Tunnel {
+    fn from(to: SocketAddr) -> Self {
+        Self { to, proxy: None }
+    }
+}
+
+impl fmt::Display for Tunnel {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.proxy {
+            Some(Proxy { address, protocol }) => write!(text, "{protocol}/{address}/{}", self.to),
+            None => write!(text, "{}", self.to),
+        }
+    }
+}
+
+impl FromStr for Tunnel {
+    type Err = anyhow::Error;
+
+    fn from_str(word: &str) -> Result<Self> {
+        let Some((proxy, to)) = word.rsplit_once('/') else {
+            return Ok(Self::from(word.parse::<SocketAddr>()?));
+        };
+        let (protocol, address) = proxy.split_once('/').context("a proxy has a protocol and an address")?;
+        let proxy = Proxy { address: address.parse()?, protocol: protocol.parse()? };
+        Ok(Self { to: to.parse()?, proxy: Some(proxy) })
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// A proxy for one client: refuses it, or leads it to wherever it asks for, in one direction after the
+    /// other, which is enough for a request and its answer.
+    pub(in crate::kit::load) fn proxy(protocol: Protocol, is_willing: bool) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback binds");
+        let address = listener.local_addr().expect("a bound socket has an address");
+        std::thread::spawn(move || {
+            let (mut client, _) = listener.accept()?;
+            let mut asked = [0; ANSWER_BYTES];
+            let to = match protocol {
+                Protocol::Connect => {
+                    let length = client.read(&mut asked)?;
+                    let text = String::from_utf8_lossy(&asked[..length]).into_owned();
+                    let to = text.split(' ').nth(1).and_then(|to| to.parse::<SocketAddr>().ok());
+                    client.write_all(match is_willing {
+                        true => b"HTTP/1.1 200 OK\r\n\r\n",
+                        false => b"HTTP/1.1 403 Forbidden\r\n\r\n",
+                    })?;
+                    to.expect("the second word is the destination")
+                }
+                Protocol::Socks5 => {
+                    client.read_exact(&mut asked[..3])?;
+                    client.write_all(&[5, 0])?;
+                    client.read_exact(&mut asked[..10])?;
+                    client.write_all(&[5, u8::from(!is_willing), 0, 1, 0, 0, 0, 0, 0, 0])?;
+                    let octets: [u8; 4] = asked[4..8].try_into().expect("four are four");
+                    SocketAddr::from((octets, u16::from_be_bytes([asked[8], asked[9]])))
+                }
+            };
+            let mut server = TcpStream::connect(to)?;
+            let length = client.read(&mut asked)?;
+            server.write_all(&asked[..length])?;
+            std::io::copy(&mut server, &mut client)
+        });
+        Proxy { address, protocol }
+    }
+
+    #[test]
+    fn a_tunnel_stands_when_the_proxy_says_so() {
+        use super::super::{Role, serve};
+        let to = serve::start(Role::Echo).expect("loopback listens");
+        for protocol in [Protocol::Connect, Protocol::Socks5] {
+            let tunnel = Tunnel { to, proxy: Some(proxy(protocol, true)) };
+            let mut stream = tunnel.open(Duration::from_secs(10)).expect("the proxy is willing");
+            stream.write_all(b"?").and_then(|()| stream.read_exact(&mut [0])).expect("the echo answers");
+            let tunnel = Tunnel { to, proxy: Some(proxy(protocol, false)) };
+            assert!(tunnel.open(Duration::from_secs(10)).is_err());
+        }
+        assert!(Tunnel::from(to).open(Duration::from_secs(10)).is_ok());
+    }
+
+    #[test]
+    fn half_a_way_is_refused() {
+        for word in ["", "/", "connect/127.0.0.1:1", "tea/127.0.0.1:1/127.0.0.1:2", "connect/x/127.0.0.1:2"] {
+            assert!(word.parse::<Tunnel>().is_err(), "{word:?}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! A process that does work for the lab; the two talk by lines. Promises: a process that ends without an
+//! answer is an error and no hang. Leaves to others: what the lines mean (those who start it).
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{ChildStdin, ChildStdout};
+
+use anyhow::{Context, Result, bail};
+
+use crate::kit::child::{self, Child, Terms};
+
+/// What a process says when it has prepared itself, and what it then waits for.
+pub(crate) const READY: &str = "ready";
+pub(crate) const GO: &str = "go";
+
+/// The lab's end of the process; dropping it ends the process.
+pub(crate) struct Player {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Player {
+    /// Starts a program.
+    ///
+    /// # Errors
+    /// The process could not be made.
+    pub(crate) fn start(program: &Path, arguments: &[OsString]) -> Result<Self> {
+        let mut child = Child::start_piped(program, arguments, &Terms::default())?;
+        let (input, output) = child.take_pipes().context("a player's input and output are piped")?;
+        Ok(Self { child, input, output: BufReader::new(output) })
+    }
+
+    /// Its process id.
+    pub(crate) fn id(&self) -> i32 {
+        self.child.id()
+    }
+
+    /// Waits for a line of it.
+    ///
+    /// # Errors
+    /// It ended without one, or the user interrupts.
+    pub(crate) fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        child::fail_if_interrupted()?;
+        if line.is_empty() {
+            bail!("the process ended without an answer");
+        }
+        line.truncate(line.trim_end().len());
+        Ok(line)
+    }
+
+    /// Waits for a line that says this word.
+    ///
+    /// # Errors
+    /// As `line`, or it says something else.
+    pub(crate) fn expect(&mut self, word: &str) -> Result<()> {
+        let line = self.line()?;
+        if line != word {
+            bail!("instead of {word:?} the process said {line:?}");
+        }
+        Ok(())
+    }
+
+    /// Tells it a word.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub(crate) fn say(&mut self, word: &str) -> Result<()> {
+        writeln!(self.input, "{word}").context("the process has ended")
+    }
+
+    /// Tells it that there is nothing more, and waits for its end.
+    ///
+    /// # Errors
+    /// It failed.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        drop(self.input);
+        self.child.wait()
+    }
+}
+
+/// The process's side: says a line.
+///
+/// # Errors
+/// The lab is gone.
+pub(crate) fn say(line: &str) -> Result<()> {
+    let mut output = std::io::stdout();
+    writeln!(output, "{line}")?;
+    output.flush().context("the lab is gone")
+}

@@ -1,0 +1,176 @@
+//! Rounds: in each, every subject does the same work once, in an order that rotates, so that what changes
+//! slowly on the machine touches all alike and runs of one round may be paired. Promises: contaminated
+//! rounds are repeated up to a bound; a subject that fails is set aside with its reason and stops nobody
+//! else.
+
+use anyhow::Result;
+
+use crate::kit::child;
+use crate::kit::machine::Watch;
+use crate::kit::progress::Progress;
+use crate::kit::report::{self, Numbers, Row, Run, Skipped};
+
+/// How often a part of the experiment runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rounds {
+    /// What the progress calls it.
+    pub(crate) what: &'static str,
+    /// Undisturbed rounds wanted.
+    pub(crate) wanted: usize,
+    /// Further rounds that disturbed ones may cost.
+    pub(crate) extra_max: usize,
+    /// Whether other work on the machine spoils the numbers.
+    pub(crate) watched: bool,
+}
+
+/// What the rounds of one part found.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) failed: Vec<Skipped>,
+}
+
+/// One subject of a round.
+pub(crate) trait Subject {
+    fn name(&self) -> &'static str;
+}
+
+impl Rounds {
+    /// Runs them all. `work` returns the numbers of each case that one run of a subject makes.
+    ///
+    /// # Errors
+    /// Only when the user interrupts.
+    pub(crate) fn run<S: Subject>(
+        &self,
+        subjects: &mut Vec<S>,
+        progress: &Progress,
+        mut work: impl FnMut(&mut S) -> Result<Vec<(&'static str, Numbers)>>,
+    ) -> Result<Outcome> {
+        let mut outcome = Outcome::default();
+        let (mut round, mut clean) = (0, 0);
+        while clean < self.wanted && round < self.wanted + self.extra_max && !subjects.is_empty() {
+            if round >= self.wanted {
+                progress.expect_more(subjects.len() as u64);
+            }
+            let marked = self.round(round, subjects, progress, &mut work, &mut outcome)?;
+            clean += usize::from(!marked);
+            round += 1;
+        }
+        Ok(outcome)
+    }
+
+    /// One round; returns whether any of its runs was contaminated.
+    fn round<S: Subject>(
+        &self,
+        round: usize,
+        subjects: &mut Vec<S>,
+        progress: &Progress,
+        work: &mut impl FnMut(&mut S) -> Result<Vec<(&'static str, Numbers)>>,
+        outcome: &mut Outcome,
+    ) -> Result<bool> {
+        let mut marked = false;
+        let mut failed = Vec::new();
+        for turn in 0..subjects.len() {
+            let place = (turn + round) % subjects.len();
+            let subject = &mut subjects[place];
+            progress.begin(format!("{}, {}, round {}", self.what, subject.name(), round + 1));
+            let watch = self.watched.then(Watch::start);
+            let result = work(subject);
+            let marks = watch.map_or_else(Vec::new, |watch| watch.finish().marks);
+            child::fail_if_interrupted()?;
+            progress.end();
+            match result {
+                Ok(cases) => {
+                    marked |= !marks.is_empty();
+                    outcome.note(subject.name(), round, &marks, cases);
+                }
+                Err(error) => {
+                    outcome.fail(self.what, subject.name(), &error);
+                    failed.push(place);
+                }
+            }
+        }
+        failed.sort_unstable();
+        failed.into_iter().rev().for_each(|place| drop(subjects.remove(place)));
+        Ok(marked)
+    }
+}
+
+impl Outcome {
+    /// With subjects that failed before the first round.
+    pub(crate) fn with_failed(mut self, failed: Vec<Skipped>) -> Self {
+        self.failed.extend(failed);
+        self
+    }
+
+    /// Adds what another part found.
+    pub(crate) fn absorb(&mut self, other: Outcome) {
+        self.rows.extend(other.rows);
+        self.failed.extend(other.failed);
+    }
+
+    /// Adds what one run of a subject came to.
+    pub(crate) fn note(
+        &mut self,
+        subject: &str,
+        round: usize,
+        marks: &[String],
+        cases: Vec<(&'static str, Numbers)>,
+    ) {
+        for (part, numbers) in cases {
+            let run = Run { round, marks: marks.to_vec(), numbers };
+            report::note(&mut self.rows, part, subject, run);
+        }
+    }
+
+    /// Says why a subject, or a part of it, could not be measured.
+    pub(crate) fn fail(&mut self, what: &str, subject: &str, error: &anyhow::Error) {
+        let name = format!("{subject} in {what}");
+        self.failed.push(Skipped { name, reason: format!("{error:#}") });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Named(&'static str);
+
+    impl Subject for Named {
+        fn name(&self) -> &'static str {
+            self.0
+        }
+    }
+
+    const ROUNDS: Rounds = Rounds { what: "test", wanted: 3, extra_max: 2, watched: false };
+
+    #[test]
+    fn the_order_rotates_and_runs_keep_their_round() {
+        let mut order = Vec::new();
+        let mut subjects = vec![Named("a"), Named("b"), Named("c")];
+        let outcome = ROUNDS.run(&mut subjects, &Progress::new(9), |subject| {
+            order.push(subject.0);
+            Ok(vec![("part", vec![("turn", order.len() as f64)])])
+        });
+        let rows = outcome.expect("nobody interrupts").rows;
+        assert_eq!(order, ["a", "b", "c", "b", "c", "a", "c", "a", "b"]);
+        let b = rows.iter().find(|row| row.subject == "b").expect("each subject has its row");
+        let turns: Vec<(usize, f64)> =
+            b.samples("turn").into_iter().map(|(round, sample)| (round, sample.value)).collect();
+        assert_eq!(turns, [(0, 2.0), (1, 4.0), (2, 9.0)]);
+    }
+
+    #[test]
+    fn a_failing_subject_is_set_aside_alone() {
+        let mut subjects = vec![Named("good"), Named("bad")];
+        let outcome = ROUNDS.run(&mut subjects, &Progress::new(6), |subject| match subject.0 {
+            "bad" => anyhow::bail!("it ended at once"),
+            _ => Ok(vec![("part", vec![("number", 1.0)])]),
+        });
+        let outcome = outcome.expect("nobody interrupts");
+        assert_eq!(outcome.rows.len(), 1);
+        assert_eq!(outcome.rows[0].series("number"), [1.0, 1.0, 1.0]);
+        let expected = Skipped { name: "bad in test".to_owned(), reason: "it ended at once".to_owned() };
+        assert_eq!(outcome.failed, [expected]);
+    }
+}

@@ -1,0 +1,181 @@
+//! What programs ask of the kernel, as strace sees it: system calls by count, and whatever a trace of chosen
+//! calls says. Promises: no other figure comes from a traced run, since tracing slows it down. Leaves to
+//! others: the calls by which a process begins and ends, some hundred, which are in the counts.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::kit::child::{self, Child, Terms};
+use crate::kit::report::{Row, Run};
+
+/// Calls that no subject makes so often are left out of the table.
+const CALLS_MIN: u64 = 100;
+
+/// How long strace may take to attach.
+const ATTACH_LOOKS_MAX: usize = 100;
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The part of the report.
+const PART: &str = "system-calls";
+
+/// Calls and failed ones among them, by name.
+pub(crate) type Calls = BTreeMap<String, (u64, u64)>;
+
+/// Whether strace is there; the experiment does without it if not.
+pub(crate) fn is_possible() -> bool {
+    std::process::Command::new("strace").arg("-V").output().is_ok_and(|output| output.status.success())
+}
+
+/// The arguments with which strace counts the calls of a program into `file`, whatever threads and processes
+/// that makes.
+pub(crate) fn counting(file: &Path) -> Vec<OsString> {
+    let words = ["-f", "-c", "-qq", "-o"].map(Into::into);
+    words.into_iter().chain([file.as_os_str().to_owned()]).collect()
+}
+
+/// The counts that it has left there.
+///
+/// # Errors
+/// It has left nothing.
+pub(crate) fn counts(file: &Path) -> Result<Calls> {
+    let summary = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    Ok(parse(&summary))
+}
+
+/// strace at processes that run already; it lets go of them when it is ended or dropped.
+#[derive(Debug)]
+pub(crate) struct Tracer {
+    strace: Child,
+    file: PathBuf,
+}
+
+impl Tracer {
+    /// Attaches to every thread of `processes`; `arguments` say what is to be traced, and what it says goes
+    /// to `file`.
+    ///
+    /// # Errors
+    /// It may not, or takes too long.
+    pub(crate) fn attach(processes: &[i32], arguments: &[&str], file: &Path) -> Result<Self> {
+        let mut words: Vec<OsString> = ["-f", "-qq", "-o"].map(Into::into).into();
+        words.push(file.into());
+        words.extend(arguments.iter().map(Into::into));
+        words.extend(processes.iter().flat_map(|process| ["-p".into(), process.to_string().into()]));
+        let output = file.with_extension("log");
+        let strace = Child::start(Path::new("strace"), &words, &Terms::default(), &output)?;
+        let mut tracer = Self { strace, file: file.to_owned() };
+        tracer.wait_until_attached(processes)?;
+        Ok(tracer)
+    }
+
+    /// Ends it, and returns where it has written.
+    pub(crate) fn end(mut self) -> PathBuf {
+        self.strace.end();
+        self.file.clone()
+    }
+
+    fn wait_until_attached(&mut self, processes: &[i32]) -> Result<()> {
+        for _ in 0..ATTACH_LOOKS_MAX {
+            if processes.iter().all(|&process| is_traced(process)) {
+                return Ok(());
+            }
+            ensure!(self.strace.is_alive(), "strace may not attach to it");
+            child::pause(LOOK)?;
+        }
+        anyhow::bail!("strace did not attach in time")
+    }
+}
+
+fn is_traced(process: i32) -> bool {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else { return false };
+    tasks.flatten().all(|task| {
+        let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("TracerPid:") && line != "TracerPid:\t0")
+    })
+}
+
+/// Lines of `% time, seconds, usecs/call, calls, [errors,] name`.
+fn parse(summary: &str) -> Calls {
+    let call = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (calls, errors, name) = match *words.as_slice() {
+            [_, _, _, calls, errors, name] => (calls, errors.parse().ok()?, name),
+            [_, _, _, calls, name] => (calls, 0, name),
+            _ => return None,
+        };
+        let calls = calls.parse().ok()?;
+        (name != "total").then(|| (name.to_owned(), (calls, errors)))
+    };
+    summary.lines().filter_map(call).collect()
+}
+
+/// Rows with the same numbers each: the sum, then the calls that count, the most frequent first.
+pub(crate) fn rows(counted: &[(String, Calls)]) -> Vec<Row> {
+    let mut totals: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for (name, (calls, errors)) in counted.iter().flat_map(|(_, calls)| calls) {
+        let total = totals.entry(name).or_default();
+        *total = (total.0.max(*calls), total.1.max(*errors));
+    }
+    let mut shown: Vec<(&str, u64, u64)> =
+        totals.into_iter().map(|(name, (calls, errors))| (name, calls, errors)).collect();
+    shown.retain(|(_, calls, _)| *calls >= CALLS_MIN);
+    shown.sort_by_key(|(_, calls, _)| std::cmp::Reverse(*calls));
+    counted.iter().map(|(subject, calls)| row(subject, calls, &shown)).collect()
+}
+
+fn row(subject: &str, calls: &Calls, shown: &[(&str, u64, u64)]) -> Row {
+    let sum = |number: fn(&(u64, u64)) -> u64| calls.values().map(number).sum::<u64>() as f64;
+    let mut numbers = vec![("all", sum(|call| call.0)), ("all_errors", sum(|call| call.1))];
+    for (name, _, errors) in shown {
+        let (own_calls, own_errors) = calls.get(*name).copied().unwrap_or_default();
+        numbers.push((static_name(name, ""), own_calls as f64));
+        if *errors > 0 {
+            numbers.push((static_name(name, "_errors"), own_errors as f64));
+        }
+    }
+    Row { part: PART, subject: subject.to_owned(), runs: vec![Run { round: 0, marks: Vec::new(), numbers }] }
+}
+
+/// As a report wants it. It lives as long as the program, and there are a few dozen.
+fn static_name(name: &str, suffix: &str) -> &'static str {
+    String::leak(format!("{name}{suffix}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SUMMARY: &str = "\
+% time     seconds  usecs/call     calls    errors syscall
+------ ----------- ----------- --------- --------- ----------------
+ 60.00    0.600000           6     10000       250 futex
+ 30.00    0.300000          30      1000           clone3
+ 10.00    0.100000          50        20         1 openat
+------ ----------- ----------- --------- --------- ----------------
+100.00    1.000000          90     11020       251 total
+";
+
+    #[test]
+    fn a_summary_is_read() {
+        let calls = parse(SUMMARY);
+        let expected = [("clone3", (1_000, 0)), ("futex", (10_000, 250)), ("openat", (20, 1))];
+        assert_eq!(calls, expected.map(|(name, call)| (name.to_owned(), call)).into());
+        assert!(parse("").is_empty());
+    }
+
+    #[test]
+    fn strategies_are_told_the_same_calls() {
+        let few: Calls = [("futex".to_owned(), (3, 0)), ("read".to_owned(), (100, 0))].into();
+        let rows = rows(&[("batches".to_owned(), parse(SUMMARY)), ("event".to_owned(), few)]);
+        let names = ["all", "all_errors", "futex", "futex_errors", "clone3", "read"];
+        assert_eq!(rows[0].names(), names);
+        assert_eq!(rows[1].names(), names);
+        let values = |row: &Row| names.map(|name| row.median(name).expect("each row has all"));
+        assert_eq!(values(&rows[0]), [11_020.0, 251.0, 10_000.0, 250.0, 1_000.0, 0.0]);
+        assert_eq!(values(&rows[1]), [103.0, 0.0, 3.0, 0.0, 0.0, 100.0]);
+    }
+}
