@@ -1,4 +1,5 @@
-//! The experiments: each has its plan, its cases and its verdicts, uses the kit, and knows no other experiment.
+//! The experiments: each has its plan, its cases and its verdicts, uses the kit, and knows no other
+//! experiment.
 
 pub(crate) mod accept;
 pub(crate) mod inserts;

@@ -39,16 +39,17 @@ pub(crate) use self::answering::{Answering, answer};
 use self::gateway::Gateway;
 use self::losses::Losses;
 use self::strategy::Strategy;
-use crate::experiments::relay::contender::{self, Contender};
-use crate::experiments::relay::ends;
-use crate::experiments::relay::rivals::Kind;
 use crate::kit::agent::{Agent, Command};
 use crate::kit::child::{self, Terms};
 use crate::kit::flame;
 use crate::kit::load::Role;
 use crate::kit::machine;
+use crate::kit::measurements::{Numbers, Skipped};
 use crate::kit::progress::Progress;
-use crate::kit::report::{self, Grid, Numbers, Report, Skipped};
+use crate::kit::relays::installed::{self, Contender};
+use crate::kit::relays::ports;
+use crate::kit::relays::target::Kind;
+use crate::kit::report::{self, Grid, Report};
 use crate::kit::rounds::{Outcome, Rounds, Subject};
 use crate::kit::stacks::{Profile, Scope};
 use crate::kit::strace;
@@ -208,7 +209,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let is_chosen = |part: &Part| options.only.is_empty() || options.only.contains(part);
     let parts: Vec<Part> = Part::value_variants().iter().copied().filter(is_chosen).collect();
     let without: &[Kind] = if parts == [Part::Busy] { &[Kind::Tollgate] } else { &[] };
-    let (contenders, _) = contender::find(&[Kind::Tollgate], options.tollgate.as_deref(), without)?;
+    let (contenders, _) = installed::find(&[Kind::Tollgate], options.tollgate.as_deref(), without)?;
     let contender = contenders.into_iter().next();
     machine.extend(contender.iter().map(|it| ("tollgate_version".to_owned(), it.version.clone().into())));
     let is_taken = |one: &Strategy| options.strategies.is_empty() || options.strategies.contains(one);
@@ -223,7 +224,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         effort,
         progress,
         directory: TempDir::with_prefix("lab-").context("making a temporary directory")?,
-        next_port: ends::first_port(),
+        next_port: ports::first_port(),
         ends: Ends::start()?,
         losses: Losses::default(),
     };

@@ -25,6 +25,7 @@ mod row;
 mod share;
 mod sqlite;
 mod store;
+mod target;
 mod ticket;
 mod turnstile;
 mod verdicts;
@@ -41,9 +42,10 @@ use self::disk::Disk;
 pub(crate) use self::hogs::{Hog, spin};
 use self::placement::Placement;
 use self::plan::{Effort, Part};
-use self::store::Kind;
+use self::target::Kind;
+use crate::kit::measurements::{Row, Run, Skipped};
 use crate::kit::progress::Progress;
-use crate::kit::report::{self, Grid, Report, Row, Run, Skipped};
+use crate::kit::report::{self, Grid, Report};
 use crate::kit::{child, machine};
 
 /// How often a contaminated cell is run again at once.

@@ -9,7 +9,6 @@
 //!   jobs that never return, 50 a second'
 //! ```
 
-pub(crate) mod burn;
 mod offered;
 mod subject;
 mod tally;
@@ -19,11 +18,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use self::burn::Burn;
 use self::offered::Offer;
 use self::subject::{Kind, Measured};
+use crate::kit::burn::Burn;
+use crate::kit::measurements::Numbers;
 use crate::kit::progress::Progress;
-use crate::kit::report::{self, Grid, Numbers, Report};
+use crate::kit::report::{self, Grid, Report};
 use crate::kit::rounds::{Rounds, Subject};
 use crate::kit::{child, machine};
 

@@ -54,8 +54,9 @@ use self::plan::{Effort, Part};
 use self::rounds::Rounds;
 pub(crate) use self::turn::{Turn, take};
 use self::work::Work;
+use crate::kit::measurements::{Row, Skipped};
 use crate::kit::progress::Progress;
-use crate::kit::report::{self, Report, Row, Skipped};
+use crate::kit::report::{self, Report};
 use crate::kit::strace::{self, Calls};
 use crate::kit::{child, machine};
 

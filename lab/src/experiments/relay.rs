@@ -13,21 +13,15 @@
 mod accounting;
 mod billing;
 mod bulk;
-pub(crate) mod configuration;
-pub(crate) mod contender;
-pub(crate) mod cost;
-pub(crate) mod ends;
+mod configuration;
+mod ends;
 mod forward;
 mod growth;
 mod idle;
-mod log;
 mod pingpong;
-mod proxies;
 mod requests;
-pub(crate) mod rivals;
 mod route;
 mod short;
-mod squid;
 mod traced;
 mod verdicts;
 
@@ -40,18 +34,22 @@ use clap::builder::RangedI64ValueParser;
 use tempfile::TempDir;
 
 pub(crate) use self::accounting::{Flows, account};
-use self::contender::Contender;
+use self::billing::Bill;
 use self::ends::Ends;
 use self::forward::{Family, Forward};
-use self::rivals::{Kind, Running, Setting, Work};
 use self::route::Route;
 
 use crate::kit::agent::Agent;
 use crate::kit::child::{self, Terms};
 use crate::kit::load::Persistence;
 use crate::kit::machine;
+use crate::kit::measurements::Skipped;
 use crate::kit::progress::Progress;
-use crate::kit::report::{self, Report, Skipped};
+use crate::kit::relays::installed::{self, Contender};
+use crate::kit::relays::ports;
+use crate::kit::relays::running::{Running, Setting, Work};
+use crate::kit::relays::target::Kind;
+use crate::kit::report::{self, Report};
 use crate::kit::rounds::{Outcome, Rounds, Subject};
 use crate::kit::strace;
 
@@ -70,6 +68,10 @@ const KEPT_CLIENTS: u32 = 100;
 
 /// How much better than usual the ends of small messages are scheduled, where that is allowed.
 const INSTRUMENT_NICENESS: i32 = -10;
+
+/// What is billed, in all parts.
+const BILLS: [Bill; 5] =
+    [short::BILL, forward::CONNECT.bill, forward::SOCKS5.bill, requests::KEPT.bill, requests::CLOSED.bill];
 
 /// What `lab relay` may be told.
 #[derive(clap::Args, Debug)]
@@ -230,7 +232,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let chosen: Vec<Part> = Part::value_variants().iter().copied().filter(is_chosen).collect();
     let wanted = Kind::ALL.into_iter().filter(|kind| chosen.iter().any(|part| part.kinds().contains(kind)));
     let wanted: Vec<Kind> = wanted.collect();
-    let (contenders, skipped) = contender::find(&wanted, options.tollgate.as_deref(), &options.without)?;
+    let (contenders, skipped) = installed::find(&wanted, options.tollgate.as_deref(), &options.without)?;
     let mut machine = machine::facts(descriptors_max);
     for contender in contenders.iter().filter(|contender| contender.kind != Kind::Direct) {
         machine.insert(format!("{}_version", contender.kind.name()), contender.version.clone().into());
@@ -248,14 +250,14 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let effort = Effort::of(options);
     let progress = Progress::new(steps(&chosen, &contenders, &effort));
     let directory = TempDir::with_prefix("lab-").context("making a temporary directory")?;
-    let mut bench = Bench { contenders, effort, progress, directory, next_port: ends::first_port() };
+    let mut bench = Bench { contenders, effort, progress, directory, next_port: ports::first_port() };
     for part in chosen {
         let outcome = bench.part(part)?;
         report.rows.extend(outcome.rows);
         report.skipped.extend(outcome.failed);
     }
     bench.progress.finish();
-    report.warnings.extend(billing::warning(&report.rows));
+    report.warnings.extend(billing::warning(&BILLS, &report.rows));
     verdicts::judge(&mut report);
     report.weaken();
     Ok(report)
@@ -318,16 +320,10 @@ impl Load {
     }
 }
 
-impl<W> Subject for Running<W> {
-    fn name(&self) -> &'static str {
-        self.kind.name()
-    }
-}
-
 /// A relay that is started for each run, and ends with the next one's start or its own drop.
 struct Anew {
     contender: Contender,
-    running: Option<Running>,
+    running: Option<Running<Ends>>,
 }
 
 impl Subject for Anew {
@@ -384,13 +380,13 @@ impl Bench {
     }
 
     /// One traced stream each way through each relay.
-    fn traced(&mut self, relays: Vec<Running>, client: &mut Agent) -> Result<Outcome> {
+    fn traced(&mut self, relays: Vec<Running<Ends>>, client: &mut Agent) -> Result<Outcome> {
         if !strace::is_possible() {
             let reason = "strace is not installed".to_owned();
             let skipped = Skipped { name: "counting spliced bytes from outside".to_owned(), reason };
             return Ok(Outcome::default().with_failed(vec![skipped]));
         }
-        let mut relays: Vec<Running> =
+        let mut relays: Vec<Running<Ends>> =
             relays.into_iter().filter(|relay| relay.kind != Kind::Direct).collect();
         self.progress.expect_more(relays.len() as u64);
         let rounds = Rounds { what: "a traced stream each way", wanted: 1, extra_max: 0, watched: false };

@@ -58,9 +58,11 @@ pub(crate) use self::turn::{Deadlines, keep};
 use self::turn::{Kind, Task};
 use self::way::{Rival, Way};
 use crate::kit::child;
-use crate::kit::machine::{self, Watch};
+use crate::kit::disturbance::Watch;
+use crate::kit::machine;
+use crate::kit::measurements::{Numbers, Skipped};
 use crate::kit::progress::Progress;
-use crate::kit::report::{self, Grid, Numbers, Report, Skipped};
+use crate::kit::report::{self, Grid, Report};
 use crate::kit::rounds::{Outcome, Rounds, Subject};
 
 /// Of every call.

@@ -14,7 +14,7 @@ pub(crate) use json::document;
 pub(crate) use plot::escape;
 pub(crate) use table::print;
 
-use crate::kit::statistics;
+use crate::kit::measurements::{self, Row, Skipped};
 use crate::kit::verdict::Verdict;
 
 /// A table has at most as many columns of subjects; with more of them it has a line for each.
@@ -44,100 +44,10 @@ pub(crate) struct Grid {
     pub(crate) number: &'static str,
 }
 
-/// Something left out, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Skipped {
-    pub(crate) name: String,
-    pub(crate) reason: String,
-}
-
-/// Numbers by name, the unit in the name, in the order of the table.
-pub(crate) type Numbers = Vec<(&'static str, f64)>;
-
-/// One case: a part of the experiment with one subject, over all rounds.
-#[derive(Clone, Debug)]
-pub(crate) struct Row {
-    pub(crate) part: &'static str,
-    pub(crate) subject: String,
-    pub(crate) runs: Vec<Run>,
-}
-
-/// One run of a case. Runs of different subjects are paired by their round.
-#[derive(Clone, Debug)]
-pub(crate) struct Run {
-    pub(crate) round: usize,
-    /// Why it is contaminated; empty when it is not.
-    pub(crate) marks: Vec<String>,
-    pub(crate) numbers: Numbers,
-}
-
-/// A value that a verdict may rest on.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Sample {
-    pub(crate) value: f64,
-    /// Whether nothing disturbed the runs that it comes from.
-    pub(crate) is_clean: bool,
-}
-
-impl Run {
-    fn number(&self, name: &str) -> Option<f64> {
-        self.numbers.iter().find(|number| number.0 == name).map(|number| number.1)
-    }
-}
-
-impl Row {
-    /// The case's name.
-    pub(crate) fn case(&self) -> String {
-        format!("{}/{}", self.part, self.subject)
-    }
-
-    /// The names of its numbers, in order.
-    pub(crate) fn names(&self) -> Vec<&'static str> {
-        let mut names = Vec::new();
-        for (name, _) in self.runs.iter().flat_map(|run| &run.numbers) {
-            if !names.contains(name) {
-                names.push(*name);
-            }
-        }
-        names
-    }
-
-    /// One number over all runs that have it.
-    pub(crate) fn series(&self, name: &str) -> Vec<f64> {
-        self.runs.iter().filter_map(|run| run.number(name)).collect()
-    }
-
-    /// One number by round, each with whether nothing disturbed its run.
-    pub(crate) fn samples(&self, name: &str) -> Vec<(usize, Sample)> {
-        let sample = |run: &Run| {
-            let sample = Sample { value: run.number(name)?, is_clean: run.marks.is_empty() };
-            Some((run.round, sample))
-        };
-        self.runs.iter().filter_map(sample).collect()
-    }
-
-    /// What one number is beyond that of another row in the same round; disturbed where either was.
-    pub(crate) fn beyond(&self, other: &Row, name: &'static str) -> Row {
-        let beyond = |run: &Run| {
-            let base = other.runs.iter().find(|base| base.round == run.round)?;
-            let marks = run.marks.iter().chain(&base.marks).cloned().collect();
-            let numbers = vec![(name, run.number(name)? - base.number(name)?)];
-            Some(Run { round: run.round, marks, numbers })
-        };
-        let runs = self.runs.iter().filter_map(beyond).collect();
-        Row { part: self.part, subject: self.subject.clone(), runs }
-    }
-
-    /// The median over all runs.
-    pub(crate) fn median(&self, name: &str) -> Option<f64> {
-        statistics::median(&self.series(name))
-    }
-}
-
 impl Report {
     /// The row of a case, if it was measured.
     pub(crate) fn row(&self, part: &str, subject: &str) -> Option<&Row> {
-        self.rows.iter().find(|row| row.part == part && row.subject == subject)
+        measurements::row(&self.rows, part, subject)
     }
 
     /// Leaves nothing decided where a warning makes every figure weak.
@@ -163,14 +73,6 @@ impl Report {
 /// The warning that a lab deserves which was built without optimisation.
 pub(crate) fn of_the_build() -> Option<String> {
     cfg!(debug_assertions).then(|| "the lab is a build without optimisation".to_owned())
-}
-
-/// Adds a run to its row, which it begins if it is the first.
-pub(crate) fn note(rows: &mut Vec<Row>, part: &'static str, subject: &str, run: Run) {
-    match rows.iter_mut().find(|row| row.part == part && row.subject == subject) {
-        Some(row) => row.runs.push(run),
-        None => rows.push(Row { part, subject: subject.to_owned(), runs: vec![run] }),
-    }
 }
 
 /// A part's family and count, where its name ends in one: `idle-1000`.
@@ -217,22 +119,10 @@ pub(crate) mod tests {
 
     /// A small report with every feature in it.
     pub(crate) fn sample() -> Report {
-        let run = |round, rate, cpu, marks: &[&str]| Run {
-            round,
-            marks: marks.iter().map(|&mark| mark.to_owned()).collect(),
-            numbers: vec![("connections_per_s", rate), ("process_cpu_us_per_connection", cpu)],
-        };
-        let row = |subject: &str, runs| Row { part: "short", subject: subject.to_owned(), runs };
         Report {
             experiment: "relay",
             machine: Map::from_iter([("cpus".to_owned(), Value::from(2))]),
-            rows: vec![
-                row(
-                    "tollgate",
-                    vec![run(0, 14_000.0, 60.0, &[]), run(1, 12_000.0, 70.0, &["busy <others>"])],
-                ),
-                row("haproxy", vec![run(0, 12_055.0, 79.8, &[]), run(1, 11_000.0, 82.0, &[])]),
-            ],
+            rows: crate::kit::measurements::tests::rows(),
             grids: &[],
             verdicts: vec![Verdict {
                 name: "short-cpu",
@@ -246,33 +136,6 @@ pub(crate) mod tests {
             skipped: vec![Skipped { name: "nginx".to_owned(), reason: "it is not installed".to_owned() }],
             warnings: vec!["an unoptimised build".to_owned()],
         }
-    }
-
-    #[test]
-    fn what_is_beyond_a_base_is_of_the_same_round_and_as_clean() {
-        let report = sample();
-        let [ours, base] = ["haproxy", "tollgate"].map(|subject| report.row("short", subject).unwrap());
-        let beyond = ours.beyond(base, "connections_per_s");
-        let of = |round, value, is_clean| (round, Sample { value, is_clean });
-        assert_eq!(
-            beyond.samples("connections_per_s"),
-            [of(0, 12_055.0 - 14_000.0, true), of(1, -1_000.0, false)]
-        );
-        assert!(beyond.samples("process_cpu_us_per_connection").is_empty());
-    }
-
-    #[test]
-    fn a_row_knows_which_runs_are_clean() {
-        let report = sample();
-        let row = report.row("short", "tollgate").expect("the sample has it");
-        assert_eq!(row.case(), "short/tollgate");
-        assert_eq!(row.series("connections_per_s"), [14_000.0, 12_000.0]);
-        let [first, second] =
-            [(14_000.0, true), (12_000.0, false)].map(|(value, is_clean)| Sample { value, is_clean });
-        assert_eq!(row.samples("connections_per_s"), [(0, first), (1, second)]);
-        assert_eq!(row.median("connections_per_s"), Some(13_000.0));
-        assert_eq!(row.median("no_such_number"), None);
-        assert!(report.row("bulk", "tollgate").is_none());
     }
 
     #[test]

@@ -6,9 +6,9 @@
 use anyhow::Result;
 
 use crate::kit::child;
-use crate::kit::machine::Watch;
+use crate::kit::disturbance::Watch;
+use crate::kit::measurements::{self, Numbers, Row, Run, Skipped};
 use crate::kit::progress::Progress;
-use crate::kit::report::{self, Numbers, Row, Run, Skipped};
 
 /// How often a part of the experiment runs.
 #[derive(Clone, Copy, Debug)]
@@ -119,7 +119,7 @@ impl Outcome {
     ) {
         for (part, numbers) in cases {
             let run = Run { round, marks: marks.to_vec(), numbers };
-            report::note(&mut self.rows, part, subject, run);
+            measurements::note(&mut self.rows, part, subject, run);
         }
     }
 

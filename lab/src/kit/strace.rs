@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::kit::child::{self, Child, Terms};
-use crate::kit::report::{Row, Run};
+use crate::kit::measurements::{Row, Run};
 
 /// Calls that no subject makes so often are left out of the table.
 const CALLS_MIN: u64 = 100;

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::kit::report::{Report, Row, Sample};
+use crate::kit::measurements::{self, Row, Sample};
 use crate::kit::statistics::{self, Interval};
 
 /// Why most verdicts are undecided.
@@ -164,14 +164,14 @@ fn all(samples: &[Sample]) -> Vec<f64> {
 
 /// Of these subjects, the row whose median is the hardest to beat.
 pub(crate) fn best_rival<'a>(
-    report: &'a Report,
+    rows: &'a [Row],
     part: &str,
     number: &str,
     target: Target,
     subjects: &[&str],
 ) -> Option<&'a Row> {
-    let rows = subjects.iter().filter_map(|subject| report.row(part, subject));
-    let measured = rows.filter_map(|row| Some((row.median(number)?, row)));
+    let rivals = subjects.iter().filter_map(|subject| measurements::row(rows, part, subject));
+    let measured = rivals.filter_map(|row| Some((row.median(number)?, row)));
     let harder = |best: (f64, &'a Row), next: (f64, &'a Row)| {
         // Beside the better rival our ratio is the worse one; the ratio falls as the rival's number grows.
         if target.is_worse(1.0 / next.0, 1.0 / best.0) { next } else { best }
@@ -182,7 +182,7 @@ pub(crate) fn best_rival<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kit::report::{Run, tests::sample};
+    use crate::kit::measurements::{Run, tests::rows};
 
     fn row(values: &[(usize, f64, bool)]) -> Row {
         let run = |&(round, value, marked): &(usize, f64, bool)| Run {
@@ -248,10 +248,10 @@ mod tests {
 
     #[test]
     fn the_better_rival_is_the_cheaper_or_the_faster() {
-        let report = sample();
+        let rows = rows();
         let both = ["tollgate", "haproxy"];
         let best = |number, target| {
-            best_rival(&report, "short", number, target, &both).map(|row| row.subject.as_str())
+            best_rival(&rows, "short", number, target, &both).map(|row| row.subject.as_str())
         };
         assert_eq!(best("process_cpu_us_per_connection", Target::AtMost(1.0)), Some("tollgate"));
         assert_eq!(best("connections_per_s", Target::AtLeast(1.0)), Some("tollgate"));

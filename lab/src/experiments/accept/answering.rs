@@ -28,7 +28,7 @@ use sys::socket::{ListenOptions, Socket};
 
 use super::counts::Counts;
 use super::strategy::Strategy;
-use crate::experiments::overload::burn::Burn;
+use crate::kit::burn::Burn;
 use crate::kit::load::{REPLY_BYTES, REQUEST_BYTES};
 use crate::kit::player::say;
 

@@ -13,8 +13,8 @@ use super::short::of_clients;
 use super::strategy::Strategy;
 use crate::kit::agent::{Agent, Command};
 use crate::kit::child;
+use crate::kit::measurements::Numbers;
 use crate::kit::player::Player;
-use crate::kit::report::Numbers;
 use crate::kit::rounds::Subject;
 
 /// How long the busy thread takes for an event.

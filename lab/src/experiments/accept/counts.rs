@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::kit::report::Numbers;
+use crate::kit::measurements::Numbers;
 
 /// How long the gateway's admin thread may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);

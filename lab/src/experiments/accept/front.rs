@@ -1,6 +1,6 @@
 //! The gateway as this experiment has it: a `forward` listener under load, whose connections reach so many
 //! threads by one strategy. Promises: gateways differ in strategy and threads alone. Leaves to others:
-//! starting them (`relay/rivals.rs`).
+//! starting them (`kit/relays/running.rs`).
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,11 +8,12 @@ use std::net::{SocketAddr, TcpStream};
 use anyhow::{Result, ensure};
 
 use super::strategy::Strategy;
-use crate::experiments::relay::configuration::{Plan, TUNNELS_MAX, USER, tollgate_tables};
-use crate::experiments::relay::contender::Contender;
-use crate::experiments::relay::ends::free_port;
-use crate::experiments::relay::rivals::{Kind, PROBE, Work};
 use crate::kit::load::REQUEST_BYTES;
+use crate::kit::relays::installed::Contender;
+use crate::kit::relays::plan::{Plan, TUNNELS_MAX, USER, tollgate_tables};
+use crate::kit::relays::ports::free_port;
+use crate::kit::relays::running::{PROBE, Work};
+use crate::kit::relays::target::Kind;
 
 /// Where clients connect, and what lies behind.
 #[derive(Clone, Debug)]

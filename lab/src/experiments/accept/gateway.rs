@@ -10,11 +10,11 @@ use super::counts::Counts;
 use super::front::Front;
 use super::losses::Losses;
 use super::strategy::Strategy;
-use crate::experiments::relay::configuration::Plan;
-use crate::experiments::relay::contender::Contender;
-use crate::experiments::relay::rivals::{Running, Setting};
 use crate::kit::agent::{Agent, Command};
 use crate::kit::child::Terms;
+use crate::kit::relays::installed::Contender;
+use crate::kit::relays::plan::Plan;
+use crate::kit::relays::running::{Running, Setting};
 use crate::kit::rounds::Subject;
 
 /// A running gateway.

@@ -3,7 +3,7 @@
 //! others: taking samples (`stacks.rs`) and drawing them (`flame.rs`).
 
 use crate::kit::flame::Palette;
-use crate::kit::report::{Numbers, Row, Run};
+use crate::kit::measurements::{Numbers, Row, Run};
 use crate::kit::stacks::{Profile, Stack, matches};
 
 /// As a flame graph has them; the places are those of `MARKS`, and serving is what none of them marks.

@@ -12,9 +12,9 @@ use sys::pressure::ListenDrops;
 use super::beside::beside;
 use super::gateway::Gateway;
 use super::losses::Losses;
-use crate::experiments::relay::cost::Before;
 use crate::kit::agent::{Agent, Command, figure};
-use crate::kit::report::Numbers;
+use crate::kit::measurements::Numbers;
+use crate::kit::relays::cost::Before;
 
 /// Names that verdicts rest on.
 pub(super) const CPU: &str = "process_cpu_us_per_connection";

@@ -10,7 +10,7 @@ use super::losses::Losses;
 use super::short::FAILED;
 use crate::kit::agent::{Agent, Command, figure};
 use crate::kit::child;
-use crate::kit::report::Numbers;
+use crate::kit::measurements::Numbers;
 
 /// What the balance is called.
 pub(super) const BALANCE: &str = "most_to_mean_clients";

@@ -6,7 +6,8 @@ use super::losses::Losses;
 use super::short::{CPU, FIRST_BYTE_P99};
 use super::strategy::Strategy;
 use super::{BUSY, CROWD, LIGHT, LONG_LIVED, WORKERS, tunnels};
-use crate::kit::report::{Report, Row, Sample, Skipped};
+use crate::kit::measurements::{Row, Sample, Skipped};
+use crate::kit::report::Report;
 use crate::kit::verdict::{Target, Verdict, best_rival, paired_ratios};
 
 /// Why a verdict is left out, or the verdict.
@@ -41,7 +42,8 @@ fn herd_reproduced(report: &Report) -> Judged {
 fn best_wakes(report: &Report) -> Judged {
     let name = "best-wakes-per-accept";
     let target = Target::AtMost(1.05);
-    let best = best_rival(report, &part(LIGHT, WORKERS), WAKES, target, &Strategy::ALL.map(Strategy::name));
+    let best =
+        best_rival(&report.rows, &part(LIGHT, WORKERS), WAKES, target, &Strategy::ALL.map(Strategy::name));
     let best = best.ok_or_else(|| (name, "light load was not measured".to_owned()))?;
     let about = format!("wakes per accept of {} at light load, {WORKERS} workers", best.subject);
     on_median(name, target, &values(best, WAKES), &about)
@@ -94,7 +96,7 @@ fn default_cpu(report: &Report, cpus: u32) -> Judged {
     let ours = row(name, report, CROWD, cpus, Strategy::DEFAULT)?;
     let others = Strategy::ALL.into_iter().filter(|strategy| *strategy != Strategy::DEFAULT);
     let others: Vec<&str> = others.map(Strategy::name).collect();
-    let best = best_rival(report, &part(CROWD, cpus), CPU, target, &others)
+    let best = best_rival(&report.rows, &part(CROWD, cpus), CPU, target, &others)
         .ok_or_else(|| (name, "no other strategy was measured".to_owned()))?;
     let (ours_name, theirs) = (Strategy::DEFAULT.name(), &best.subject);
     let about = format!(
@@ -135,7 +137,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kit::report::Run;
+    use crate::kit::measurements::Run;
     use crate::kit::verdict::Outcome;
 
     /// A row of five runs with one value.

@@ -14,11 +14,12 @@ use super::hogs::Hogs;
 use super::lag::Lag;
 use super::placement::{Placement, Seats};
 use super::row::Rows;
-use super::store::{Kind, Marks, Opened, Setting, Store};
+use super::store::{Marks, Opened, Setting, Store};
+use super::target::Kind;
 use super::work::{Count, Floor, Pace, Work, Worked};
 use crate::kit::child;
-use crate::kit::machine::{Sighting, Watch};
-use crate::kit::report::Numbers;
+use crate::kit::disturbance::{Sighting, Watch};
+use crate::kit::measurements::Numbers;
 
 /// The pause between two looks at a store's marks.
 const LOOK: Duration = Duration::from_millis(1);

@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 
-use crate::kit::report::Numbers;
+use crate::kit::measurements::Numbers;
 
 const PAGE: [u8; 4_096] = [0; 4_096];
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::cell::{Cell, Load};
 use super::placement::Placement;
-use super::store::Kind;
+use super::target::Kind;
 
 /// The writers of the published experiment, and of every cell that does not vary them.
 pub(super) const WRITERS: usize = 4;

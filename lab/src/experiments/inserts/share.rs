@@ -6,8 +6,8 @@
 //! everybody has a CPU, and W / (W + K) where the store alone fills them all. W is the writers, and for ours
 //! also the ledger's threads that compute, which makes the share larger and the promise harder to keep.
 
-use super::store::Kind;
-use crate::kit::report::Row;
+use super::target::Kind;
+use crate::kit::measurements::Row;
 
 /// What every run has, and has first.
 const RATE: &str = "inserts_per_s";
@@ -54,7 +54,7 @@ pub(super) fn relate(rows: &mut [Row], cpus: usize, writers: impl Fn(&str) -> us
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kit::report::Run;
+    use crate::kit::measurements::Run;
 
     #[test]
     fn the_share_is_what_a_fair_scheduler_leaves() {

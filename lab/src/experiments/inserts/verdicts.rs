@@ -4,8 +4,9 @@
 
 use super::plan::{self, HOGS};
 use super::share;
-use super::store::Kind;
-use crate::kit::report::{Report, Row, Sample, Skipped};
+use super::target::Kind;
+use crate::kit::measurements::{Row, Sample, Skipped};
+use crate::kit::report::Report;
 use crate::kit::verdict::{Outcome, Target, Verdict};
 
 /// A ticket lock with this many hogs, beside none, shows what a queue in strict order comes to.
@@ -175,7 +176,7 @@ fn ratios(over: (&Row, &str), under: (&Row, &str)) -> Vec<Sample> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kit::report::Run;
+    use crate::kit::measurements::Run;
 
     fn row(part: &'static str, kind: Kind, numbers: &[(&'static str, f64)]) -> Row {
         let run = |round| Run { round, marks: Vec::new(), numbers: numbers.to_vec() };

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::DEADLINE;
-use super::burn::Burn;
 use super::subject::{Gate, Kind, Measured, PATIENCE};
 use super::tally::{Tallying, Ticket};
+use crate::kit::burn::Burn;
 
 /// Poisoned jobs come so often.
 const POISON_EVERY: Duration = Duration::from_millis(20);

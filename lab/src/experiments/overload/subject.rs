@@ -14,8 +14,8 @@ use anyhow::Result;
 use engine::pool::{Class, ClassSettings, Pool, PoolSettings, Shedding, blocking};
 
 use super::DEADLINE;
-use super::burn::Burn;
 use super::tally::{Tally, Ticket};
+use crate::kit::burn::Burn;
 use crate::kit::machine;
 
 const REQUESTS: Class = Class(0);

@@ -3,7 +3,8 @@
 
 use super::DEADLINE;
 use super::subject::{self, Kind};
-use crate::kit::report::{Report, Row, Sample, Skipped};
+use crate::kit::measurements::{Row, Sample, Skipped};
+use crate::kit::report::Report;
 use crate::kit::verdict::{Target, Verdict};
 
 /// Where promises are checked.
@@ -55,7 +56,7 @@ fn values(row: &Row, number: &str) -> Vec<Sample> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kit::report::Run;
+    use crate::kit::measurements::Run;
     use crate::kit::verdict::Outcome;
 
     fn judged(goodput: f64, answer: f64, poisoned: f64) -> Vec<(&'static str, Outcome)> {

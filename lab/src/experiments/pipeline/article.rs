@@ -9,9 +9,9 @@ use anyhow::{Context, Result};
 
 use super::work::REQUESTS;
 use crate::kit::child::{Child, Terms};
-use crate::kit::machine::Watch;
+use crate::kit::disturbance::Watch;
 use crate::kit::measure;
-use crate::kit::report::Numbers;
+use crate::kit::measurements::Numbers;
 
 /// Its name in the report.
 pub(super) const ARTICLE: &str = "article";

@@ -23,8 +23,8 @@ use super::creation::{DIED, LIVED};
 use super::limits::{self, Limit, Moment};
 use super::work::REQUESTS;
 use crate::kit::child;
+use crate::kit::measurements::Numbers;
 use crate::kit::player::{GO, Player, READY};
-use crate::kit::report::Numbers;
 
 /// Memory that one thread takes at most: a stack in the kernel (16 KiB), and the pages of its own that it
 /// and its beginning touch.

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use super::death::{Death, MANNERS, Manner, PUBLISHED};
+use crate::kit::measurements::{Row, Run, Skipped};
 use crate::kit::progress::Progress;
-use crate::kit::report::{Row, Run, Skipped};
 use crate::kit::{child, setting};
 
 /// The part of the report.

@@ -17,8 +17,8 @@ use super::turn::Turn;
 use super::{shares, timeline, trace};
 use crate::kit::child;
 use crate::kit::flame;
+use crate::kit::measurements::{Row, Run, Skipped};
 use crate::kit::progress::Progress;
-use crate::kit::report::{Row, Run, Skipped};
 use crate::kit::stacks::{Profile, Scope};
 
 /// Requests of a turn that is looked at: a fifth of all, with waits in the same proportion, and few enough

@@ -14,8 +14,8 @@ use super::turn::{Finished, Turn};
 use super::work::Work;
 use super::{CONTROLS, FIGURES, bounds};
 use crate::kit::child;
+use crate::kit::measurements::{self, Numbers, Row, Run, Skipped};
 use crate::kit::progress::Progress;
-use crate::kit::report::{self, Numbers, Row, Run, Skipped};
 
 /// The part of the report that tells what is done.
 const WORK: &str = "work";
@@ -118,7 +118,7 @@ impl Rounds<'_> {
 
 impl Found {
     fn note(&mut self, part: &'static str, subject: &str, run: Run) {
-        report::note(&mut self.rows, part, subject, run);
+        measurements::note(&mut self.rows, part, subject, run);
     }
 
     fn fail(&mut self, subject: &str, round: usize, error: &anyhow::Error) {

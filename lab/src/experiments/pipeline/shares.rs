@@ -4,7 +4,7 @@
 //! (`stacks.rs`).
 
 use crate::kit::flame::Palette;
-use crate::kit::report::Numbers;
+use crate::kit::measurements::Numbers;
 use crate::kit::stacks::{Profile, Stack, matches};
 
 /// What CPU time is spent for.

@@ -7,7 +7,8 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::picture::{BINS, Picture, Row, Times};
-use crate::kit::report::{Skipped, escape};
+use crate::kit::measurements::Skipped;
+use crate::kit::report::escape;
 
 const STYLE: &str = include_str!("timeline.css");
 const SCRIPT: &str = include_str!("timeline.js");

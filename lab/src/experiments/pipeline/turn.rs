@@ -22,7 +22,8 @@ use super::recording::Recorder;
 use super::text;
 use super::work::{Controls, Work};
 use crate::kit::child;
-use crate::kit::machine::{self, Watch};
+use crate::kit::disturbance::Watch;
+use crate::kit::machine;
 use crate::kit::measure::own_memory_bytes;
 use crate::kit::player::{GO, Player, READY, say};
 

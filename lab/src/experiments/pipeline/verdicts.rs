@@ -6,7 +6,8 @@ use super::deaths::Deaths;
 use super::kind::Kind;
 use super::work::REQUESTS;
 use super::{CONTROLS, FIGURES};
-use crate::kit::report::{Report, Row, Sample, Skipped};
+use crate::kit::measurements::{Row, Sample, Skipped};
+use crate::kit::report::Report;
 use crate::kit::verdict::{Target, Verdict, best_rival, paired_ratios};
 
 /// A verdict, or why it is left out.
@@ -85,7 +86,7 @@ fn beside_pools(name: &'static str, report: &Report, ahead_by: f64, threads_max:
     let names: Vec<String> = pools.iter().filter(is_rival).map(Kind::to_string).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let target = Target::AtLeast(ahead_by);
-    let rival = best_rival(report, FIGURES, "requests_per_s", target, &names);
+    let rival = best_rival(&report.rows, FIGURES, "requests_per_s", target, &names);
     let rival = rival.ok_or_else(|| format!("no pool of at most {threads_max} threads was measured"))?;
     let share = rival.median("share_of_bound").unwrap_or(f64::NAN);
     let about = format!("beside {}, which is at {share:.2} of the bound", rival.subject);
@@ -173,7 +174,7 @@ fn nothing(kind: Kind) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kit::report::{Numbers, Run};
+    use crate::kit::measurements::{Numbers, Run};
     use crate::kit::verdict::Outcome;
 
     fn row(part: &'static str, subject: &str, turns: usize, numbers: &[(&'static str, f64)]) -> Row {

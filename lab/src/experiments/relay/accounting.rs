@@ -16,15 +16,15 @@ use ledger::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncerta
 use ledger::{FlowWriter, Ledger, LiveFlow, OpenSettings};
 use sys::clock::WallNanos;
 
-use super::configuration::{self, Plan, configuration_file};
-use super::contender::Contender;
-use super::ends::{Ends, answers};
-use super::rivals::{PROBE, Work};
+use super::ends::{Ends, answers, configuration};
 use crate::kit::agent::{Agent, Command, figure};
 use crate::kit::callgrind::Counted;
 use crate::kit::child;
 use crate::kit::load::{REPLY_BYTES, REQUEST_BYTES};
-use crate::kit::report::Numbers;
+use crate::kit::measurements::Numbers;
+use crate::kit::relays::installed::Contender;
+use crate::kit::relays::plan::{Plan, USER, configuration_file};
+use crate::kit::relays::running::{PROBE, Work};
 
 pub(super) const PART: &str = "accounting";
 pub(super) const INSTRUCTIONS: &str = "instructions";
@@ -126,7 +126,7 @@ fn identity(id: u128) -> Identity {
         id,
         opened: WallNanos(1),
         closed: WallNanos(0),
-        user: configuration::USER,
+        user: USER,
         host: "127.0.0.1",
         port: 443,
         address: Some(loopback.into()),

@@ -7,11 +7,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::rivals::{Kind, Running, Work};
-use super::{forward, requests, short};
 use crate::kit::agent::figure;
 use crate::kit::child;
-use crate::kit::report::{Row, Run, Skipped};
+use crate::kit::measurements::{Row, Run, Skipped};
+use crate::kit::relays::running::{Running, Work};
+use crate::kit::relays::target::Kind;
 use crate::kit::rounds::Outcome;
 
 /// What is billed in a part of the experiment in which so many pieces of work are done.
@@ -25,9 +25,6 @@ pub(super) struct Bill {
     /// Flows, bytes up and bytes down for each piece that succeeded: the name, and what is right.
     pub(super) numbers: [(&'static str, Option<f64>); 3],
 }
-
-const BILLS: [Bill; 5] =
-    [short::BILL, forward::CONNECT.bill, forward::SOCKS5.bill, requests::KEPT.bill, requests::CLOSED.bill];
 
 /// What the ledger holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -140,14 +137,36 @@ impl Bill {
 }
 
 /// Says what is wrong with a bill.
-pub(super) fn warning(rows: &[Row]) -> Option<String> {
-    BILLS.iter().find_map(|bill| bill.warning(rows))
+pub(super) fn warning(bills: &[Bill], rows: &[Row]) -> Option<String> {
+    bills.iter().find_map(|bill| bill.warning(rows))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    const CONNECTIONS: Bill = Bill {
+        part: "billing",
+        of: "short",
+        failed: "failed_connections",
+        numbers: [
+            ("billed_flows_per_connection", Some(1.0)),
+            ("billed_up_bytes_per_connection", Some(100.0)),
+            ("billed_down_bytes_per_connection", Some(200.0)),
+        ],
+    };
+
+    const REQUESTS: Bill = Bill {
+        part: "billing-close",
+        of: "requests-close",
+        failed: "failed_requests",
+        numbers: [
+            ("billed_flows_per_request", Some(1.0)),
+            ("billed_up_bytes_per_request", None),
+            ("billed_down_bytes_per_request", None),
+        ],
+    };
 
     fn completed(failed: &[f64]) -> Row {
         let run = |(round, &failed): (usize, &f64)| Run {
@@ -156,7 +175,7 @@ mod tests {
             numbers: vec![("failed_connections", failed)],
         };
         let runs = failed.iter().enumerate().map(run).collect();
-        Row { part: short::PART, subject: "tollgate".to_owned(), runs }
+        Row { part: CONNECTIONS.of, subject: "tollgate".to_owned(), runs }
     }
 
     fn billed(flows: f64, up_bytes: f64, down_bytes: f64) -> Billed {
@@ -175,8 +194,8 @@ mod tests {
         let before = billed(1.0, 1.0, 1.0);
         let check = |after, failed: &[f64], expected: Option<&str>| {
             let mut rows = vec![completed(failed)];
-            rows.extend(short::BILL.row(before, after, &rows, 10));
-            assert_eq!(warning(&rows).as_deref(), expected);
+            rows.extend(CONNECTIONS.row(before, after, &rows, 10));
+            assert_eq!(warning(&[CONNECTIONS, REQUESTS], &rows).as_deref(), expected);
         };
         check(billed(21.0, 2_001.0, 4_001.0), &[0.0, 0.0], None);
         let lost = "tollgate has billed_flows_per_connection of 0.95, not 1";
@@ -189,12 +208,12 @@ mod tests {
     #[test]
     fn of_requests_the_flows_are_exact() {
         let check = |after, expected: Option<&str>| {
-            let bill = requests::CLOSED.bill;
+            let bill = REQUESTS;
             let numbers = vec![(bill.failed, 0.0)];
             let run = Run { round: 0, marks: Vec::new(), numbers };
             let mut rows = vec![Row { part: bill.of, subject: "tollgate".to_owned(), runs: vec![run] }];
             rows.extend(bill.row(billed(0.0, 0.0, 0.0), after, &rows, 10));
-            assert_eq!(warning(&rows).as_deref(), expected);
+            assert_eq!(warning(&[CONNECTIONS, REQUESTS], &rows).as_deref(), expected);
         };
         check(billed(10.0, 1_230.0, 11_110.0), None);
         let twice = "tollgate has billed_flows_per_request of 2, not 1";

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::cost::settled;
-use super::ends::Passage;
-use super::rivals::{Kind, Running};
+use super::ends::{Passage, STREAMS_MAX};
 use crate::kit::agent::{Agent, Command, figure};
 use crate::kit::load::Direction;
-use crate::kit::report::Numbers;
+use crate::kit::measurements::Numbers;
+use crate::kit::relays::cost::settled;
+use crate::kit::relays::running::Running;
+use crate::kit::relays::target::Kind;
 
 /// Streams of one direction.
 #[derive(Clone, Copy, Debug)]
@@ -29,9 +30,6 @@ pub(super) const CASES: [Case; 4] = [
     Case { part: "bulk-down-100", direction: Direction::Down, streams: STREAMS_MAX },
     Case { part: "bulk-up-100", direction: Direction::Up, streams: STREAMS_MAX },
 ];
-
-/// The most at a time.
-pub(super) const STREAMS_MAX: u32 = 100;
 
 /// One run of each case through one relay.
 ///

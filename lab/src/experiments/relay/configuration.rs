@@ -1,25 +1,9 @@
-//! The configurations under which the relays compete: the same listeners, the same work, logging really on.
-//! Promises: each relay gets what its own manual recommends for the job, and no relay is asked for less
-//! than another. Leaves to others: starting them, and forward proxies (`proxies.rs`).
-//!
-//! What is alike: as many threads as CPUs given, TCP only, one log line per connection to a file, room for
-//! the same number of tunnels. What each does better than asked stays: nginx buffers its log, HAProxy
-//! splices where it is told to, Tollgate decides and bills each flow and writes two log lines.
+//! What the configurations of several kinds of work have in common.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 
-use super::bulk::STREAMS_MAX;
-use super::ends::Ends;
-
-/// Tunnels that every relay has room for. Under a descriptor limit of 20,000 more would not fit beside the
-/// pipes.
-pub(crate) const TUNNELS_MAX: u32 = 9_500;
-
-/// Pipes that HAProxy may hold: a stream that splices holds one, and without one it copies.
-const HAPROXY_PIPES_MAX: u32 = 256;
-
-const _: () = assert!(HAPROXY_PIPES_MAX >= 2 * STREAMS_MAX);
+use crate::kit::relays::plan::{Plan, TUNNELS_MAX};
+use crate::kit::relays::squid;
 
 /// A tunnel takes two connections, and each worker must be able to hold all of them, since which worker gets
 /// a connection is the kernel's choice.
@@ -28,149 +12,10 @@ const NGINX_CONNECTIONS_MAX: u32 = 2 * TUNNELS_MAX + 500;
 /// Longer than any experiment keeps a tunnel idle.
 pub(super) const IDLE_S_MAX: u32 = 600;
 
-/// The user to whom Tollgate bills everything.
-pub(crate) const USER: &str = "lab";
-
-/// What a configuration is made from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan<'a, W = Ends> {
-    /// Where the relay listens.
-    pub(crate) listen: &'a W,
-    /// Where it connects to.
-    pub(crate) upstream: &'a W,
-    /// One more free port on loopback, for Tollgate's health and metrics.
-    pub(crate) admin: SocketAddr,
-    pub(crate) threads: usize,
-    /// Where it keeps its files.
-    pub(crate) directory: &'a Path,
-}
-
-/// Where a relay finds its configuration in its directory.
-pub(super) fn configuration_file(directory: &Path) -> PathBuf {
-    directory.join("configuration")
-}
-
-/// Tollgate: `forward` listeners billed to a user, with policy, metering, close log and ledger on.
-pub(crate) fn tollgate(plan: &Plan<'_>) -> String {
-    let listener = |(listen, upstream)| {
-        format!(
-            r#"[[listener]]
-address = "{listen}"
-kind = "forward"
-to = "{upstream}"
-user = "{USER}"
-
-"#
-        )
-    };
-    let listeners: String = plan.listen.pairs(plan.upstream).map(listener).collect();
-    format!(
-        r#"{listeners}[[user]]
-name = "{USER}"
-allow = [{}]
-connections = {TUNNELS_MAX}
-{}"#,
-        quoted(plan.upstream.all()),
-        tollgate_tables(plan),
-    )
-}
-
 /// A list as TOML has it, without its brackets.
 pub(super) fn quoted(addresses: &[SocketAddr]) -> String {
     let quoted: Vec<String> = addresses.iter().map(|address| format!("\"{address}\"")).collect();
     quoted.join(", ")
-}
-
-/// What every configuration of Tollgate ends with: where it is asked, keeps its bill and logs.
-pub(crate) fn tollgate_tables<L>(plan: &Plan<'_, L>) -> String {
-    let directory = plan.directory.display();
-    format!(
-        r#"
-[admin]
-address = "{}"
-
-[ledger]
-directory = "{directory}/ledger"
-
-[log]
-to = "{directory}/connections.log"
-
-[limits]
-connections = {TUNNELS_MAX}
-
-[threads]
-reactors = {}
-"#,
-        plan.admin, plan.threads,
-    )
-}
-
-/// HAProxy: TCP mode; `tcplog` written to its standard output, which is the log file (as cheap for it as a
-/// ring buffer, and cheaper than a datagram socket); splicing for the streams, where it pays, and not for the
-/// short connections, where it would cost.
-pub(crate) fn haproxy(plan: &Plan<'_>) -> String {
-    let directory = plan.directory.display();
-    let listener = |(name, (listen, upstream)): (&str, (SocketAddr, SocketAddr))| {
-        let splicing =
-            if Ends::is_stream(name) { "option splice-request\n    option splice-response" } else { "" };
-        format!(
-            r"
-listen {name}
-    bind {listen}
-    server {name} {upstream}
-    {splicing}
-"
-        )
-    };
-    let listeners: String =
-        Ends::NAMES.into_iter().zip(plan.listen.pairs(plan.upstream)).map(listener).collect();
-    format!(
-        r"global
-    nbthread {threads}
-    maxconn {TUNNELS_MAX}
-    maxpipes {HAPROXY_PIPES_MAX}
-    stats socket {directory}/stats.sock mode 600 level admin
-    log stdout format raw local0
-
-defaults
-    mode tcp
-    log global
-    option tcplog
-    timeout connect 5s
-    timeout client {IDLE_S_MAX}s
-    timeout server {IDLE_S_MAX}s
-{listeners}",
-        threads = plan.threads,
-    )
-}
-
-/// nginx: the stream module, one worker per CPU with its own listening sockets, a buffered access log.
-/// `module` is the stream module's file where it is not built in.
-pub(crate) fn nginx(plan: &Plan<'_>, module: Option<&Path>) -> String {
-    let directory = plan.directory.display();
-    let load = module.map_or_else(String::new, |module| format!("load_module {};\n", module.display()));
-    let server = |(listen, upstream)| {
-        format!(
-            r"    server {{
-        listen {listen} reuseport backlog=4096;
-        proxy_pass {upstream};
-    }}
-"
-        )
-    };
-    let servers: String = plan.listen.pairs(plan.upstream).map(server).collect();
-    format!(
-        r"{load}{head}stream {{
-    log_format lab '$remote_addr [$time_local] $protocol $status $bytes_sent $bytes_received $session_time '
-                   '$upstream_addr $upstream_bytes_sent $upstream_bytes_received';
-    access_log {directory}/connections.log lab buffer=64k flush=1s;
-    proxy_connect_timeout 5s;
-    proxy_half_close on;
-    proxy_timeout {IDLE_S_MAX}s;
-{servers}}}
-",
-        head = nginx_head(plan),
-    )
 }
 
 /// What every configuration of nginx begins with: its workers, and where it leaves its files.
@@ -193,68 +38,30 @@ events {{
     )
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn text_of(write: impl Fn(&Plan<'_>) -> String) -> String {
-        let end = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let ends = |first| Ends::new([end(first), end(first + 1), end(first + 2), end(first + 3)]);
-        write(&Plan {
-            listen: &ends(21_000),
-            upstream: &ends(22_000),
-            admin: end(23_000),
-            threads: 2,
-            directory: Path::new("/tmp/lab"),
-        })
-    }
-
-    fn check(text: &str, expected: &[&str]) {
-        for line in expected {
-            assert!(text.contains(line), "{line:?} is missing from:\n{text}");
-        }
-    }
-
-    #[test]
-    fn tollgate_forwards_bills_and_logs() {
-        let text = text_of(tollgate);
-        let listener =
-            "[[listener]]\naddress = \"127.0.0.1:21003\"\nkind = \"forward\"\nto = \"127.0.0.1:22003\"\n";
-        let allow =
-            "allow = [\"127.0.0.1:22000\", \"127.0.0.1:22001\", \"127.0.0.1:22002\", \"127.0.0.1:22003\"]";
-        check(
-            &text,
-            &[listener, "user = \"lab\"", allow, "directory = \"/tmp/lab/ledger\"", "connections = 9500"],
-        );
-        check(
-            &text,
-            &[
-                "[log]\nto = \"/tmp/lab/connections.log\"",
-                "[limits]\nconnections = 9500\n",
-                "reactors = 2\n",
-                "[admin]\naddress = \"127.0.0.1:23000\"",
-            ],
-        );
-    }
-
-    #[test]
-    fn haproxy_logs_and_splices_streams_only() {
-        let text = text_of(haproxy);
-        check(&text, &["nbthread 2", "option tcplog", "log stdout", "bind 127.0.0.1:21000", "maxpipes 256"]);
-        let splicing = |section: &str| section.contains("option splice-request\n    option splice-response");
-        let sections: Vec<bool> = text.split("\nlisten ").skip(1).map(splicing).collect();
-        assert_eq!(sections, [false, false, true, true]);
-    }
-
-    #[test]
-    fn nginx_has_a_worker_per_cpu_and_its_log_on() {
-        let text = text_of(|plan| nginx(plan, Some(Path::new("/usr/lib/stream.so"))));
-        check(
-            &text,
-            &["load_module /usr/lib/stream.so;\n", "worker_processes 2;", "connections.log lab buffer=64k"],
-        );
-        check(&text, &["listen 127.0.0.1:21000 reuseport", "proxy_pass 127.0.0.1:22000;"]);
-        assert_eq!(text.matches("server {").count(), 4);
-        assert!(!text_of(|plan| nginx(plan, None)).contains("load_module"));
-    }
+/// Squid: no cache in memory or on disk, a worker per CPU where several can work, each with a queue of its
+/// own at the port, as nginx's have; an access log that each worker writes itself, buffered, which costs less
+/// than a helper process; access by `access`, and else none.
+pub(super) fn squid_with<W>(plan: &Plan<'_, W>, listen: SocketAddr, access: &str) -> String {
+    let directory = plan.directory.display();
+    let workers = squid::workers(plan.threads);
+    let queues = if workers > 1 { " worker-queues" } else { "" };
+    format!(
+        r"http_port {listen}{queues}
+visible_hostname lab
+workers {workers}
+cache deny all
+cache_mem 0 MB
+memory_cache_shared off
+access_log stdio:{log} squid
+buffered_logs on
+cache_log {directory}/cache.log
+pid_filename {directory}/squid.pid
+coredump_dir {directory}
+pinger_enable off
+shutdown_lifetime 0 seconds
+connect_timeout 5 seconds
+{access}http_access deny all
+",
+        log = squid::log(plan.directory, "${process_number}").display(),
+    )
 }

@@ -1,21 +1,24 @@
 //! The four ends of a setting: where the short connections, the echoes and the streams of either direction
 //! go. Promises: the listeners of a relay and the servers behind it are paired by position.
 
+pub(super) mod configuration;
+
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::configuration::{self, Plan};
-use super::contender::Contender;
-use super::rivals::{Kind, PROBE, Work};
 use crate::kit::agent::Agent;
 use crate::kit::load::{Direction, Role, tunnel::Tunnel};
+use crate::kit::relays::installed::Contender;
+use crate::kit::relays::plan::Plan;
+use crate::kit::relays::ports::free_port;
+use crate::kit::relays::running::{PROBE, Work};
+use crate::kit::relays::target::Kind;
 
-/// Ports below the kernel's usual range for outgoing connections, so that none of 50,000 of those takes one
-/// that a relay is about to listen on.
-const PORTS: std::ops::Range<u16> = 20_000..32_000;
+/// The most streams at a time.
+pub(super) const STREAMS_MAX: u32 = 100;
 
 /// One address for each kind of load.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,7 +114,7 @@ impl Work for Ends {
         Ok((Self::new([one()?, one()?, one()?, one()?]), one()?))
     }
 
-    fn configuration(contender: &Contender, plan: &Plan<'_>) -> Result<String> {
+    fn configuration(contender: &Contender, plan: &Plan<'_, Self>) -> Result<String> {
         Ok(match contender.kind {
             Kind::Tollgate => configuration::tollgate(plan),
             Kind::Haproxy => configuration::haproxy(plan),
@@ -135,32 +138,10 @@ pub(super) fn answers(tunnel: &Tunnel, time: Duration) -> bool {
     exchange().is_ok()
 }
 
-/// A port that nobody listens on now, different from those given by earlier calls.
-///
-/// # Errors
-/// The whole range is taken.
-pub(crate) fn free_port(next: &mut u16) -> Result<SocketAddr> {
-    for _ in PORTS {
-        let port = if PORTS.contains(next) { *next } else { PORTS.start };
-        *next = port + 1;
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        if TcpListener::bind(address).is_ok() {
-            return Ok(address);
-        }
-    }
-    bail!("no port is free for a relay to listen on")
-}
-
-/// Where to look for the first free port; spread by process, so that two labs seldom meet.
-pub(crate) fn first_port() -> u16 {
-    let width = u32::from(PORTS.end - PORTS.start);
-    let offset = std::process::id().wrapping_mul(97) % width;
-    PORTS.start + u16::try_from(offset).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kit::relays::ports::PORTS;
 
     #[test]
     fn ports_are_never_given_twice() {

@@ -11,14 +11,16 @@ use anyhow::{Result, bail};
 
 use super::billing::Bill;
 use super::bulk::Case;
-use super::configuration::Plan;
-use super::contender::Contender;
-use super::ends::{Ends, Passage, answers, free_port};
-use super::rivals::{self, Kind, PROBE, Work};
+use super::ends::{Ends, Passage, answers};
 use super::short;
 use crate::kit::load::Direction;
 use crate::kit::load::handshake::Protocol;
 use crate::kit::load::tunnel::{Proxy, Tunnel};
+use crate::kit::relays::installed::Contender;
+use crate::kit::relays::plan::Plan;
+use crate::kit::relays::ports::free_port;
+use crate::kit::relays::running::{self, PROBE, Work};
+use crate::kit::relays::target::Kind;
 
 /// What one protocol's parts of the experiment are called.
 #[derive(Clone, Copy, Debug)]
@@ -134,7 +136,7 @@ impl Work for Forward {
     fn arguments(contender: &Contender, plan: &Plan<'_, Self>) -> Result<Vec<String>> {
         match contender.kind {
             Kind::Microsocks => configuration::microsocks(plan),
-            kind => Ok(rivals::arguments(kind, plan)),
+            kind => Ok(running::arguments(kind, plan)),
         }
     }
 

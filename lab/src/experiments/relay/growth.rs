@@ -5,12 +5,13 @@
 
 use anyhow::{Result, ensure};
 
-use super::configuration::TUNNELS_MAX;
-use super::cost::settled;
-use super::rivals::Running;
+use super::ends::Ends;
 use super::short;
 use crate::kit::agent::{Agent, Command, figure};
-use crate::kit::report::Numbers;
+use crate::kit::measurements::Numbers;
+use crate::kit::relays::cost::settled;
+use crate::kit::relays::plan::TUNNELS_MAX;
+use crate::kit::relays::running::Running;
 
 /// So many open tunnels, and what the part is called then.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +34,7 @@ const _: () = assert!(MANY.tunnels + 4 * CONCURRENCY <= TUNNELS_MAX);
 /// # Errors
 /// The load or the relay failed, or a tunnel was lost.
 pub(super) fn run(
-    relay: &mut Running,
+    relay: &mut Running<Ends>,
     client: &mut Agent,
     connections: u32,
 ) -> Result<Vec<(&'static str, Numbers)>> {
@@ -47,7 +48,7 @@ pub(super) fn run(
 }
 
 fn beside(
-    relay: &mut Running,
+    relay: &mut Running<Ends>,
     client: &mut Agent,
     Case { part, tunnels }: Case,
     connections: u32,

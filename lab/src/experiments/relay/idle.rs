@@ -6,19 +6,21 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::cost::settled;
-use super::rivals::Running;
+use super::ends::Ends;
 use crate::kit::agent::{Agent, Command, figure};
 use crate::kit::child;
 use crate::kit::measure;
-use crate::kit::report::Numbers;
+use crate::kit::measurements::Numbers;
+use crate::kit::relays::cost::settled;
+use crate::kit::relays::plan::TUNNELS_MAX;
+use crate::kit::relays::running::Running;
 
 /// The counts of open tunnels at which memory is read, and what the part is called then.
 pub(super) const COUNTS: [(u32, &str); 3] =
     [(1_000, "idle-1000"), (5_000, "idle-5000"), (9_000, "idle-9000")];
 
 // Every relay is configured for this many, and the ready probe's tunnel may linger beside them.
-const _: () = assert!(COUNTS[2].0 < super::configuration::TUNNELS_MAX);
+const _: () = assert!(COUNTS[2].0 < TUNNELS_MAX);
 
 /// Tunnels that are opened and closed first, so that the pages of the program itself are not charged to
 /// tunnels.
@@ -31,14 +33,14 @@ const REST: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// A tunnel failed, or the relay's memory cannot be read.
-pub(super) fn run(relay: &mut Running, client: &mut Agent) -> Result<Vec<(&'static str, Numbers)>> {
+pub(super) fn run(relay: &mut Running<Ends>, client: &mut Agent) -> Result<Vec<(&'static str, Numbers)>> {
     let cases = grow(relay, client);
     // Also after a failure, or the next relay would be measured with this one's tunnels.
     client.ask(&Command::Release)?;
     cases
 }
 
-fn grow(relay: &mut Running, client: &mut Agent) -> Result<Vec<(&'static str, Numbers)>> {
+fn grow(relay: &mut Running<Ends>, client: &mut Agent) -> Result<Vec<(&'static str, Numbers)>> {
     let to = relay.ends.echo();
     client.ask(&Command::Hold { to, tunnels: WARM_UP })?;
     client.ask(&Command::Release)?;
@@ -61,7 +63,7 @@ fn grow(relay: &mut Running, client: &mut Agent) -> Result<Vec<(&'static str, Nu
     Ok(cases)
 }
 
-fn at_rest_bytes(relay: &mut Running) -> Result<f64> {
+fn at_rest_bytes(relay: &mut Running<Ends>) -> Result<f64> {
     settled(relay, 0)?;
     child::pause(REST)?;
     Ok(measure::memory_bytes(&relay.processes())? as f64)

@@ -8,11 +8,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::Effort;
-use super::rivals::{Kind, Running};
+use super::ends::Ends;
 use crate::kit::agent::{Agent, Command, figure};
 use crate::kit::child;
 use crate::kit::load::{Direction, pingpong::PingPong};
-use crate::kit::report::{Numbers, Row};
+use crate::kit::measurements::{Numbers, Row};
+use crate::kit::relays::running::Running;
+use crate::kit::relays::target::Kind;
 
 /// Messages on connections that are alone with each other: far below saturation, often enough for a p99
 /// within seconds.
@@ -46,7 +48,7 @@ const LEAD: Duration = Duration::from_millis(300);
 /// # Errors
 /// The load or the relay failed.
 pub(super) fn run(
-    relay: &mut Running,
+    relay: &mut Running<Ends>,
     pinger: &mut Agent,
     streamer: &mut Agent,
     effort: &Effort,
@@ -63,7 +65,7 @@ pub(super) fn run(
 }
 
 fn beside_stream(
-    relay: &Running,
+    relay: &Running<Ends>,
     pinger: &mut Agent,
     streamer: &mut Agent,
     effort: &Effort,
@@ -110,7 +112,7 @@ fn numbers(answer: &serde_json::Value) -> Result<Numbers> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kit::report::Run;
+    use crate::kit::measurements::Run;
 
     #[test]
     fn what_a_relay_adds_is_of_its_round() {

@@ -6,12 +6,12 @@ use anyhow::{Result, ensure};
 
 use super::Effort;
 use super::billing::Bill;
-use super::cost::Before;
-use super::rivals::Running;
 use super::route::Route;
 use crate::kit::agent::{Agent, Command, figure};
 use crate::kit::load::{Persistence, requests::Requests};
-use crate::kit::report::Numbers;
+use crate::kit::measurements::Numbers;
+use crate::kit::relays::cost::Before;
+use crate::kit::relays::running::Running;
 
 /// One way of making requests.
 #[derive(Clone, Copy, Debug)]

@@ -2,17 +2,19 @@
 //! Promises: a proxy counts as running once a right answer came through it; one that answers something else
 //! is not waited for.
 
+mod configuration;
+
 use std::net::SocketAddr;
 
 use anyhow::{Result, bail};
 
-use super::configuration::Plan;
-use super::contender::Contender;
-use super::ends::free_port;
-use super::proxies;
-use super::rivals::{Kind, PROBE, Work};
 use crate::kit::agent::Agent;
 use crate::kit::load::{Persistence, Role, requests};
+use crate::kit::relays::installed::Contender;
+use crate::kit::relays::plan::Plan;
+use crate::kit::relays::ports::free_port;
+use crate::kit::relays::running::{PROBE, Work};
+use crate::kit::relays::target::Kind;
 
 /// Where requests go, and whether connections are kept, on both sides of a proxy.
 #[derive(Clone, Debug)]
@@ -48,9 +50,9 @@ impl Work for Route {
 
     fn configuration(contender: &Contender, plan: &Plan<'_, Self>) -> Result<String> {
         Ok(match contender.kind {
-            Kind::Tollgate => proxies::tollgate(plan),
-            Kind::Nginx => proxies::nginx(plan),
-            Kind::Squid => proxies::squid(plan),
+            Kind::Tollgate => configuration::tollgate(plan),
+            Kind::Nginx => configuration::nginx(plan),
+            Kind::Squid => configuration::squid(plan),
             kind => bail!("{} forwards no plain requests", kind.name()),
         })
     }

@@ -3,12 +3,12 @@
 use anyhow::Result;
 
 use super::billing::Bill;
-use super::cost::Before;
 use super::ends::Passage;
-use super::rivals::Running;
 use crate::kit::agent::{Agent, Command, figure};
 use crate::kit::load::{REPLY_BYTES, REQUEST_BYTES};
-use crate::kit::report::Numbers;
+use crate::kit::measurements::Numbers;
+use crate::kit::relays::cost::Before;
+use crate::kit::relays::running::Running;
 
 pub(super) const PART: &str = "short";
 

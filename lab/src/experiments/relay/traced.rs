@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::rivals::Running;
+use super::ends::Ends;
 use crate::kit::agent::{Agent, Command, figure};
 use crate::kit::load::Direction;
-use crate::kit::report::Numbers;
+use crate::kit::measurements::Numbers;
+use crate::kit::relays::running::Running;
 use crate::kit::strace::Tracer;
 
 /// Long enough for a relay to see that the stream is one.
@@ -22,7 +23,7 @@ const STREAM: Duration = Duration::from_millis(700);
 /// # Errors
 /// strace could not attach, or the stream failed.
 pub(super) fn run(
-    relay: &Running,
+    relay: &Running<Ends>,
     client: &mut Agent,
     directory: &Path,
 ) -> Result<Vec<(&'static str, Numbers)>> {
@@ -33,7 +34,7 @@ pub(super) fn run(
     Ok(vec![("splice-down", share(Direction::Down)?), ("splice-up", share(Direction::Up)?)])
 }
 
-fn one(relay: &Running, client: &mut Agent, directory: &Path, direction: Direction) -> Result<f64> {
+fn one(relay: &Running<Ends>, client: &mut Agent, directory: &Path, direction: Direction) -> Result<f64> {
     let trace = directory.join(format!("{}-{direction}.trace", relay.kind.name()));
     let strace = Tracer::attach(&relay.processes(), &["-e", "trace=splice"], &trace)?;
     let to = relay.ends.stream(direction);

@@ -2,9 +2,10 @@
 //! left out with the reason. Leaves to others: when an interval decides (`verdict.rs`).
 
 use super::forward::{self, Family, Forward};
-use super::rivals::Kind;
 use super::{accounting, bulk, growth, pingpong, requests, short};
-use crate::kit::report::{Report, Row, Sample, Skipped};
+use crate::kit::measurements::{Row, Sample, Skipped};
+use crate::kit::relays::target::Kind;
+use crate::kit::report::Report;
 use crate::kit::verdict::{Target, Verdict, best_rival, paired_ratios};
 
 /// A rival must have spliced this share of its bytes, or it was not the rival that the promise is about.
@@ -190,7 +191,7 @@ fn against_better(
     let ours = report.row(part, Kind::Tollgate.name()).ok_or_else(|| nothing(name))?;
     let rivals: Vec<&str> = rivals.iter().map(|rival| rival.name()).collect();
     let nobody = || (name, format!("neither {} was measured in this part of the work", rivals.join(" nor ")));
-    let best = best_rival(report, part, number, target, &rivals).ok_or_else(nobody)?;
+    let best = best_rival(&report.rows, part, number, target, &rivals).ok_or_else(nobody)?;
     let about = format!("{part}: {number} as a share of {}'s", best.subject);
     let ratios = paired_ratios(ours, best, number);
     let verdict = Verdict::on_median(name, target, &ratios, &about).ok_or_else(|| unpaired(name))?;
@@ -238,7 +239,7 @@ fn unpaired(name: &'static str) -> (&'static str, String) {
 mod tests {
     use super::*;
     use crate::kit::load::Direction;
-    use crate::kit::report::{Numbers, Run};
+    use crate::kit::measurements::{Numbers, Run};
     use crate::kit::verdict::Outcome;
 
     fn row(part: &'static str, subject: &str, values: [&[f64]; 5], names: &[&'static str]) -> Row {

@@ -21,8 +21,8 @@ use super::facility::Facility;
 use super::pairs::{By, Done, Pairs};
 use super::way::{Rival, Way, Work};
 use crate::kit::child;
+use crate::kit::measurements::Numbers;
 use crate::kit::player::{Player, say};
-use crate::kit::report::Numbers;
 
 /// After so long a way that cannot cancel many timers has cancelled enough.
 const HELD_TIME_MAX: Duration = Duration::from_secs(5);

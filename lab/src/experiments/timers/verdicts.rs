@@ -6,7 +6,8 @@ use clap::ValueEnum;
 use super::case::{CALLS, ECHO, HELD, TURNS};
 use super::echo::Deadlines;
 use super::way::Way;
-use crate::kit::report::{Report, Row, Sample, Skipped};
+use crate::kit::measurements::{Row, Sample, Skipped};
+use crate::kit::report::Report;
 use crate::kit::verdict::{Target, Verdict, paired_ratios};
 
 /// A verdict, or why it is left out.

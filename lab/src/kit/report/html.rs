@@ -6,7 +6,8 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::plot::{self, Lane, Line, escape};
-use super::{Report, Row, SUBJECTS_ACROSS_MAX, counted, digits, names_of};
+use super::{Report, SUBJECTS_ACROSS_MAX, counted, digits, names_of};
+use crate::kit::measurements::{Row, Run};
 use crate::kit::statistics;
 use crate::kit::verdict::Verdict;
 
@@ -105,7 +106,7 @@ fn part_table(rows: &[&Row]) -> String {
 /// A strip plot, unless all of it is one value.
 fn part_plot(name: &str, rows: &[&Row]) -> String {
     let lane = |row: &&'_ Row| {
-        let value = |run: &super::Run| Some((run.number(name)?, !run.marks.is_empty()));
+        let value = |run: &Run| Some((run.number(name)?, !run.marks.is_empty()));
         let runs: Vec<(f64, bool)> = row.runs.iter().filter_map(value).collect();
         row.median(name).map(|median| (row.subject.clone(), runs, median))
     };

@@ -4,7 +4,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Report, Row, Skipped};
+use super::Report;
+use crate::kit::measurements::{Row, Skipped};
 use crate::kit::statistics;
 use crate::kit::verdict::Verdict;
 

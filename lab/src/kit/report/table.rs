@@ -3,7 +3,8 @@
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-use super::{Grid, Report, Row, SUBJECTS_ACROSS_MAX, counted, digits, names_of};
+use super::{Grid, Report, SUBJECTS_ACROSS_MAX, counted, digits, names_of};
+use crate::kit::measurements::Row;
 use crate::kit::statistics;
 use crate::kit::verdict::Verdict;
 

@@ -10,10 +10,10 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
 
-use super::super::configuration::{IDLE_S_MAX, Plan, TUNNELS_MAX, USER, quoted, tollgate_tables};
-use super::super::proxies;
+use super::super::configuration::{IDLE_S_MAX, quoted, squid_with};
 use super::Forward;
 use crate::kit::load::handshake::Protocol;
+use crate::kit::relays::plan::{Plan, TUNNELS_MAX, USER, tollgate_tables};
 
 /// Connections that may wait to be accepted: more than there are clients.
 const BACKLOG: u32 = 4_096;
@@ -60,7 +60,7 @@ pub(super) fn squid(plan: &Plan<'_, Forward>) -> Result<String> {
          http_access allow tunnel localhost end end_port\n",
         ports(plan).join(" ")
     );
-    Ok(proxies::squid_with(plan, listen(plan)?, &access))
+    Ok(squid_with(plan, listen(plan)?, &access))
 }
 
 /// tinyproxy: a thread per connection is its only way. It syncs its log to the disk line by line, which would

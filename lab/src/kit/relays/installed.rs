@@ -1,15 +1,15 @@
 //! Who can compete on this machine: the relays that are installed, and why the others are not here.
 //! Promises: each is asked for its version and for nothing else. Leaves to others: their configurations, and
-//! running them (`rivals.rs`).
+//! running them (`running.rs`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::rivals::Kind;
 use super::squid;
-use crate::kit::report::Skipped;
+use super::target::Kind;
+use crate::kit::measurements::Skipped;
 
 /// Where nginx modules lie, as Debian and its descendants, then others, install them.
 const NGINX_MODULES: [&str; 3] =
@@ -20,7 +20,7 @@ const NGINX_MODULES: [&str; 3] =
 pub(crate) struct Contender {
     pub(crate) kind: Kind,
     pub(crate) version: String,
-    pub(super) program: PathBuf,
+    pub(crate) program: PathBuf,
     /// nginx's stream module, where it is not built in.
     pub(crate) module: Option<PathBuf>,
 }

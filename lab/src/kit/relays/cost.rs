@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::rivals::{Kind, Running, Work};
+use super::running::{Running, Work};
+use super::target::Kind;
 use crate::kit::child;
 use crate::kit::measure::CpuReading;
-use crate::kit::report::Numbers;
+use crate::kit::measurements::Numbers;
 
 /// A relay that uses less than this in a look of `LOOK` has finished its work.
 const QUIET: Duration = Duration::from_millis(1);

@@ -25,12 +25,12 @@ pub(super) fn may_share_work() -> bool {
 }
 
 /// As many workers as threads, where several can work.
-pub(super) fn workers(threads: usize) -> usize {
+pub(crate) fn workers(threads: usize) -> usize {
     if may_share_work() { threads } else { 1 }
 }
 
 /// Each worker writes a log of its own, in which the worker's number replaces `number`.
-pub(super) fn log(directory: &Path, number: &str) -> PathBuf {
+pub(crate) fn log(directory: &Path, number: &str) -> PathBuf {
     directory.join(format!("connections.{number}.log"))
 }
 

@@ -7,13 +7,11 @@
 //! than asked stays: nginx is told its only origin, so it neither judges nor resolves what the request
 //! names; nginx and Squid buffer their logs; Tollgate decides and bills each request.
 
-use std::net::SocketAddr;
-
 use crate::kit::load::Persistence;
 
-use super::configuration::{Plan, TUNNELS_MAX, USER, nginx_head, tollgate_tables};
-use super::route::Route;
-use super::squid;
+use super::super::configuration::{nginx_head, squid_with};
+use super::Route;
+use crate::kit::relays::plan::{Plan, TUNNELS_MAX, USER, tollgate_tables};
 
 /// Connections to the origin that a worker may keep: those of all clients, since which worker has which of
 /// them is the kernel's choice.
@@ -103,36 +101,9 @@ pub(crate) fn squid(plan: &Plan<'_, Route>) -> String {
     squid_with(plan, *via, &access)
 }
 
-/// Squid: no cache in memory or on disk, a worker per CPU where several can work, each with a queue of its
-/// own at the port, as nginx's have; an access log that each worker writes itself, buffered, which costs less
-/// than a helper process; access by `access`, and else none.
-pub(super) fn squid_with<W>(plan: &Plan<'_, W>, listen: SocketAddr, access: &str) -> String {
-    let directory = plan.directory.display();
-    let workers = squid::workers(plan.threads);
-    let queues = if workers > 1 { " worker-queues" } else { "" };
-    format!(
-        r"http_port {listen}{queues}
-visible_hostname lab
-workers {workers}
-cache deny all
-cache_mem 0 MB
-memory_cache_shared off
-access_log stdio:{log} squid
-buffered_logs on
-cache_log {directory}/cache.log
-pid_filename {directory}/squid.pid
-coredump_dir {directory}
-pinger_enable off
-shutdown_lifetime 0 seconds
-connect_timeout 5 seconds
-{access}http_access deny all
-",
-        log = squid::log(plan.directory, "${process_number}").display(),
-    )
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
     use std::path::Path;
 
     use super::*;

@@ -1,6 +1,6 @@
 //! The relays that compete: how one is started and ended, which threads are its data plane, and what it can
 //! prove about its own work. Promises: a relay counts as running once something came back through it. Leaves
-//! to others: which are installed (`contender.rs`), the kinds of work (`Work`) and how a relay is configured
+//! to others: which are installed (`installed.rs`), the kinds of work (`Work`) and how a relay is configured
 //! for each.
 
 use std::fs;
@@ -13,76 +13,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
 
-use super::configuration::{Plan, configuration_file};
-use super::contender::Contender;
-use super::ends::Ends;
+use super::installed::Contender;
 use super::log::Log;
+use super::plan::{Plan, configuration_file};
 use super::squid::{self, Remains};
+use super::target::Kind;
 use crate::kit::child::{self, Child, Terms};
 use crate::kit::measure::{self, CpuReading, Thread};
+use crate::kit::rounds::Subject;
 
 /// How long a relay may take until it forwards.
 const READY_MS_MAX: u64 = 10_000;
 
 /// How long a single answer may take while waiting for it.
 pub(crate) const PROBE: Duration = Duration::from_millis(500);
-
-/// What connections go through.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Nothing: what the machine and the load can do without a relay
-    Direct,
-    /// The gateway itself
-    Tollgate,
-    /// HAProxy in TCP mode
-    Haproxy,
-    /// nginx: its stream module for tunnels, its http module for requests
-    Nginx,
-    /// Squid, which keeps nothing
-    Squid,
-    /// tinyproxy: CONNECT
-    Tinyproxy,
-    /// 3proxy: CONNECT and SOCKS5
-    #[value(name = "3proxy")]
-    ThreeProxy,
-    /// Dante's server: SOCKS5
-    Dante,
-    /// microsocks: SOCKS5
-    Microsocks,
-    /// g3proxy: CONNECT and SOCKS5
-    G3proxy,
-}
-
-impl Kind {
-    pub(crate) const ALL: [Self; 10] = [
-        Self::Direct,
-        Self::Tollgate,
-        Self::Haproxy,
-        Self::Nginx,
-        Self::Squid,
-        Self::Tinyproxy,
-        Self::ThreeProxy,
-        Self::Dante,
-        Self::Microsocks,
-        Self::G3proxy,
-    ];
-
-    /// The name in tables and files.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "direct",
-            Self::Tollgate => "tollgate",
-            Self::Haproxy => "haproxy",
-            Self::Nginx => "nginx",
-            Self::Squid => "squid",
-            Self::Tinyproxy => "tinyproxy",
-            Self::ThreeProxy => "3proxy",
-            Self::Dante => "dante",
-            Self::Microsocks => "microsocks",
-            Self::G3proxy => "g3proxy",
-        }
-    }
-}
 
 /// A kind of work: where its clients connect, what lies behind, and what each relay is told so that it does
 /// it.
@@ -119,7 +63,7 @@ pub(crate) trait Work: Clone {
 
 /// A relay that forwards, or nothing in its place; ends when dropped.
 #[derive(Debug)]
-pub(crate) struct Running<W = Ends> {
+pub(crate) struct Running<W> {
     pub(crate) kind: Kind,
     /// Where clients connect.
     pub(crate) ends: W,
@@ -131,9 +75,15 @@ pub(crate) struct Running<W = Ends> {
     _remains: Option<Remains>,
 }
 
+impl<W> Subject for Running<W> {
+    fn name(&self) -> &'static str {
+        self.kind.name()
+    }
+}
+
 /// Where a relay is to run and for what.
 #[derive(Debug)]
-pub(crate) struct Setting<'a, W = Ends> {
+pub(crate) struct Setting<'a, W> {
     pub(crate) upstream: &'a W,
     pub(crate) threads: usize,
     pub(crate) terms: &'a Terms,
@@ -280,7 +230,7 @@ impl<W: Work> Running<W> {
 }
 
 /// The arguments that point to its configuration, and let it run in the foreground.
-pub(super) fn arguments<W>(kind: Kind, plan: &Plan<'_, W>) -> Vec<String> {
+pub(crate) fn arguments<W>(kind: Kind, plan: &Plan<'_, W>) -> Vec<String> {
     let directory = plan.directory;
     let text = |path: PathBuf| path.display().to_string();
     let file = text(configuration_file(directory));

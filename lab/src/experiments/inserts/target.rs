@@ -1,0 +1,115 @@
+//! The stores by name. Promises: each kind opens fresh and empty, with one writer for each thread. Leaves to
+//! others: what a store is (`store.rs`).
+//!
+//! | store | an insert is | survives |
+//! |---|---|---|
+//! | `latch`, `ticket`, `turnstile` | a row on the last page in memory | nothing |
+//! | `sqlite-normal`, `postgres-async` | a transaction of one row | the process |
+//! | `sqlite-full`, `postgres-sync` | the same, synced before the answer | a power failure |
+//! | `postgres-copy` | a row of a batch of 10,000 | the process |
+//! | `ours` | open and close of a flow, everything on | the process; a power failure after a moment |
+//! | `ours-sync` | the same, in flight until it is durable | a power failure |
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::latch::Latch;
+use super::postgres::{self, Commit};
+use super::sqlite::Sqlite;
+use super::store::{Opened, Setting};
+use super::ticket::Ticket;
+use super::turnstile::Turnstile;
+use super::{ours, ours::Durability};
+
+/// A store by name.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Ours,
+    OursSync,
+    Latch,
+    Ticket,
+    Turnstile,
+    SqliteNormal,
+    SqliteFull,
+    PostgresAsync,
+    PostgresSync,
+    PostgresCopy,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 10] = [
+        Self::Ours,
+        Self::OursSync,
+        Self::Latch,
+        Self::Ticket,
+        Self::Turnstile,
+        Self::SqliteNormal,
+        Self::SqliteFull,
+        Self::PostgresAsync,
+        Self::PostgresSync,
+        Self::PostgresCopy,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::OursSync => "ours-sync",
+            Self::Latch => "latch",
+            Self::Ticket => "ticket",
+            Self::Turnstile => "turnstile",
+            Self::SqliteNormal => "sqlite-normal",
+            Self::SqliteFull => "sqlite-full",
+            Self::PostgresAsync => "postgres-async",
+            Self::PostgresSync => "postgres-sync",
+            Self::PostgresCopy => "postgres-copy",
+        }
+    }
+
+    /// The store of that name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Opens it, empty.
+    ///
+    /// # Errors
+    /// It is not installed, or did not start: the experiment goes on without it.
+    pub(super) fn open(self, setting: &Setting) -> Result<Opened> {
+        let (directory, writers): (&Path, usize) = (&setting.directory, setting.writers);
+        match self {
+            Self::Ours => ours::open(directory, writers, Durability::Delayed),
+            Self::OursSync => ours::open(directory, writers, Durability::Sync),
+            Self::Latch => Ok(Opened::shared(Latch::new(), writers)),
+            Self::Ticket => Ok(Opened::shared(Ticket::new(), writers)),
+            Self::Turnstile => Ok(Opened::shared(Turnstile::new(), writers)),
+            Self::SqliteNormal => Ok(Opened::shared(Sqlite::open(directory, "NORMAL")?, writers)),
+            Self::SqliteFull => Ok(Opened::shared(Sqlite::open(directory, "FULL")?, writers)),
+            Self::PostgresAsync => postgres::open(setting, Commit::Async),
+            Self::PostgresSync => postgres::open(setting, Commit::Sync),
+            Self::PostgresCopy => postgres::open(setting, Commit::Copy),
+        }
+    }
+
+    /// Whether an insert costs so much that each one is timed. Where it costs about as much as a look at the
+    /// clock, one in many is.
+    pub(super) fn is_timed_throughout(self) -> bool {
+        match self {
+            Self::Ours | Self::OursSync | Self::Latch | Self::Ticket | Self::Turnstile => false,
+            Self::SqliteNormal
+            | Self::SqliteFull
+            | Self::PostgresAsync
+            | Self::PostgresSync
+            | Self::PostgresCopy => true,
+        }
+    }
+
+    /// Threads of the store that want a CPU while the writers insert, besides the writers.
+    pub(super) fn own_threads(self) -> usize {
+        match self {
+            Self::Ours | Self::OursSync => ours::COMPUTING_THREADS,
+            // A server's process runs while its writer waits for it: together they want one CPU.
+            _ => 0,
+        }
+    }
+}

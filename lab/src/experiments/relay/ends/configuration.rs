@@ -1,0 +1,178 @@
+//! The configurations under which the relays compete: the same listeners, the same work, logging really on.
+//! Promises: each relay gets what its own manual recommends for the job, and no relay is asked for less
+//! than another. Leaves to others: starting them, and forward proxies (`proxies.rs`).
+//!
+//! What is alike: as many threads as CPUs given, TCP only, one log line per connection to a file, room for
+//! the same number of tunnels. What each does better than asked stays: nginx buffers its log, HAProxy
+//! splices where it is told to, Tollgate decides and bills each flow and writes two log lines.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use super::super::configuration::{IDLE_S_MAX, nginx_head, quoted};
+use super::{Ends, STREAMS_MAX};
+use crate::kit::relays::plan::{Plan, TUNNELS_MAX, USER, tollgate_tables};
+
+/// Pipes that HAProxy may hold: a stream that splices holds one, and without one it copies.
+const HAPROXY_PIPES_MAX: u32 = 256;
+
+const _: () = assert!(HAPROXY_PIPES_MAX >= 2 * STREAMS_MAX);
+
+/// Tollgate: `forward` listeners billed to a user, with policy, metering, close log and ledger on.
+pub(crate) fn tollgate(plan: &Plan<'_, Ends>) -> String {
+    let listener = |(listen, upstream)| {
+        format!(
+            r#"[[listener]]
+address = "{listen}"
+kind = "forward"
+to = "{upstream}"
+user = "{USER}"
+
+"#
+        )
+    };
+    let listeners: String = plan.listen.pairs(plan.upstream).map(listener).collect();
+    format!(
+        r#"{listeners}[[user]]
+name = "{USER}"
+allow = [{}]
+connections = {TUNNELS_MAX}
+{}"#,
+        quoted(plan.upstream.all()),
+        tollgate_tables(plan),
+    )
+}
+
+/// HAProxy: TCP mode; `tcplog` written to its standard output, which is the log file (as cheap for it as a
+/// ring buffer, and cheaper than a datagram socket); splicing for the streams, where it pays, and not for the
+/// short connections, where it would cost.
+pub(crate) fn haproxy(plan: &Plan<'_, Ends>) -> String {
+    let directory = plan.directory.display();
+    let listener = |(name, (listen, upstream)): (&str, (SocketAddr, SocketAddr))| {
+        let splicing =
+            if Ends::is_stream(name) { "option splice-request\n    option splice-response" } else { "" };
+        format!(
+            r"
+listen {name}
+    bind {listen}
+    server {name} {upstream}
+    {splicing}
+"
+        )
+    };
+    let listeners: String =
+        Ends::NAMES.into_iter().zip(plan.listen.pairs(plan.upstream)).map(listener).collect();
+    format!(
+        r"global
+    nbthread {threads}
+    maxconn {TUNNELS_MAX}
+    maxpipes {HAPROXY_PIPES_MAX}
+    stats socket {directory}/stats.sock mode 600 level admin
+    log stdout format raw local0
+
+defaults
+    mode tcp
+    log global
+    option tcplog
+    timeout connect 5s
+    timeout client {IDLE_S_MAX}s
+    timeout server {IDLE_S_MAX}s
+{listeners}",
+        threads = plan.threads,
+    )
+}
+
+/// nginx: the stream module, one worker per CPU with its own listening sockets, a buffered access log.
+/// `module` is the stream module's file where it is not built in.
+pub(crate) fn nginx(plan: &Plan<'_, Ends>, module: Option<&Path>) -> String {
+    let directory = plan.directory.display();
+    let load = module.map_or_else(String::new, |module| format!("load_module {};\n", module.display()));
+    let server = |(listen, upstream)| {
+        format!(
+            r"    server {{
+        listen {listen} reuseport backlog=4096;
+        proxy_pass {upstream};
+    }}
+"
+        )
+    };
+    let servers: String = plan.listen.pairs(plan.upstream).map(server).collect();
+    format!(
+        r"{load}{head}stream {{
+    log_format lab '$remote_addr [$time_local] $protocol $status $bytes_sent $bytes_received $session_time '
+                   '$upstream_addr $upstream_bytes_sent $upstream_bytes_received';
+    access_log {directory}/connections.log lab buffer=64k flush=1s;
+    proxy_connect_timeout 5s;
+    proxy_half_close on;
+    proxy_timeout {IDLE_S_MAX}s;
+{servers}}}
+",
+        head = nginx_head(plan),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text_of(write: impl Fn(&Plan<'_, Ends>) -> String) -> String {
+        let end = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let ends = |first| Ends::new([end(first), end(first + 1), end(first + 2), end(first + 3)]);
+        write(&Plan {
+            listen: &ends(21_000),
+            upstream: &ends(22_000),
+            admin: end(23_000),
+            threads: 2,
+            directory: Path::new("/tmp/lab"),
+        })
+    }
+
+    fn check(text: &str, expected: &[&str]) {
+        for line in expected {
+            assert!(text.contains(line), "{line:?} is missing from:\n{text}");
+        }
+    }
+
+    #[test]
+    fn tollgate_forwards_bills_and_logs() {
+        let text = text_of(tollgate);
+        let listener =
+            "[[listener]]\naddress = \"127.0.0.1:21003\"\nkind = \"forward\"\nto = \"127.0.0.1:22003\"\n";
+        let allow =
+            "allow = [\"127.0.0.1:22000\", \"127.0.0.1:22001\", \"127.0.0.1:22002\", \"127.0.0.1:22003\"]";
+        check(
+            &text,
+            &[listener, "user = \"lab\"", allow, "directory = \"/tmp/lab/ledger\"", "connections = 9500"],
+        );
+        check(
+            &text,
+            &[
+                "[log]\nto = \"/tmp/lab/connections.log\"",
+                "[limits]\nconnections = 9500\n",
+                "reactors = 2\n",
+                "[admin]\naddress = \"127.0.0.1:23000\"",
+            ],
+        );
+    }
+
+    #[test]
+    fn haproxy_logs_and_splices_streams_only() {
+        let text = text_of(haproxy);
+        check(&text, &["nbthread 2", "option tcplog", "log stdout", "bind 127.0.0.1:21000", "maxpipes 256"]);
+        let splicing = |section: &str| section.contains("option splice-request\n    option splice-response");
+        let sections: Vec<bool> = text.split("\nlisten ").skip(1).map(splicing).collect();
+        assert_eq!(sections, [false, false, true, true]);
+    }
+
+    #[test]
+    fn nginx_has_a_worker_per_cpu_and_its_log_on() {
+        let text = text_of(|plan| nginx(plan, Some(Path::new("/usr/lib/stream.so"))));
+        check(
+            &text,
+            &["load_module /usr/lib/stream.so;\n", "worker_processes 2;", "connections.log lab buffer=64k"],
+        );
+        check(&text, &["listen 127.0.0.1:21000 reuseport", "proxy_pass 127.0.0.1:22000;"]);
+        assert_eq!(text.matches("server {").count(), 4);
+        assert!(!text_of(|plan| nginx(plan, None)).contains("load_module"));
+    }
+}

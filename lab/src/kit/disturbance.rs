@@ -1,0 +1,145 @@
+//! Whether the machine left the experiment alone: a watch over each run. Promises: a run during which others
+//! used the CPUs, or the hypervisor or a quota took them, is marked as contaminated. Leaves to others: what a
+//! marked run may still be used for. Run-queue delay marks nothing: the experiment's own threads compete for
+//! the CPUs on purpose, and what others took shows in the ticks.
+
+use std::time::{Duration, Instant};
+
+use sys::limits::ProcRoot;
+use sys::pressure::{CpuTicks, Throttling};
+
+use crate::kit::measure::{self, CpuReading, TICKS_PER_S};
+
+/// The share of the machine that processes outside the experiment may use before a run is marked. The
+/// experiment's own share is known by the nanosecond, but the machine's only by sampled ticks, so a few
+/// percent are noise.
+const FOREIGN_SHARE_MAX: f64 = 0.05;
+
+/// The share that the hypervisor may withhold before a run is marked.
+const STEAL_SHARE_MAX: f64 = 0.02;
+
+/// Fewer ticks than this on all CPUs together resolve no share worth judging.
+const TICKS_MIN: u64 = 50;
+
+/// Looks at the machine from the beginning of a run to its end.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    ticks: CpuTicks,
+    throttling: Option<Throttling>,
+    ours: CpuReading,
+    /// CPU time of processes that have ended, as far as the lab waited for them.
+    ended: Duration,
+    /// Processes that work for the experiment without descending from the lab.
+    beside: Vec<i32>,
+    started: Instant,
+}
+
+/// What a watch saw.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Sighting {
+    /// Share of all CPUs used by processes that are not the experiment's.
+    pub(crate) foreign_share: f64,
+    /// Share of all CPUs withheld by the hypervisor.
+    pub(crate) steal_share: f64,
+    /// Why the run is contaminated, one sentence each; empty when it is not.
+    pub(crate) marks: Vec<String>,
+}
+
+impl Watch {
+    /// Begins to look.
+    pub(crate) fn start() -> Self {
+        Self::beside(Vec::new())
+    }
+
+    /// Begins to look; the families of these processes, which the lab did not start, are the experiment's
+    /// as well.
+    pub(crate) fn beside(processes: Vec<i32>) -> Self {
+        let ours = own_cpu(&processes);
+        let ended = measure::waited_for();
+        let root = ProcRoot::machine();
+        let (ticks, throttling) = (CpuTicks::read(&root).unwrap_or_default(), Throttling::read(&root));
+        Self { ticks, throttling, ours, ended, beside: processes, started: Instant::now() }
+    }
+
+    /// Says what happened since the start. A process that the lab has started since then and waited for
+    /// counts as its own; any other that ends during a watch counts as foreign, so none may.
+    pub(crate) fn finish(self) -> Sighting {
+        let ours = own_cpu(&self.beside).whole_since(&self.ours);
+        let ours = ours + measure::waited_for().saturating_sub(self.ended);
+        let root = ProcRoot::machine();
+        let ticks = CpuTicks::read(&root).unwrap_or_default().since(self.ticks);
+        let throttling = Throttling::read(&root).zip(self.throttling).map(|(now, then)| now.since(then));
+        let mut sighting = sighting(ticks, ours, self.started.elapsed());
+        sighting.marks.extend(throttling.and_then(throttled));
+        sighting
+    }
+}
+
+/// The CPU time of the experiment's processes, and of the kernel threads that take over its loopback
+/// packets when there are many.
+fn own_cpu(beside: &[i32]) -> CpuReading {
+    let mut ours = measure::family(std::process::id() as i32);
+    ours.extend(beside.iter().flat_map(|&process| measure::family(process)));
+    ours.extend(measure::named("ksoftirqd/"));
+    CpuReading::of(&ours)
+}
+
+/// The mark of a quota that was used up, if only once: it stops every thread for what is left of a period,
+/// up to 100 ms.
+fn throttled(throttling: Throttling) -> Option<String> {
+    let Throttling { periods, throttled_periods, .. } = throttling;
+    (throttled_periods > 0)
+        .then(|| format!("a CPU quota stopped the experiment in {throttled_periods} of {periods} periods"))
+}
+
+fn sighting(ticks: CpuTicks, ours: Duration, elapsed: Duration) -> Sighting {
+    let all = ticks.all();
+    if all < TICKS_MIN || elapsed.is_zero() {
+        return Sighting::default();
+    }
+    let own_ticks = ours.as_secs_f64() * TICKS_PER_S as f64;
+    let foreign_share = ((ticks.busy as f64 - own_ticks) / all as f64).max(0.0);
+    let steal_share = ticks.steal_share();
+    let mut marks = Vec::new();
+    if foreign_share > FOREIGN_SHARE_MAX {
+        marks.push(format!("other processes used {:.0} % of the CPUs", foreign_share * 100.0));
+    }
+    if steal_share > STEAL_SHARE_MAX {
+        marks.push(format!("the hypervisor withheld {:.0} % of the CPUs", steal_share * 100.0));
+    }
+    Sighting { foreign_share, steal_share, marks }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_work_and_steal_mark_a_run() {
+        let check = |busy, steal, ours_ms, expected: &[&str]| {
+            let ticks = CpuTicks { busy, idle: 400 - busy - steal, steal };
+            let seen = sighting(ticks, Duration::from_millis(ours_ms), Duration::from_secs(2));
+            assert_eq!(seen.marks, expected, "busy {busy}, steal {steal}, ours {ours_ms} ms");
+        };
+        check(300, 0, 2_990, &[]);
+        check(300, 0, 3_100, &[]);
+        check(300, 0, 2_500, &["other processes used 12 % of the CPUs"]);
+        check(300, 40, 3_000, &["the hypervisor withheld 10 % of the CPUs"]);
+    }
+
+    #[test]
+    fn a_quota_marks_a_run_however_short() {
+        let check = |throttled_periods, expected: Option<&str>| {
+            let throttling = Throttling { periods: 20, throttled_periods, throttled: Duration::ZERO };
+            assert_eq!(throttled(throttling).as_deref(), expected);
+        };
+        check(0, None);
+        check(3, Some("a CPU quota stopped the experiment in 3 of 20 periods"));
+    }
+
+    #[test]
+    fn a_run_too_short_for_ticks_is_not_judged() {
+        let ticks = CpuTicks { busy: 20, idle: 0, steal: 20 };
+        assert_eq!(sighting(ticks, Duration::ZERO, Duration::from_millis(200)), Sighting::default());
+    }
+}

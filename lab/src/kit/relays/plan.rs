@@ -1,0 +1,54 @@
+//! What a relay's configuration is made from, and what every configuration of Tollgate has.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// Tunnels that every relay has room for. Under a descriptor limit of 20,000 more would not fit beside the
+/// pipes.
+pub(crate) const TUNNELS_MAX: u32 = 9_500;
+
+/// The user to whom Tollgate bills everything.
+pub(crate) const USER: &str = "lab";
+
+/// What a configuration is made from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan<'a, W> {
+    /// Where the relay listens.
+    pub(crate) listen: &'a W,
+    /// Where it connects to.
+    pub(crate) upstream: &'a W,
+    /// One more free port on loopback, for Tollgate's health and metrics.
+    pub(crate) admin: SocketAddr,
+    pub(crate) threads: usize,
+    /// Where it keeps its files.
+    pub(crate) directory: &'a Path,
+}
+
+/// Where a relay finds its configuration in its directory.
+pub(crate) fn configuration_file(directory: &Path) -> PathBuf {
+    directory.join("configuration")
+}
+
+/// What every configuration of Tollgate ends with: where it is asked, keeps its bill and logs.
+pub(crate) fn tollgate_tables<L>(plan: &Plan<'_, L>) -> String {
+    let directory = plan.directory.display();
+    format!(
+        r#"
+[admin]
+address = "{}"
+
+[ledger]
+directory = "{directory}/ledger"
+
+[log]
+to = "{directory}/connections.log"
+
+[limits]
+connections = {TUNNELS_MAX}
+
+[threads]
+reactors = {}
+"#,
+        plan.admin, plan.threads,
+    )
+}

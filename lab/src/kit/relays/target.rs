@@ -1,0 +1,58 @@
+//! The relays by name, as the command line, tables and files call them.
+
+/// What connections go through.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Nothing: what the machine and the load can do without a relay
+    Direct,
+    /// The gateway itself
+    Tollgate,
+    /// HAProxy in TCP mode
+    Haproxy,
+    /// nginx: its stream module for tunnels, its http module for requests
+    Nginx,
+    /// Squid, which keeps nothing
+    Squid,
+    /// tinyproxy: CONNECT
+    Tinyproxy,
+    /// 3proxy: CONNECT and SOCKS5
+    #[value(name = "3proxy")]
+    ThreeProxy,
+    /// Dante's server: SOCKS5
+    Dante,
+    /// microsocks: SOCKS5
+    Microsocks,
+    /// g3proxy: CONNECT and SOCKS5
+    G3proxy,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 10] = [
+        Self::Direct,
+        Self::Tollgate,
+        Self::Haproxy,
+        Self::Nginx,
+        Self::Squid,
+        Self::Tinyproxy,
+        Self::ThreeProxy,
+        Self::Dante,
+        Self::Microsocks,
+        Self::G3proxy,
+    ];
+
+    /// The name in tables and files.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Tollgate => "tollgate",
+            Self::Haproxy => "haproxy",
+            Self::Nginx => "nginx",
+            Self::Squid => "squid",
+            Self::Tinyproxy => "tinyproxy",
+            Self::ThreeProxy => "3proxy",
+            Self::Dante => "dante",
+            Self::Microsocks => "microsocks",
+            Self::G3proxy => "g3proxy",
+        }
+    }
+}
