@@ -46,11 +46,11 @@ use crate::kit::load::Role;
 use crate::kit::machine;
 use crate::kit::measurements::{Numbers, Skipped};
 use crate::kit::progress::Progress;
-use crate::kit::relays::installed::{self, Contender};
+use crate::kit::relays::installed::{self, InstalledTarget};
 use crate::kit::relays::ports;
-use crate::kit::relays::target::Kind;
+use crate::kit::relays::target::Target;
 use crate::kit::report::{self, Grid, Report};
-use crate::kit::rounds::{Outcome, Rounds, Subject};
+use crate::kit::rounds::{Outcome, RoundTarget, Rounds};
 use crate::kit::stacks::{Profile, Scope};
 use crate::kit::strace;
 
@@ -208,18 +208,18 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let cpus = machine::allowed_cpus().len() as u32;
     let is_chosen = |part: &Part| options.only.is_empty() || options.only.contains(part);
     let parts: Vec<Part> = Part::value_variants().iter().copied().filter(is_chosen).collect();
-    let without: &[Kind] = if parts == [Part::Busy] { &[Kind::Tollgate] } else { &[] };
-    let (contenders, _) = installed::find(&[Kind::Tollgate], options.tollgate.as_deref(), without)?;
-    let contender = contenders.into_iter().next();
-    machine.extend(contender.iter().map(|it| ("tollgate_version".to_owned(), it.version.clone().into())));
+    let without: &[Target] = if parts == [Part::Busy] { &[Target::Tollgate] } else { &[] };
+    let (candidates, _) = installed::find(&[Target::Tollgate], options.tollgate.as_deref(), without)?;
+    let installed = candidates.into_iter().next();
+    machine.extend(installed.iter().map(|it| ("tollgate_version".to_owned(), it.version.clone().into())));
     let is_taken = |one: &Strategy| options.strategies.is_empty() || options.strategies.contains(one);
     let strategies: Vec<Strategy> = Strategy::ALL.into_iter().filter(is_taken).collect();
     let effort = Effort::of(options, cpus);
     let cases = cases(&parts, &effort);
     let progress = Progress::new(steps(&cases, &strategies, &effort));
     let mut bench = Bench {
-        warnings: warnings(options, contender.as_ref()),
-        contender,
+        warnings: warnings(options, installed.as_ref()),
+        installed,
         strategies,
         effort,
         progress,
@@ -232,7 +232,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     for (part, workers) in cases {
         outcome.absorb(bench.case(part, workers)?);
     }
-    if let (Some(file), true) = (&options.flame, bench.contender.is_some()) {
+    if let (Some(file), true) = (&options.flame, bench.installed.is_some()) {
         bench.progress.expect_more(looked_at(&bench.strategies).len() as u64);
         outcome.absorb(bench.flame(file)?);
     }
@@ -270,9 +270,9 @@ fn cases(parts: &[Part], effort: &Effort) -> Vec<(Part, u32)> {
 }
 
 /// What makes every figure of this run weak.
-fn warnings(options: &Options, contender: Option<&Contender>) -> Vec<String> {
+fn warnings(options: &Options, installed: Option<&InstalledTarget>) -> Vec<String> {
     let quick = options.quick.then(|| "a quick run decides nothing".to_owned());
-    let unoptimised = contender.filter(|it| it.is_unoptimised());
+    let unoptimised = installed.filter(|it| it.is_unoptimised());
     let unoptimised = unoptimised.map(|_| "tollgate is a build without optimisation".to_owned());
     quick.into_iter().chain(report::of_the_build()).chain(unoptimised).collect()
 }
@@ -301,7 +301,7 @@ impl Ends {
 
 /// What all parts share.
 struct Bench {
-    contender: Option<Contender>,
+    installed: Option<InstalledTarget>,
     strategies: Vec<Strategy>,
     effort: Effort,
     progress: Progress,
@@ -457,13 +457,13 @@ impl Bench {
         upstream: SocketAddr,
         warm_up: fn(SocketAddr) -> Command,
     ) -> Result<(Vec<Gateway>, Vec<Skipped>)> {
-        let contender = self.contender.clone().context("only one part does without the gateway")?;
+        let installed = self.installed.clone().context("only one part does without the gateway")?;
         let (mut gateways, mut failed) = (Vec::new(), Outcome::default());
         for &strategy in strategies {
             let directory = self.directory.path().join(format!("{case}-{}", strategy.name()));
             let next_port = &mut self.next_port;
             let started =
-                Gateway::start(&contender, strategy, upstream, workers as usize, directory, next_port);
+                Gateway::start(&installed, strategy, upstream, workers as usize, directory, next_port);
             let started = started.and_then(|gateway| {
                 let work = warm_up(gateway.running.ends.address);
                 gateway.warm_up(&mut self.ends.client, &work, &mut self.losses)?;

@@ -42,7 +42,7 @@ use self::disk::Disk;
 pub(crate) use self::hogs::{Hog, spin};
 use self::placement::Placement;
 use self::plan::{Effort, Part};
-use self::target::Kind;
+use self::target::Target;
 use crate::kit::measurements::{Row, Run, Skipped};
 use crate::kit::progress::Progress;
 use crate::kit::report::{self, Grid, Report};
@@ -88,7 +88,7 @@ pub(crate) struct Options {
     only: Vec<Part>,
     /// Leave these stores out, with commas between them
     #[arg(long, value_delimiter = ',', value_name = "STORE")]
-    without: Vec<Kind>,
+    without: Vec<Target>,
     /// Rounds [default: 5, with --long 7]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
@@ -164,18 +164,18 @@ fn cells(options: &Options, effort: &Effort, place: &Place) -> Result<(Vec<Cell>
         skipped.push(Skipped { name: "siblings".to_owned(), reason });
     }
     let cpus = machine::allowed_cpus().len();
-    let mut cells = plan::cells(&parts, &Kind::ALL, effort, cpus);
-    for kind in Kind::ALL {
-        let Some(cell) = cells.iter().find(|cell| cell.kind == kind) else { continue };
-        let reason = match options.without.contains(&kind) {
+    let mut cells = plan::cells(&parts, &Target::ALL, effort, cpus);
+    for target in Target::ALL {
+        let Some(cell) = cells.iter().find(|cell| cell.target == target) else { continue };
+        let reason = match options.without.contains(&target) {
             true => "left out by --without".to_owned(),
             false => match try_out(cell, place) {
                 Ok(()) => continue,
                 Err(error) => format!("{error:#}"),
             },
         };
-        skipped.push(Skipped { name: kind.name().to_owned(), reason });
-        cells.retain(|cell| cell.kind != kind);
+        skipped.push(Skipped { name: target.name().to_owned(), reason });
+        cells.retain(|cell| cell.target != target);
     }
     child::fail_if_interrupted()?;
     Ok((cells, skipped))
@@ -195,7 +195,7 @@ fn rounds(cells: &[Cell], effort: &Effort, place: &Place) -> Result<(Vec<Row>, V
     for round in 0..effort.rounds {
         for turn in 0..cells.len() {
             let cell = &cells[(turn + round * cells.len() / effort.rounds) % cells.len()];
-            progress.begin(format!("{}, {}, round {}", cell.part, cell.kind.name(), round + 1));
+            progress.begin(format!("{}, {}, round {}", cell.part, cell.target.name(), round + 1));
             notes.cell(cell, round, place)?;
             progress.end();
         }
@@ -206,7 +206,7 @@ fn rounds(cells: &[Cell], effort: &Effort, place: &Place) -> Result<(Vec<Row>, V
 }
 
 fn position(cells: &[Cell], row: &Row) -> Option<usize> {
-    cells.iter().position(|cell| cell.part == row.part && cell.kind.name() == row.subject)
+    cells.iter().position(|cell| cell.part == row.part && cell.target.name() == row.target)
 }
 
 /// How many writers the cells of a family have.
@@ -226,7 +226,7 @@ struct Notes {
 
 impl Notes {
     fn cell(&mut self, cell: &Cell, round: usize, place: &Place) -> Result<()> {
-        let name = format!("{}/{}", cell.part, cell.kind.name());
+        let name = format!("{}/{}", cell.part, cell.target.name());
         if self.failed.iter().any(|failed| failed.name == name) {
             return Ok(());
         }
@@ -254,10 +254,10 @@ impl Notes {
 
     fn note(&mut self, cell: &Cell, round: usize, found: Found) {
         let run = Run { round, marks: found.marks, numbers: found.numbers };
-        let subject = cell.kind.name();
-        match self.rows.iter_mut().find(|row| row.part == cell.part && row.subject == subject) {
+        let target = cell.target.name();
+        match self.rows.iter_mut().find(|row| row.part == cell.part && row.target == target) {
             Some(row) => row.runs.push(run),
-            None => self.rows.push(Row { part: cell.part, subject: subject.to_owned(), runs: vec![run] }),
+            None => self.rows.push(Row { part: cell.part, target: target.to_owned(), runs: vec![run] }),
         }
     }
 }

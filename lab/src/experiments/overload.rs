@@ -10,8 +10,8 @@
 //! ```
 
 mod offered;
-mod subject;
 mod tally;
+mod target;
 mod verdicts;
 
 use std::time::Duration;
@@ -19,12 +19,12 @@ use std::time::Duration;
 use anyhow::Result;
 
 use self::offered::Offer;
-use self::subject::{Kind, Measured};
+use self::target::{Measured, Target};
 use crate::kit::burn::Burn;
 use crate::kit::measurements::Numbers;
 use crate::kit::progress::Progress;
 use crate::kit::report::{self, Grid, Report};
-use crate::kit::rounds::{Rounds, Subject};
+use crate::kit::rounds::{RoundTarget, Rounds};
 use crate::kit::{child, machine};
 
 /// Multiples of the capacity that are offered, and what the report calls them.
@@ -90,11 +90,11 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let burn = Burn::of(JOB);
     machine.insert("job_us".to_owned(), (JOB.as_secs_f64() * 1e6).into());
     machine.insert("deadline_ms".to_owned(), (DEADLINE.as_secs_f64() * 1e3).into());
-    machine.insert("poisoned_threads_share".to_owned(), subject::poisoned_share().into());
-    let mut subjects = Kind::ALL.to_vec();
-    let progress = Progress::new((subjects.len() * rounds) as u64);
+    machine.insert("poisoned_threads_share".to_owned(), target::poisoned_share().into());
+    let mut targets = Target::ALL.to_vec();
+    let progress = Progress::new((targets.len() * rounds) as u64);
     let plan = Rounds { what: "overload", wanted: rounds, extra_max: EXTRA_ROUNDS_MAX, watched: true };
-    let found = plan.run(&mut subjects, &progress, |kind| one(*kind, burn, time))?;
+    let found = plan.run(&mut targets, &progress, |target| one(*target, burn, time))?;
     progress.finish();
     let mut rows = found.rows;
     rows.sort_by_key(|row| {
@@ -115,19 +115,19 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-impl Subject for Kind {
+impl RoundTarget for Target {
     fn name(&self) -> &'static str {
-        Kind::name(*self)
+        Target::name(*self)
     }
 }
 
 /// One round of a subject: what it can do, then every load of that.
-fn one(kind: Kind, burn: Burn, time: Duration) -> Result<Vec<(&'static str, Numbers)>> {
-    let capacity = offered::capacity(kind, burn, time)?;
+fn one(target: Target, burn: Burn, time: Duration) -> Result<Vec<(&'static str, Numbers)>> {
+    let capacity = offered::capacity(target, burn, time)?;
     let mut cases = vec![(CAPACITY, vec![("finished_per_s", capacity)])];
     for (load, part) in LOADS {
         child::fail_if_interrupted()?;
-        let measured = Offer { kind, burn, rate: load * capacity, time }.run()?;
+        let measured = Offer { target, burn, rate: load * capacity, time }.run()?;
         cases.push((part, numbers(&measured, capacity, time)));
     }
     Ok(cases)

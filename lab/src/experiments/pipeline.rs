@@ -21,7 +21,6 @@ mod death;
 mod deaths;
 mod event;
 mod io_aware;
-mod kind;
 mod limits;
 mod looks;
 mod picture;
@@ -31,6 +30,7 @@ mod recording;
 mod rounds;
 mod sequential;
 mod shares;
+mod target;
 mod text;
 mod thread_per_request;
 mod timeline;
@@ -48,10 +48,10 @@ use clap::ValueEnum;
 
 pub(crate) use self::creation::{Creation, create};
 use self::deaths::Deaths;
-use self::kind::Kind;
 use self::looks::Looks;
 use self::plan::{Effort, Part};
 use self::rounds::Rounds;
+use self::target::Target;
 pub(crate) use self::turn::{Turn, take};
 use self::work::Work;
 use crate::kit::measurements::{Row, Skipped};
@@ -120,10 +120,10 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let effort = effort(options);
     let has = |part: Part| options.only.is_empty() || options.only.contains(&part);
     let parts: Vec<Part> = Part::value_variants().iter().copied().filter(|part| has(*part)).collect();
-    let kinds = plan::kinds(&parts, cpus);
-    let (strategy, requests, text) = (Kind::Sequential, effort.requests, options.text.clone());
+    let targets = plan::targets(&parts, cpus);
+    let (strategy, requests, text) = (Target::Sequential, effort.requests, options.text.clone());
     let turn = Turn { strategy, requests, text, recording: None };
-    let order = plan::rounds(&kinds, &effort, cpus);
+    let order = plan::rounds(&targets, &effort, cpus);
     let rounds = Rounds { order, turn, article: options.article.as_deref(), cpus };
     let traced = if has(Part::Calls) { plan::traced(&parts, cpus) } else { Vec::new() };
     let dies = has(Part::ThreadPerRequest);
@@ -132,7 +132,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let steps_of_looks = options.looks.steps(&looked_at);
     let progress = Progress::new(rounds.steps() + steps_of_deaths + traced.len() as u64 + steps_of_looks);
     let rounds::Found { mut rows, failed: mut skipped, .. } = rounds.run(&progress)?;
-    rows.sort_by_key(|row| (row.part == CONTROLS, place(&kinds, row)));
+    rows.sort_by_key(|row| (row.part == CONTROLS, place(&targets, row)));
     let mut deaths = Deaths::default();
     if dies {
         let text = options.text.as_ref();
@@ -165,13 +165,18 @@ fn effort(options: &Options) -> Effort {
 }
 
 /// Where a row stands: as planned, what is no strategy of ours behind them.
-fn place(kinds: &[Kind], row: &Row) -> usize {
-    kinds.iter().position(|kind| kind.to_string() == row.subject).unwrap_or(kinds.len())
+fn place(targets: &[Target], row: &Row) -> usize {
+    targets.iter().position(|target| target.to_string() == row.target).unwrap_or(targets.len())
 }
 
 /// The table of system calls.
-fn calls(kinds: &[Kind], turn: &Turn, progress: &Progress, skipped: &mut Vec<Skipped>) -> Result<Vec<Row>> {
-    if kinds.is_empty() {
+fn calls(
+    targets: &[Target],
+    turn: &Turn,
+    progress: &Progress,
+    skipped: &mut Vec<Skipped>,
+) -> Result<Vec<Row>> {
+    if targets.is_empty() {
         return Ok(Vec::new());
     }
     if !strace::is_possible() {
@@ -181,7 +186,7 @@ fn calls(kinds: &[Kind], turn: &Turn, progress: &Progress, skipped: &mut Vec<Ski
     }
     let directory = tempfile::TempDir::with_prefix("lab-")?;
     let mut counted: Vec<(String, Calls)> = Vec::new();
-    for &strategy in kinds {
+    for &strategy in targets {
         progress.begin(format!("{strategy}, traced"));
         let requests = turn.requests.min(TRACED_REQUESTS_MAX);
         match count(&Turn { strategy, requests, ..turn.clone() }, directory.path()) {

@@ -45,12 +45,12 @@ use crate::kit::load::Persistence;
 use crate::kit::machine;
 use crate::kit::measurements::Skipped;
 use crate::kit::progress::Progress;
-use crate::kit::relays::installed::{self, Contender};
+use crate::kit::relays::installed::{self, InstalledTarget};
 use crate::kit::relays::ports;
 use crate::kit::relays::running::{Running, Setting, Work};
-use crate::kit::relays::target::Kind;
+use crate::kit::relays::target::Target;
 use crate::kit::report::{self, Report};
-use crate::kit::rounds::{Outcome, Rounds, Subject};
+use crate::kit::rounds::{Outcome, RoundTarget, Rounds};
 use crate::kit::strace;
 
 /// Disturbed rounds that are repeated, in each part.
@@ -87,7 +87,7 @@ pub(crate) struct Options {
     only: Vec<Part>,
     /// Leave these relays out, with commas between them
     #[arg(long, value_delimiter = ',', value_name = "RELAY")]
-    without: Vec<Kind>,
+    without: Vec<Target>,
     /// Rounds of each part [default: 15 of short connections through relays, 5 of the rest; with --long 15
     /// and 7]
     #[arg(long, value_name = "COUNT", value_parser = up_to(ROUNDS_MAX))]
@@ -133,13 +133,13 @@ enum Part {
 
 impl Part {
     /// Who can do this part of the work.
-    fn kinds(self) -> &'static [Kind] {
+    fn targets(self) -> &'static [Target] {
         match self {
-            Self::Short | Self::Bulk | Self::Idle | Self::Pingpong | Self::Growth => Ends::KINDS,
-            Self::Connect => Forward::kinds(forward::CONNECT.protocol),
-            Self::Socks5 => Forward::kinds(forward::SOCKS5.protocol),
-            Self::Requests => Route::KINDS,
-            Self::Accounting => &[Kind::Tollgate],
+            Self::Short | Self::Bulk | Self::Idle | Self::Pingpong | Self::Growth => Ends::TARGETS,
+            Self::Connect => Forward::targets(forward::CONNECT.protocol),
+            Self::Socks5 => Forward::targets(forward::SOCKS5.protocol),
+            Self::Requests => Route::TARGETS,
+            Self::Accounting => &[Target::Tollgate],
         }
     }
 }
@@ -230,12 +230,13 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let descriptors_max = child::raise_descriptor_limit();
     let is_chosen = |part: &Part| options.only.is_empty() || options.only.contains(part);
     let chosen: Vec<Part> = Part::value_variants().iter().copied().filter(is_chosen).collect();
-    let wanted = Kind::ALL.into_iter().filter(|kind| chosen.iter().any(|part| part.kinds().contains(kind)));
-    let wanted: Vec<Kind> = wanted.collect();
-    let (contenders, skipped) = installed::find(&wanted, options.tollgate.as_deref(), &options.without)?;
+    let wanted =
+        Target::ALL.into_iter().filter(|target| chosen.iter().any(|part| part.targets().contains(target)));
+    let wanted: Vec<Target> = wanted.collect();
+    let (candidates, skipped) = installed::find(&wanted, options.tollgate.as_deref(), &options.without)?;
     let mut machine = machine::facts(descriptors_max);
-    for contender in contenders.iter().filter(|contender| contender.kind != Kind::Direct) {
-        machine.insert(format!("{}_version", contender.kind.name()), contender.version.clone().into());
+    for installed in candidates.iter().filter(|installed| installed.target != Target::Direct) {
+        machine.insert(format!("{}_version", installed.target.name()), installed.version.clone().into());
     }
     let mut report = Report {
         experiment: "relay",
@@ -245,12 +246,12 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         verdicts: Vec::new(),
         left_out: Vec::new(),
         skipped,
-        warnings: warnings(&contenders),
+        warnings: warnings(&candidates),
     };
     let effort = Effort::of(options);
-    let progress = Progress::new(steps(&chosen, &contenders, &effort));
+    let progress = Progress::new(steps(&chosen, &candidates, &effort));
     let directory = TempDir::with_prefix("lab-").context("making a temporary directory")?;
-    let mut bench = Bench { contenders, effort, progress, directory, next_port: ports::first_port() };
+    let mut bench = Bench { candidates, effort, progress, directory, next_port: ports::first_port() };
     for part in chosen {
         let outcome = bench.part(part)?;
         report.rows.extend(outcome.rows);
@@ -263,29 +264,30 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-fn steps(parts: &[Part], contenders: &[Contender], effort: &Effort) -> u64 {
+fn steps(parts: &[Part], candidates: &[InstalledTarget], effort: &Effort) -> u64 {
     let of = |part: &Part| {
-        let kinds = contenders.iter().map(|contender| contender.kind);
-        let kinds = kinds.filter(|kind| part.kinds().contains(kind));
+        let targets = candidates.iter().map(|installed| installed.target);
+        let targets = targets.filter(|target| part.targets().contains(target));
         match part {
             Part::Idle => {
-                kinds.filter(|&kind| kind != Kind::Direct).count() * effort.rounds.min(IDLE_ROUNDS_MAX)
+                targets.filter(|&target| target != Target::Direct).count()
+                    * effort.rounds.min(IDLE_ROUNDS_MAX)
             }
-            Part::Growth => kinds.filter(|&kind| kind != Kind::Direct).count() * effort.rounds,
-            Part::Short => kinds.count() * effort.short_rounds,
-            Part::Bulk | Part::Pingpong | Part::Accounting => kinds.count() * effort.rounds,
-            Part::Connect | Part::Socks5 => kinds.count() * effort.rounds * 2,
-            Part::Requests => kinds.count() * effort.rounds * requests::CASES.len(),
+            Part::Growth => targets.filter(|&target| target != Target::Direct).count() * effort.rounds,
+            Part::Short => targets.count() * effort.short_rounds,
+            Part::Bulk | Part::Pingpong | Part::Accounting => targets.count() * effort.rounds,
+            Part::Connect | Part::Socks5 => targets.count() * effort.rounds * 2,
+            Part::Requests => targets.count() * effort.rounds * requests::CASES.len(),
         }
     };
     parts.iter().map(of).sum::<usize>() as u64
 }
 
 /// What makes every figure of this run weak.
-fn warnings(contenders: &[Contender]) -> Vec<String> {
+fn warnings(candidates: &[InstalledTarget]) -> Vec<String> {
     let mut warnings = Vec::new();
     warnings.extend(report::of_the_build());
-    if contenders.iter().any(Contender::is_unoptimised) {
+    if candidates.iter().any(InstalledTarget::is_unoptimised) {
         warnings.push("tollgate is a build without optimisation".to_owned());
     }
     warnings
@@ -293,7 +295,7 @@ fn warnings(contenders: &[Contender]) -> Vec<String> {
 
 /// What all parts share.
 struct Bench {
-    contenders: Vec<Contender>,
+    candidates: Vec<InstalledTarget>,
     effort: Effort,
     progress: Progress,
     directory: TempDir,
@@ -322,13 +324,13 @@ impl Load {
 
 /// A relay that is started for each run, and ends with the next one's start or its own drop.
 struct Anew {
-    contender: Contender,
+    installed: InstalledTarget,
     running: Option<Running<Ends>>,
 }
 
-impl Subject for Anew {
+impl RoundTarget for Anew {
     fn name(&self) -> &'static str {
-        self.contender.kind.name()
+        self.installed.target.name()
     }
 }
 
@@ -387,7 +389,7 @@ impl Bench {
             return Ok(Outcome::default().with_failed(vec![skipped]));
         }
         let mut relays: Vec<Running<Ends>> =
-            relays.into_iter().filter(|relay| relay.kind != Kind::Direct).collect();
+            relays.into_iter().filter(|relay| relay.target != Target::Direct).collect();
         self.progress.expect_more(relays.len() as u64);
         let rounds = Rounds { what: "a traced stream each way", wanted: 1, extra_max: 0, watched: false };
         let directory = self.directory.path();
@@ -396,10 +398,10 @@ impl Bench {
 
     fn idle(&mut self) -> Result<Outcome> {
         let mut load = Load::start(&Terms::default(), &Terms::default())?;
-        let takes_part = |kind| kind != Kind::Direct && Ends::KINDS.contains(&kind);
-        let relays = self.contenders.iter().filter(|contender| takes_part(contender.kind));
+        let takes_part = |target| target != Target::Direct && Ends::TARGETS.contains(&target);
+        let relays = self.candidates.iter().filter(|installed| takes_part(installed.target));
         let mut relays: Vec<Anew> =
-            relays.map(|contender| Anew { contender: contender.clone(), running: None }).collect();
+            relays.map(|installed| Anew { installed: installed.clone(), running: None }).collect();
         let wanted = self.effort.rounds.min(IDLE_ROUNDS_MAX);
         let rounds = Rounds { what: "idle tunnels", wanted, extra_max: 0, watched: false };
         let (directory, next_port) = (self.directory.path(), &mut self.next_port);
@@ -412,7 +414,7 @@ impl Bench {
                 terms: &Terms::default(),
                 directory: &directory.join(format!("idle-{starts}")),
             };
-            let running = Running::start(&relay.contender, &setting, next_port)?;
+            let running = Running::start(&relay.installed, &setting, next_port)?;
             let running = relay.running.insert(running);
             let cases = idle::run(running, &mut load.client);
             relay.running = None;
@@ -444,7 +446,7 @@ impl Bench {
         let mut load = Load::start(&Terms::default(), &Terms::default())?;
         let (mut relays, failed) =
             self.start_all(&load.upstream, machine::allowed_cpus().len(), &Terms::default())?;
-        relays.retain(|relay| relay.kind != Kind::Direct);
+        relays.retain(|relay| relay.target != Target::Direct);
         let connections = self.effort.beside_open;
         let outcome = self
             .rounds("beside open tunnels")
@@ -503,11 +505,11 @@ impl Bench {
 
     fn accounting(&mut self) -> Result<Outcome> {
         let mut outcome = Outcome::default();
-        let is_tollgate = |contender: &&Contender| contender.kind == Kind::Tollgate;
-        let Some(contender) = self.contenders.iter().find(is_tollgate).cloned() else { return Ok(outcome) };
+        let is_tollgate = |installed: &&InstalledTarget| installed.target == Target::Tollgate;
+        let Some(installed) = self.candidates.iter().find(is_tollgate).cloned() else { return Ok(outcome) };
         let directory = self.directory.path().to_owned();
-        let mut subject = vec![Anew { contender: contender.clone(), running: None }];
-        outcome.absorb(self.rounds("accounting").run(&mut subject, &self.progress, |_| {
+        let mut target = vec![Anew { installed: installed.clone(), running: None }];
+        outcome.absorb(self.rounds("accounting").run(&mut target, &self.progress, |_| {
             let directory = TempDir::new_in(&directory)?;
             Ok(vec![(accounting::PART, accounting::time(&directory.path().join("ledger"))?)])
         })?);
@@ -518,9 +520,9 @@ impl Bench {
         self.progress.expect_more(1);
         let rounds = Rounds { what: "instructions", wanted: 1, extra_max: 0, watched: false };
         let next_port = &mut self.next_port;
-        outcome.absorb(rounds.run(&mut subject, &self.progress, |_| {
+        outcome.absorb(rounds.run(&mut target, &self.progress, |_| {
             let (client, ends) = (&mut load.client, &load.upstream);
-            let numbers = accounting::instructions(&contender, ends, client, &directory, next_port)?;
+            let numbers = accounting::instructions(&installed, ends, client, &directory, next_port)?;
             Ok(vec![(accounting::INSTRUCTIONS, numbers)])
         })?);
         Ok(outcome)
@@ -538,15 +540,16 @@ impl Bench {
         terms: &Terms,
     ) -> Result<(Vec<Running<W>>, Vec<Skipped>)> {
         let (mut relays, mut failed) = (Vec::new(), Vec::new());
-        for contender in self.contenders.iter().filter(|contender| upstream.kinds().contains(&contender.kind))
+        for installed in
+            self.candidates.iter().filter(|installed| upstream.targets().contains(&installed.target))
         {
             let directory = TempDir::new_in(self.directory.path())?.keep();
             let setting = Setting { upstream, threads, terms, directory: &directory };
-            match Running::start(contender, &setting, &mut self.next_port) {
+            match Running::start(installed, &setting, &mut self.next_port) {
                 Ok(relay) => relays.push(relay),
                 Err(error) => {
                     child::fail_if_interrupted()?;
-                    let name = contender.kind.name().to_owned();
+                    let name = installed.target.name().to_owned();
                     failed.push(Skipped { name, reason: format!("{error:#}") });
                 }
             }

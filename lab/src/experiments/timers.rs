@@ -63,7 +63,7 @@ use crate::kit::machine;
 use crate::kit::measurements::{Numbers, Skipped};
 use crate::kit::progress::Progress;
 use crate::kit::report::{self, Grid, Report};
-use crate::kit::rounds::{Outcome, Rounds, Subject};
+use crate::kit::rounds::{Outcome, RoundTarget, Rounds};
 
 /// Of every call.
 const DEADLINE: Duration = Duration::from_millis(500);
@@ -210,7 +210,7 @@ fn in_turn(effort: &Effort, progress: &Progress) -> Result<Outcome> {
 fn calls(rivals: &[Rival], effort: &Effort, progress: &Progress, found: &mut Outcome) -> Result<()> {
     let task = Task { work: Kind::Calls, for_ms: effort.calls_ms, timers: 0, case: None };
     for group in rivals.chunks(CALLERS_AT_ONCE) {
-        let names: Vec<_> = group.iter().map(Subject::name).collect();
+        let names: Vec<_> = group.iter().map(RoundTarget::name).collect();
         progress.begin(format!("calls of 5 ms, {}", names.join(" and ")));
         let watch = Watch::start();
         let done: Vec<_> = thread::scope(|scope| {
@@ -247,7 +247,7 @@ fn note(what: &str, rival: &Rival, done: Result<turn::Cases>, marks: &[String], 
     }
 }
 
-impl Subject for EchoDeadlines {
+impl RoundTarget for EchoDeadlines {
     fn name(&self) -> &'static str {
         self.word()
     }
@@ -255,8 +255,8 @@ impl Subject for EchoDeadlines {
 
 /// The echo, without deadlines and with them.
 fn echoes_of(effort: &Effort, progress: &Progress) -> Result<Outcome> {
-    let mut subjects = EchoDeadlines::value_variants().to_vec();
-    plan("echo", effort).run(&mut subjects, progress, |deadlines| {
+    let mut targets = EchoDeadlines::value_variants().to_vec();
+    plan("echo", effort).run(&mut targets, progress, |deadlines| {
         let one = |(part, in_flight): (&'static str, usize)| {
             let figures = echo::run(in_flight, *deadlines, effort.echo_calls)?;
             ensure!(figures.deadlines_fired == 0, "{} deadlines fired", figures.deadlines_fired);
@@ -271,16 +271,16 @@ fn echoes_of(effort: &Effort, progress: &Progress) -> Result<Outcome> {
 fn count_instructions(round: usize, progress: &Progress, found: &mut Outcome) -> Result<()> {
     for (part, in_flight) in ECHO {
         for deadlines in EchoDeadlines::value_variants() {
-            let subject = deadlines.word();
-            progress.begin(format!("instructions of {part}, deadlines {subject}"));
+            let target = deadlines.word();
+            progress.begin(format!("instructions of {part}, deadlines {target}"));
             let counted = instructions::per_call(in_flight, *deadlines);
             child::fail_if_interrupted()?;
             match counted {
                 Ok(count) => {
-                    found.note(subject, round, &[], vec![(part, vec![("instructions_per_call", count)])]);
+                    found.note(target, round, &[], vec![(part, vec![("instructions_per_call", count)])]);
                 }
                 // What fails once fails thrice.
-                Err(error) if round == 0 => found.fail(&format!("instructions of {part}"), subject, &error),
+                Err(error) if round == 0 => found.fail(&format!("instructions of {part}"), target, &error),
                 Err(_) => {}
             }
             progress.end();

@@ -18,7 +18,7 @@ pub(crate) type Numbers = Vec<(&'static str, f64)>;
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) part: &'static str,
-    pub(crate) subject: String,
+    pub(crate) target: String,
     pub(crate) runs: Vec<Run>,
 }
 
@@ -48,7 +48,7 @@ impl Run {
 impl Row {
     /// The case's name.
     pub(crate) fn case(&self) -> String {
-        format!("{}/{}", self.part, self.subject)
+        format!("{}/{}", self.part, self.target)
     }
 
     /// The names of its numbers, in order.
@@ -85,7 +85,7 @@ impl Row {
             Some(Run { round: run.round, marks, numbers })
         };
         let runs = self.runs.iter().filter_map(beyond).collect();
-        Row { part: self.part, subject: self.subject.clone(), runs }
+        Row { part: self.part, target: self.target.clone(), runs }
     }
 
     /// The median over all runs.
@@ -95,15 +95,15 @@ impl Row {
 }
 
 /// The row of a case, if it was measured.
-pub(crate) fn row<'a>(rows: &'a [Row], part: &str, subject: &str) -> Option<&'a Row> {
-    rows.iter().find(|row| row.part == part && row.subject == subject)
+pub(crate) fn row<'a>(rows: &'a [Row], part: &str, target: &str) -> Option<&'a Row> {
+    rows.iter().find(|row| row.part == part && row.target == target)
 }
 
 /// Adds a run to its row, which it begins if it is the first.
-pub(crate) fn note(rows: &mut Vec<Row>, part: &'static str, subject: &str, run: Run) {
-    match rows.iter_mut().find(|row| row.part == part && row.subject == subject) {
+pub(crate) fn note(rows: &mut Vec<Row>, part: &'static str, target: &str, run: Run) {
+    match rows.iter_mut().find(|row| row.part == part && row.target == target) {
         Some(row) => row.runs.push(run),
-        None => rows.push(Row { part, subject: subject.to_owned(), runs: vec![run] }),
+        None => rows.push(Row { part, target: target.to_owned(), runs: vec![run] }),
     }
 }
 
@@ -118,7 +118,7 @@ pub(crate) mod tests {
             marks: marks.iter().map(|&mark| mark.to_owned()).collect(),
             numbers: vec![("connections_per_s", rate), ("process_cpu_us_per_connection", cpu)],
         };
-        let row = |subject: &str, runs| Row { part: "short", subject: subject.to_owned(), runs };
+        let row = |target: &str, runs| Row { part: "short", target: target.to_owned(), runs };
         vec![
             row("tollgate", vec![run(0, 14_000.0, 60.0, &[]), run(1, 12_000.0, 70.0, &["busy <others>"])]),
             row("haproxy", vec![run(0, 12_055.0, 79.8, &[]), run(1, 11_000.0, 82.0, &[])]),
@@ -128,7 +128,7 @@ pub(crate) mod tests {
     #[test]
     fn what_is_beyond_a_base_is_of_the_same_round_and_as_clean() {
         let rows = rows();
-        let [ours, base] = ["haproxy", "tollgate"].map(|subject| row(&rows, "short", subject).unwrap());
+        let [ours, base] = ["haproxy", "tollgate"].map(|target| row(&rows, "short", target).unwrap());
         let beyond = ours.beyond(base, "connections_per_s");
         let of = |round, value, is_clean| (round, Sample { value, is_clean });
         assert_eq!(

@@ -18,7 +18,7 @@ use crate::kit::measurements::{self, Row, Skipped};
 use crate::kit::verdict::Verdict;
 
 /// A table has at most as many columns of subjects; with more of them it has a line for each.
-const SUBJECTS_ACROSS_MAX: usize = 8;
+const TARGETS_ACROSS_MAX: usize = 8;
 
 /// Everything that one experiment found.
 #[derive(Debug)]
@@ -46,8 +46,8 @@ pub(crate) struct Grid {
 
 impl Report {
     /// The row of a case, if it was measured.
-    pub(crate) fn row(&self, part: &str, subject: &str) -> Option<&Row> {
-        measurements::row(&self.rows, part, subject)
+    pub(crate) fn row(&self, part: &str, target: &str) -> Option<&Row> {
+        measurements::row(&self.rows, part, target)
     }
 
     /// Leaves nothing decided where a warning makes every figure weak.
@@ -115,7 +115,7 @@ fn with_thousands(whole: &str) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::kit::verdict::{Outcome, Target};
+    use crate::kit::verdict::{Outcome, Threshold};
 
     /// A small report with every feature in it.
     pub(crate) fn sample() -> Report {
@@ -128,7 +128,7 @@ pub(crate) mod tests {
                 name: "short-cpu",
                 value: 0.75,
                 interval: None,
-                target: Target::AtMost(1.0),
+                threshold: Threshold::AtMost(1.0),
                 outcome: Outcome::Undecided,
                 note: "fewer than 5 pairs".to_owned(),
             }],

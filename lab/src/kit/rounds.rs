@@ -31,7 +31,7 @@ pub(crate) struct Outcome {
 }
 
 /// One subject of a round.
-pub(crate) trait Subject {
+pub(crate) trait RoundTarget {
     fn name(&self) -> &'static str;
 }
 
@@ -40,19 +40,19 @@ impl Rounds {
     ///
     /// # Errors
     /// Only when the user interrupts.
-    pub(crate) fn run<S: Subject>(
+    pub(crate) fn run<S: RoundTarget>(
         &self,
-        subjects: &mut Vec<S>,
+        targets: &mut Vec<S>,
         progress: &Progress,
         mut work: impl FnMut(&mut S) -> Result<Vec<(&'static str, Numbers)>>,
     ) -> Result<Outcome> {
         let mut outcome = Outcome::default();
         let (mut round, mut clean) = (0, 0);
-        while clean < self.wanted && round < self.wanted + self.extra_max && !subjects.is_empty() {
+        while clean < self.wanted && round < self.wanted + self.extra_max && !targets.is_empty() {
             if round >= self.wanted {
-                progress.expect_more(subjects.len() as u64);
+                progress.expect_more(targets.len() as u64);
             }
-            let marked = self.round(round, subjects, progress, &mut work, &mut outcome)?;
+            let marked = self.round(round, targets, progress, &mut work, &mut outcome)?;
             clean += usize::from(!marked);
             round += 1;
         }
@@ -60,38 +60,38 @@ impl Rounds {
     }
 
     /// One round; returns whether any of its runs was contaminated.
-    fn round<S: Subject>(
+    fn round<S: RoundTarget>(
         &self,
         round: usize,
-        subjects: &mut Vec<S>,
+        targets: &mut Vec<S>,
         progress: &Progress,
         work: &mut impl FnMut(&mut S) -> Result<Vec<(&'static str, Numbers)>>,
         outcome: &mut Outcome,
     ) -> Result<bool> {
         let mut marked = false;
         let mut failed = Vec::new();
-        for turn in 0..subjects.len() {
-            let place = (turn + round) % subjects.len();
-            let subject = &mut subjects[place];
-            progress.begin(format!("{}, {}, round {}", self.what, subject.name(), round + 1));
+        for turn in 0..targets.len() {
+            let place = (turn + round) % targets.len();
+            let target = &mut targets[place];
+            progress.begin(format!("{}, {}, round {}", self.what, target.name(), round + 1));
             let watch = self.watched.then(Watch::start);
-            let result = work(subject);
+            let result = work(target);
             let marks = watch.map_or_else(Vec::new, |watch| watch.finish().marks);
             child::fail_if_interrupted()?;
             progress.end();
             match result {
                 Ok(cases) => {
                     marked |= !marks.is_empty();
-                    outcome.note(subject.name(), round, &marks, cases);
+                    outcome.note(target.name(), round, &marks, cases);
                 }
                 Err(error) => {
-                    outcome.fail(self.what, subject.name(), &error);
+                    outcome.fail(self.what, target.name(), &error);
                     failed.push(place);
                 }
             }
         }
         failed.sort_unstable();
-        failed.into_iter().rev().for_each(|place| drop(subjects.remove(place)));
+        failed.into_iter().rev().for_each(|place| drop(targets.remove(place)));
         Ok(marked)
     }
 }
@@ -112,20 +112,20 @@ impl Outcome {
     /// Adds what one run of a subject came to.
     pub(crate) fn note(
         &mut self,
-        subject: &str,
+        target: &str,
         round: usize,
         marks: &[String],
         cases: Vec<(&'static str, Numbers)>,
     ) {
         for (part, numbers) in cases {
             let run = Run { round, marks: marks.to_vec(), numbers };
-            measurements::note(&mut self.rows, part, subject, run);
+            measurements::note(&mut self.rows, part, target, run);
         }
     }
 
     /// Says why a subject, or a part of it, could not be measured.
-    pub(crate) fn fail(&mut self, what: &str, subject: &str, error: &anyhow::Error) {
-        let name = format!("{subject} in {what}");
+    pub(crate) fn fail(&mut self, what: &str, target: &str, error: &anyhow::Error) {
+        let name = format!("{target} in {what}");
         self.failed.push(Skipped { name, reason: format!("{error:#}") });
     }
 }
@@ -136,7 +136,7 @@ mod tests {
 
     struct Named(&'static str);
 
-    impl Subject for Named {
+    impl RoundTarget for Named {
         fn name(&self) -> &'static str {
             self.0
         }
@@ -147,14 +147,14 @@ mod tests {
     #[test]
     fn the_order_rotates_and_runs_keep_their_round() {
         let mut order = Vec::new();
-        let mut subjects = vec![Named("a"), Named("b"), Named("c")];
-        let outcome = ROUNDS.run(&mut subjects, &Progress::new(9), |subject| {
-            order.push(subject.0);
+        let mut targets = vec![Named("a"), Named("b"), Named("c")];
+        let outcome = ROUNDS.run(&mut targets, &Progress::new(9), |target| {
+            order.push(target.0);
             Ok(vec![("part", vec![("turn", order.len() as f64)])])
         });
         let rows = outcome.expect("nobody interrupts").rows;
         assert_eq!(order, ["a", "b", "c", "b", "c", "a", "c", "a", "b"]);
-        let b = rows.iter().find(|row| row.subject == "b").expect("each subject has its row");
+        let b = rows.iter().find(|row| row.target == "b").expect("each subject has its row");
         let turns: Vec<(usize, f64)> =
             b.samples("turn").into_iter().map(|(round, sample)| (round, sample.value)).collect();
         assert_eq!(turns, [(0, 2.0), (1, 4.0), (2, 9.0)]);
@@ -162,8 +162,8 @@ mod tests {
 
     #[test]
     fn a_failing_subject_is_set_aside_alone() {
-        let mut subjects = vec![Named("good"), Named("bad")];
-        let outcome = ROUNDS.run(&mut subjects, &Progress::new(6), |subject| match subject.0 {
+        let mut targets = vec![Named("good"), Named("bad")];
+        let outcome = ROUNDS.run(&mut targets, &Progress::new(6), |target| match target.0 {
             "bad" => anyhow::bail!("it ended at once"),
             _ => Ok(vec![("part", vec![("number", 1.0)])]),
         });

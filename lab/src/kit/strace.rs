@@ -124,10 +124,10 @@ pub(crate) fn rows(counted: &[(String, Calls)]) -> Vec<Row> {
         totals.into_iter().map(|(name, (calls, errors))| (name, calls, errors)).collect();
     shown.retain(|(_, calls, _)| *calls >= CALLS_MIN);
     shown.sort_by_key(|(_, calls, _)| std::cmp::Reverse(*calls));
-    counted.iter().map(|(subject, calls)| row(subject, calls, &shown)).collect()
+    counted.iter().map(|(target, calls)| row(target, calls, &shown)).collect()
 }
 
-fn row(subject: &str, calls: &Calls, shown: &[(&str, u64, u64)]) -> Row {
+fn row(target: &str, calls: &Calls, shown: &[(&str, u64, u64)]) -> Row {
     let sum = |number: fn(&(u64, u64)) -> u64| calls.values().map(number).sum::<u64>() as f64;
     let mut numbers = vec![("all", sum(|call| call.0)), ("all_errors", sum(|call| call.1))];
     for (name, _, errors) in shown {
@@ -137,7 +137,7 @@ fn row(subject: &str, calls: &Calls, shown: &[(&str, u64, u64)]) -> Row {
             numbers.push((static_name(name, "_errors"), own_errors as f64));
         }
     }
-    Row { part: PART, subject: subject.to_owned(), runs: vec![Run { round: 0, marks: Vec::new(), numbers }] }
+    Row { part: PART, target: target.to_owned(), runs: vec![Run { round: 0, marks: Vec::new(), numbers }] }
 }
 
 /// As a report wants it. It lives as long as the program, and there are a few dozen.

@@ -12,7 +12,7 @@ const SPANS: &str = "; the interval spans the target";
 
 /// What a promise says about its value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Target {
+pub(crate) enum Threshold {
     AtMost(f64),
     AtLeast(f64),
 }
@@ -31,7 +31,7 @@ pub(crate) struct Verdict {
     pub(crate) name: &'static str,
     pub(crate) value: f64,
     pub(crate) interval: Option<Interval>,
-    pub(crate) target: Target,
+    pub(crate) threshold: Threshold,
     pub(crate) outcome: Outcome,
     /// What was compared, and why it is undecided if it is.
     pub(crate) note: String,
@@ -47,11 +47,11 @@ impl Outcome {
     }
 }
 
-impl Target {
+impl Threshold {
     fn outcome(self, range: Interval) -> Outcome {
         let (holds, fails) = match self {
-            Self::AtMost(target) => (range.high <= target, range.low > target),
-            Self::AtLeast(target) => (range.low >= target, range.high < target),
+            Self::AtMost(threshold) => (range.high <= threshold, range.low > threshold),
+            Self::AtLeast(threshold) => (range.low >= threshold, range.high < threshold),
         };
         match (holds, fails) {
             (true, _) => Outcome::Holds,
@@ -81,11 +81,11 @@ impl Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for Threshold {
     fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AtMost(target) => write!(text, "<= {target:.2}"),
-            Self::AtLeast(target) => write!(text, ">= {target:.2}"),
+            Self::AtMost(threshold) => write!(text, "<= {threshold:.2}"),
+            Self::AtLeast(threshold) => write!(text, ">= {threshold:.2}"),
         }
     }
 }
@@ -95,7 +95,7 @@ impl Verdict {
     /// are clean the value is that of all, for orientation, and decides nothing.
     pub(crate) fn on_median(
         name: &'static str,
-        target: Target,
+        threshold: Threshold,
         samples: &[Sample],
         about: &str,
     ) -> Option<Self> {
@@ -103,32 +103,32 @@ impl Verdict {
         let interval = statistics::median_interval(&clean);
         let value = statistics::median(&clean).filter(|_| interval.is_some());
         let value = value.or_else(|| statistics::median(&all(samples)))?;
-        let outcome = interval.map_or(Outcome::Undecided, |range| target.outcome(range));
+        let outcome = interval.map_or(Outcome::Undecided, |range| threshold.outcome(range));
         let reason = match (interval, outcome) {
             (None, _) => format!("; of {} runs {} were undisturbed: too few", samples.len(), clean.len()),
             (Some(_), Outcome::Undecided) => SPANS.to_owned(),
             _ => String::new(),
         };
-        Some(Self { name, value, interval, target, outcome, note: format!("{about}{reason}") })
+        Some(Self { name, value, interval, threshold, outcome, note: format!("{about}{reason}") })
     }
 
     /// Judges the worst of all `samples`, for what hardly varies.
     pub(crate) fn on_worst(
         name: &'static str,
-        target: Target,
+        threshold: Threshold,
         samples: &[Sample],
         about: &str,
     ) -> Option<Self> {
         let values = all(samples);
         let interval = statistics::range_interval(&values)?;
         let value = statistics::median(&values)?;
-        let outcome = target.outcome(interval);
+        let outcome = threshold.outcome(interval);
         let reason = if outcome == Outcome::Undecided { SPANS } else { "" };
         Some(Self {
             name,
             value,
             interval: Some(interval),
-            target,
+            threshold,
             outcome,
             note: format!("{about}{reason}"),
         })
@@ -167,14 +167,14 @@ pub(crate) fn best_rival<'a>(
     rows: &'a [Row],
     part: &str,
     number: &str,
-    target: Target,
-    subjects: &[&str],
+    threshold: Threshold,
+    targets: &[&str],
 ) -> Option<&'a Row> {
-    let rivals = subjects.iter().filter_map(|subject| measurements::row(rows, part, subject));
+    let rivals = targets.iter().filter_map(|target| measurements::row(rows, part, target));
     let measured = rivals.filter_map(|row| Some((row.median(number)?, row)));
     let harder = |best: (f64, &'a Row), next: (f64, &'a Row)| {
         // Beside the better rival our ratio is the worse one; the ratio falls as the rival's number grows.
-        if target.is_worse(1.0 / next.0, 1.0 / best.0) { next } else { best }
+        if threshold.is_worse(1.0 / next.0, 1.0 / best.0) { next } else { best }
     };
     measured.reduce(harder).map(|(_, row)| row)
 }
@@ -190,7 +190,7 @@ mod tests {
             marks: if marked { vec!["disturbed".to_owned()] } else { Vec::new() },
             numbers: vec![("cpu_us", value)],
         };
-        Row { part: "short", subject: "some".to_owned(), runs: values.iter().map(run).collect() }
+        Row { part: "short", target: "some".to_owned(), runs: values.iter().map(run).collect() }
     }
 
     fn samples(values: &[f64], is_clean: bool) -> Vec<Sample> {
@@ -208,17 +208,17 @@ mod tests {
 
     #[test]
     fn a_verdict_needs_its_whole_interval_on_one_side() {
-        let check = |values: &[f64], target, expected| {
-            let verdict = Verdict::on_median("some", target, &samples(values, true), "cpu");
+        let check = |values: &[f64], threshold, expected| {
+            let verdict = Verdict::on_median("some", threshold, &samples(values, true), "cpu");
             let verdict = verdict.expect("there are values");
-            assert_eq!(verdict.outcome, expected, "{values:?} {target}");
+            assert_eq!(verdict.outcome, expected, "{values:?} {threshold}");
         };
-        let at_most = Target::AtMost(1.0);
+        let at_most = Threshold::AtMost(1.0);
         check(&[0.7, 0.8, 0.9, 0.95, 1.0], at_most, Outcome::Holds);
         check(&[0.7, 0.8, 0.9, 0.95, 1.01], at_most, Outcome::Undecided);
         check(&[1.1, 1.2, 1.3, 1.4, 1.5], at_most, Outcome::Fails);
         check(&[0.1, 0.1, 0.1, 0.1], at_most, Outcome::Undecided);
-        let at_least = Target::AtLeast(1.05);
+        let at_least = Threshold::AtLeast(1.05);
         check(&[1.05, 1.2, 1.3, 1.4, 1.5], at_least, Outcome::Holds);
         check(&[1.04, 1.2, 1.3, 1.4, 1.5], at_least, Outcome::Undecided);
         check(&[0.5, 0.6, 0.7, 0.8, 1.0], at_least, Outcome::Fails);
@@ -226,9 +226,9 @@ mod tests {
 
     #[test]
     fn what_hardly_varies_is_judged_by_its_worst() {
-        let target = Target::AtMost(1_024.0);
+        let threshold = Threshold::AtMost(1_024.0);
         let outcome = |values: &[f64]| {
-            Verdict::on_worst("some", target, &samples(values, true), "bytes").map(|it| it.outcome)
+            Verdict::on_worst("some", threshold, &samples(values, true), "bytes").map(|it| it.outcome)
         };
         assert_eq!(outcome(&[900.0, 1_000.0]), Some(Outcome::Holds));
         assert_eq!(outcome(&[900.0, 1_100.0]), Some(Outcome::Undecided));
@@ -240,7 +240,7 @@ mod tests {
     fn disturbed_runs_are_shown_and_decide_nothing() {
         let mut mixed = samples(&[0.5, 0.5, 0.5, 0.5], true);
         mixed.extend(samples(&[0.7, 0.7, 0.7, 0.7, 0.7], false));
-        let verdict = Verdict::on_median("some", Target::AtMost(1.0), &mixed, "cpu");
+        let verdict = Verdict::on_median("some", Threshold::AtMost(1.0), &mixed, "cpu");
         let verdict = verdict.expect("there are values");
         assert_eq!((verdict.value, verdict.interval, verdict.outcome), (0.7, None, Outcome::Undecided));
         assert_eq!(verdict.note, "cpu; of 9 runs 4 were undisturbed: too few");
@@ -250,20 +250,20 @@ mod tests {
     fn the_better_rival_is_the_cheaper_or_the_faster() {
         let rows = rows();
         let both = ["tollgate", "haproxy"];
-        let best = |number, target| {
-            best_rival(&rows, "short", number, target, &both).map(|row| row.subject.as_str())
+        let best = |number, threshold| {
+            best_rival(&rows, "short", number, threshold, &both).map(|row| row.target.as_str())
         };
-        assert_eq!(best("process_cpu_us_per_connection", Target::AtMost(1.0)), Some("tollgate"));
-        assert_eq!(best("connections_per_s", Target::AtLeast(1.0)), Some("tollgate"));
-        assert_eq!(best("connections_per_s", Target::AtMost(1.0)), Some("haproxy"));
-        assert_eq!(best("no_such_number", Target::AtMost(1.0)), None);
+        assert_eq!(best("process_cpu_us_per_connection", Threshold::AtMost(1.0)), Some("tollgate"));
+        assert_eq!(best("connections_per_s", Threshold::AtLeast(1.0)), Some("tollgate"));
+        assert_eq!(best("connections_per_s", Threshold::AtMost(1.0)), Some("haproxy"));
+        assert_eq!(best("no_such_number", Threshold::AtMost(1.0)), None);
     }
 
     #[test]
     fn a_verdict_taken_back_says_why() {
         let values = samples(&[0.1, 0.1, 0.1, 0.1, 0.1], true);
         let verdict =
-            Verdict::on_median("some", Target::AtMost(1.0), &values, "cpu").expect("there are values");
+            Verdict::on_median("some", Threshold::AtMost(1.0), &values, "cpu").expect("there are values");
         let verdict = verdict.undecided_because("the rival did not splice");
         assert_eq!(
             (verdict.outcome, verdict.note.as_str()),

@@ -15,7 +15,7 @@ use crate::kit::agent::{Agent, Command};
 use crate::kit::child;
 use crate::kit::measurements::Numbers;
 use crate::kit::player::Player;
-use crate::kit::rounds::Subject;
+use crate::kit::rounds::RoundTarget;
 
 /// How long the busy thread takes for an event.
 const BUSY_US: u64 = 500;
@@ -27,7 +27,7 @@ pub(super) struct Server {
     pub(super) address: SocketAddr,
 }
 
-impl Subject for Server {
+impl RoundTarget for Server {
     fn name(&self) -> &'static str {
         self.strategy.name()
     }

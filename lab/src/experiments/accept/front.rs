@@ -9,11 +9,11 @@ use anyhow::{Result, ensure};
 
 use super::strategy::Strategy;
 use crate::kit::load::REQUEST_BYTES;
-use crate::kit::relays::installed::Contender;
+use crate::kit::relays::installed::InstalledTarget;
 use crate::kit::relays::plan::{Plan, TUNNELS_MAX, USER, tollgate_tables};
 use crate::kit::relays::ports::free_port;
 use crate::kit::relays::running::{PROBE, Work};
-use crate::kit::relays::target::Kind;
+use crate::kit::relays::target::Target;
 
 /// Where clients connect, and what lies behind.
 #[derive(Clone, Debug)]
@@ -53,8 +53,8 @@ impl Front {
 }
 
 impl Work for Front {
-    fn kinds(&self) -> &'static [Kind] {
-        &[Kind::Tollgate]
+    fn targets(&self) -> &'static [Target] {
+        &[Target::Tollgate]
     }
 
     fn through_relay(&self, next_port: &mut u16) -> Result<(Self, SocketAddr)> {
@@ -63,8 +63,8 @@ impl Work for Front {
         Ok((Self { address, spares, admin, ..self.clone() }, admin))
     }
 
-    fn configuration(contender: &Contender, plan: &Plan<'_, Self>) -> Result<String> {
-        ensure!(contender.kind == Kind::Tollgate, "{} has no such strategies", contender.kind.name());
+    fn configuration(installed: &InstalledTarget, plan: &Plan<'_, Self>) -> Result<String> {
+        ensure!(installed.target == Target::Tollgate, "{} has no such strategies", installed.target.name());
         Ok(plan.listen.text(plan, None))
     }
 

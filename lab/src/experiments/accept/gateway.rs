@@ -12,10 +12,10 @@ use super::losses::Losses;
 use super::strategy::Strategy;
 use crate::kit::agent::{Agent, Command};
 use crate::kit::child::Terms;
-use crate::kit::relays::installed::Contender;
+use crate::kit::relays::installed::InstalledTarget;
 use crate::kit::relays::plan::Plan;
 use crate::kit::relays::running::{Running, Setting};
-use crate::kit::rounds::Subject;
+use crate::kit::rounds::RoundTarget;
 
 /// A running gateway.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Gateway {
     directory: PathBuf,
 }
 
-impl Subject for Gateway {
+impl RoundTarget for Gateway {
     fn name(&self) -> &'static str {
         self.strategy.name()
     }
@@ -39,7 +39,7 @@ impl Gateway {
     /// # Errors
     /// It could not be started or did not forward.
     pub(super) fn start(
-        contender: &Contender,
+        installed: &InstalledTarget,
         strategy: Strategy,
         upstream: SocketAddr,
         threads: usize,
@@ -49,7 +49,7 @@ impl Gateway {
         let upstream = Front::before(upstream, strategy);
         let setting =
             Setting { upstream: &upstream, threads, terms: &Terms::default(), directory: &directory };
-        let running = Running::start(contender, &setting, next_port)?;
+        let running = Running::start(installed, &setting, next_port)?;
         Ok(Self { strategy, running, upstream, threads, directory })
     }
 

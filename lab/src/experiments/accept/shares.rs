@@ -36,7 +36,7 @@ fn purpose(stack: &Stack) -> usize {
 /// A gateway's shares, as the report has them.
 pub(super) fn row(profile: &Profile) -> Row {
     let run = Run { round: 0, marks: Vec::new(), numbers: numbers(profile) };
-    Row { part: "cpu-shares", subject: profile.name.clone(), runs: vec![run] }
+    Row { part: "cpu-shares", target: profile.name.clone(), runs: vec![run] }
 }
 
 /// In percent of its samples.

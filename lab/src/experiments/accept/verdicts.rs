@@ -8,7 +8,7 @@ use super::strategy::Strategy;
 use super::{BUSY, CROWD, LIGHT, LONG_LIVED, WORKERS, tunnels};
 use crate::kit::measurements::{Row, Sample, Skipped};
 use crate::kit::report::Report;
-use crate::kit::verdict::{Target, Verdict, best_rival, paired_ratios};
+use crate::kit::verdict::{Threshold, Verdict, best_rival, paired_ratios};
 
 /// Why a verdict is left out, or the verdict.
 type Judged = Result<Verdict, (&'static str, String)>;
@@ -36,17 +36,17 @@ fn herd_reproduced(report: &Report) -> Judged {
     let name = "herd-reproduced";
     let row = row(name, report, LIGHT, WORKERS, Strategy::Shared)?;
     let about = format!("wakes per accept of shared at light load, {WORKERS} workers");
-    on_median(name, Target::AtLeast(1.5), &values(row, WAKES), &about)
+    on_median(name, Threshold::AtLeast(1.5), &values(row, WAKES), &about)
 }
 
 fn best_wakes(report: &Report) -> Judged {
     let name = "best-wakes-per-accept";
-    let target = Target::AtMost(1.05);
+    let threshold = Threshold::AtMost(1.05);
     let best =
-        best_rival(&report.rows, &part(LIGHT, WORKERS), WAKES, target, &Strategy::ALL.map(Strategy::name));
+        best_rival(&report.rows, &part(LIGHT, WORKERS), WAKES, threshold, &Strategy::ALL.map(Strategy::name));
     let best = best.ok_or_else(|| (name, "light load was not measured".to_owned()))?;
-    let about = format!("wakes per accept of {} at light load, {WORKERS} workers", best.subject);
-    on_median(name, target, &values(best, WAKES), &about)
+    let about = format!("wakes per accept of {} at light load, {WORKERS} workers", best.target);
+    on_median(name, threshold, &values(best, WAKES), &about)
 }
 
 /// Of all parts together. A strategy that could not go on may have lost connections that nobody has counted.
@@ -58,7 +58,7 @@ fn lost(report: &Report, losses: &Losses) -> Judged {
     let about =
         format!("failed connections of {} in all runs of all parts{}", losses.tried(), losses.reasons());
     let sample = Sample { value: losses.count() as f64, is_clean: true };
-    let verdict = Verdict::on_worst(name, Target::AtMost(0.0), &[sample], &about)
+    let verdict = Verdict::on_worst(name, Threshold::AtMost(0.0), &[sample], &about)
         .ok_or_else(|| (name, "nothing was counted".to_owned()))?;
     let failed = report.skipped.iter().find(|skipped| skipped.name.contains(" in "));
     Ok(match failed {
@@ -75,7 +75,7 @@ fn long_lived_balance(report: &Report) -> Judged {
     let row = row(name, report, LONG_LIVED, WORKERS, Strategy::Handoff)?;
     let about =
         format!("long-lived connections of the fullest of {WORKERS} workers as a multiple of the mean");
-    Verdict::on_worst(name, Target::AtMost(1.05), &values(row, tunnels::BALANCE), &about)
+    Verdict::on_worst(name, Threshold::AtMost(1.05), &values(row, tunnels::BALANCE), &about)
         .ok_or_else(|| nothing(name, Strategy::Handoff))
 }
 
@@ -86,23 +86,23 @@ fn busy_worker_p99(report: &Report) -> Judged {
     let ratios = paired_ratios(ours?, theirs?, FIRST_BYTE_P99);
     let about =
         format!("p99 from connect to first byte as a share of reuse_port's, one of {WORKERS} workers busy");
-    on_median(name, Target::AtMost(0.5), &ratios, &about)
+    on_median(name, Threshold::AtMost(0.5), &ratios, &about)
 }
 
 /// Beside the cheapest of the others: a default that is the cheapest itself has a ratio below 1.
 fn default_cpu(report: &Report, cpus: u32) -> Judged {
     let name = "default-cpu";
-    let target = Target::AtMost(1.03);
+    let threshold = Threshold::AtMost(1.03);
     let ours = row(name, report, CROWD, cpus, Strategy::DEFAULT)?;
     let others = Strategy::ALL.into_iter().filter(|strategy| *strategy != Strategy::DEFAULT);
     let others: Vec<&str> = others.map(Strategy::name).collect();
-    let best = best_rival(&report.rows, &part(CROWD, cpus), CPU, target, &others)
+    let best = best_rival(&report.rows, &part(CROWD, cpus), CPU, threshold, &others)
         .ok_or_else(|| (name, "no other strategy was measured".to_owned()))?;
-    let (ours_name, theirs) = (Strategy::DEFAULT.name(), &best.subject);
+    let (ours_name, theirs) = (Strategy::DEFAULT.name(), &best.target);
     let about = format!(
         "CPU per connection of {ours_name} as a share of {theirs}'s, the cheapest other, {cpus} workers"
     );
-    on_median(name, target, &paired_ratios(ours, best, CPU), &about)
+    on_median(name, threshold, &paired_ratios(ours, best, CPU), &about)
 }
 
 fn part(family: &str, workers: u32) -> String {
@@ -123,8 +123,8 @@ fn values(row: &Row, number: &str) -> Vec<Sample> {
     row.samples(number).into_iter().map(|sample| sample.1).collect()
 }
 
-fn on_median(name: &'static str, target: Target, samples: &[Sample], about: &str) -> Judged {
-    Verdict::on_median(name, target, samples, about)
+fn on_median(name: &'static str, threshold: Threshold, samples: &[Sample], about: &str) -> Judged {
+    Verdict::on_median(name, threshold, samples, about)
         .ok_or_else(|| (name, "the runs that it compares never shared a round".to_owned()))
 }
 
@@ -143,7 +143,7 @@ mod tests {
     /// A row of five runs with one value.
     fn row(part: &'static str, strategy: Strategy, number: &'static str, value: f64) -> Row {
         let run = |round| Run { round, marks: Vec::new(), numbers: vec![(number, value)] };
-        Row { part, subject: strategy.name().to_owned(), runs: (0..5).map(run).collect() }
+        Row { part, target: strategy.name().to_owned(), runs: (0..5).map(run).collect() }
     }
 
     fn judged(rows: Vec<Row>, losses: &Losses, skipped: &[&str]) -> Report {

@@ -15,7 +15,7 @@ use super::lag::Lag;
 use super::placement::{Placement, Seats};
 use super::row::Rows;
 use super::store::{Marks, Opened, Setting, Store};
-use super::target::Kind;
+use super::target::Target;
 use super::work::{Count, Floor, Pace, Work, Worked};
 use crate::kit::child;
 use crate::kit::disturbance::{Sighting, Watch};
@@ -38,7 +38,7 @@ const VISIBLE_MAX: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell {
     pub(super) part: &'static str,
-    pub(super) kind: Kind,
+    pub(super) target: Target,
     pub(super) writers: usize,
     pub(super) hogs: usize,
     pub(super) placement: Placement,
@@ -96,7 +96,7 @@ impl Cell {
 
     /// The store alone, to see whether it opens.
     pub(super) fn open(&self, directory: &Path, place: &Place) -> Result<Opened> {
-        self.kind.open(&Setting {
+        self.target.open(&Setting {
             directory: directory.to_owned(),
             services: place.services.clone(),
             writers: self.writers,
@@ -175,7 +175,7 @@ impl Cell {
 
     /// In an open loop there is time for the clock.
     fn is_timed_throughout(&self) -> bool {
-        matches!(self.load, Load::Open { .. }) || self.kind.is_timed_throughout()
+        matches!(self.load, Load::Open { .. }) || self.target.is_timed_throughout()
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::cell::{Cell, Load};
 use super::placement::Placement;
-use super::target::Kind;
+use super::target::Target;
 
 /// The writers of the published experiment, and of every cell that does not vary them.
 pub(super) const WRITERS: usize = 4;
@@ -88,10 +88,10 @@ pub(super) fn name(family: &str, count: usize) -> &'static str {
 }
 
 /// The cells of a round with these stores. `cpus` is how many the lab may use.
-pub(super) fn cells(parts: &[Part], kinds: &[Kind], effort: &Effort, cpus: usize) -> Vec<Cell> {
+pub(super) fn cells(parts: &[Part], targets: &[Target], effort: &Effort, cpus: usize) -> Vec<Cell> {
     let plan = Plan { effort, cpus };
     let cells = parts.iter().flat_map(|part| plan.part(*part));
-    cells.filter(|cell| kinds.contains(&cell.kind)).collect()
+    cells.filter(|cell| targets.contains(&cell.target)).collect()
 }
 
 struct Plan<'a> {
@@ -102,7 +102,7 @@ struct Plan<'a> {
 impl Plan<'_> {
     fn part(&self, part: Part) -> Vec<Cell> {
         match part {
-            Part::Hogs => self.beside_hogs("hogs", Placement::Free, &HOGS, &Kind::ALL),
+            Part::Hogs => self.beside_hogs("hogs", Placement::Free, &HOGS, &Target::ALL),
             Part::Pinned => self.beside_hogs("pinned", Placement::Pinned, &[0, 2, 8], &BRIEF),
             Part::Siblings => self.beside_hogs("siblings", Placement::Siblings, &[0, 2, 8], &BRIEF),
             Part::Writers => self.writers(),
@@ -113,14 +113,20 @@ impl Plan<'_> {
         }
     }
 
-    fn beside_hogs(&self, family: &str, placement: Placement, some: &[usize], kinds: &[Kind]) -> Vec<Cell> {
+    fn beside_hogs(
+        &self,
+        family: &str,
+        placement: Placement,
+        some: &[usize],
+        targets: &[Target],
+    ) -> Vec<Cell> {
         let mut cells = Vec::new();
         for hogs in self.effort.some_hogs(some) {
             let part = name(family, hogs);
-            cells.extend(kinds.iter().map(|&kind| Cell {
+            cells.extend(targets.iter().map(|&target| Cell {
                 hogs,
                 placement,
-                ..self.cell(part, kind, WRITERS)
+                ..self.cell(part, target, WRITERS)
             }));
         }
         cells
@@ -130,14 +136,14 @@ impl Plan<'_> {
         let mut cells = Vec::new();
         for writers in [1, 2, 8] {
             let part = name("writers", writers);
-            let kinds: &[Kind] = if self.effort.is_whole { &Kind::ALL } else { &BRIEF };
-            cells.extend(kinds.iter().map(|&kind| self.cell(part, kind, writers)));
+            let targets: &[Target] = if self.effort.is_whole { &Target::ALL } else { &BRIEF };
+            cells.extend(targets.iter().map(|&target| self.cell(part, target, writers)));
             if !self.effort.is_whole {
                 continue;
             }
             for &hogs in self.effort.hogs.iter().filter(|hogs| **hogs > 0) {
                 let part = name(&format!("writers-{writers}-hogs"), hogs);
-                cells.extend(kinds.iter().map(|&kind| Cell { hogs, ..self.cell(part, kind, writers) }));
+                cells.extend(targets.iter().map(|&target| Cell { hogs, ..self.cell(part, target, writers) }));
             }
         }
         cells
@@ -148,8 +154,8 @@ impl Plan<'_> {
         let (mut cells, placement) = (Vec::new(), Placement::Pinned);
         for hogs in self.effort.some_hogs(&[0, 2, 16]) {
             let part = name("one-per-cpu", hogs);
-            let cell = |kind| Cell { hogs, placement, ..self.cell(part, kind, self.cpus.min(CROWD_MAX)) };
-            cells.extend([Kind::Ours, Kind::Latch, Kind::Ticket, Kind::Turnstile].map(cell));
+            let cell = |target| Cell { hogs, placement, ..self.cell(part, target, self.cpus.min(CROWD_MAX)) };
+            cells.extend([Target::Ours, Target::Latch, Target::Ticket, Target::Turnstile].map(cell));
         }
         cells
     }
@@ -158,15 +164,15 @@ impl Plan<'_> {
         let mut cells = Vec::new();
         for hogs in self.effort.some_hogs(&[0, 2, 4, 8, 16]) {
             let (part, load) = (name("open-loop", hogs), Load::Open { rows_per_s: OFFERED_PER_S });
-            let cell = |kind| Cell { hogs, load, ..self.cell(part, kind, WRITERS) };
-            cells.extend([Kind::Ours, Kind::Latch, Kind::SqliteNormal].map(cell));
+            let cell = |target| Cell { hogs, load, ..self.cell(part, target, WRITERS) };
+            cells.extend([Target::Ours, Target::Latch, Target::SqliteNormal].map(cell));
         }
         cells
     }
 
     fn visible(&self) -> Cell {
         let load = Load::UntilVisible { rows: self.effort.visible_rows };
-        Cell { load, ..self.cell("visible", Kind::Ours, WRITERS) }
+        Cell { load, ..self.cell("visible", Target::Ours, WRITERS) }
     }
 
     /// In ours the writers go on while rows wait for the disk; in PostgreSQL each row in flight has a
@@ -175,22 +181,23 @@ impl Plan<'_> {
         let part = name("in-flight", IN_FLIGHT as usize);
         let load = Load::Closed { in_flight_max: Some(IN_FLIGHT) };
         vec![
-            Cell { load, ..self.cell(part, Kind::OursSync, WRITERS) },
-            self.cell(part, Kind::PostgresSync, IN_FLIGHT as usize),
+            Cell { load, ..self.cell(part, Target::OursSync, WRITERS) },
+            self.cell(part, Target::PostgresSync, IN_FLIGHT as usize),
         ]
     }
 
     /// A cell without hogs.
-    fn cell(&self, part: &'static str, kind: Kind, writers: usize) -> Cell {
+    fn cell(&self, part: &'static str, target: Target, writers: usize) -> Cell {
         // A writer whose rows sync has one in flight in every store.
-        let in_flight_max = (kind == Kind::OursSync).then_some(writers as u64);
+        let in_flight_max = (target == Target::OursSync).then_some(writers as u64);
         let load = Load::Closed { in_flight_max };
-        Cell { part, kind, writers, hogs: 0, placement: Placement::Free, load, time: self.effort.time }
+        Cell { part, target, writers, hogs: 0, placement: Placement::Free, load, time: self.effort.time }
     }
 }
 
 /// Where not every store is called for.
-const BRIEF: [Kind; 5] = [Kind::Ours, Kind::Latch, Kind::Turnstile, Kind::SqliteNormal, Kind::PostgresAsync];
+const BRIEF: [Target; 5] =
+    [Target::Ours, Target::Latch, Target::Turnstile, Target::SqliteNormal, Target::PostgresAsync];
 
 #[cfg(test)]
 mod tests {
@@ -210,9 +217,9 @@ mod tests {
     #[test]
     fn no_two_cells_have_one_name() {
         for effort in [Effort::quick(), Effort::usual(), Effort::long()] {
-            let cells = cells(&PARTS, &Kind::ALL, &effort, 2);
+            let cells = cells(&PARTS, &Target::ALL, &effort, 2);
             let names: std::collections::BTreeSet<_> =
-                cells.iter().map(|cell| (cell.part, cell.kind.name())).collect();
+                cells.iter().map(|cell| (cell.part, cell.target.name())).collect();
             assert_eq!(names.len(), cells.len());
         }
     }
@@ -222,7 +229,7 @@ mod tests {
         let effort = Effort::usual();
         // Two CPUs without siblings, on which the time is promised.
         let parts: Vec<Part> = PARTS.into_iter().filter(|part| *part != Part::Siblings).collect();
-        let cells = cells(&parts, &Kind::ALL, &effort, 2);
+        let cells = cells(&parts, &Target::ALL, &effort, 2);
         for part in ["hogs-0", "hogs-16", "one-per-cpu-0", "one-per-cpu-16", "visible", "in-flight-256"] {
             assert!(cells.iter().any(|cell| cell.part == part), "{part}");
         }
@@ -233,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_store_that_is_left_out_has_no_cells() {
-        let cells = cells(&PARTS, &[Kind::Latch], &Effort::usual(), 2);
-        assert!(!cells.is_empty() && cells.iter().all(|cell| cell.kind == Kind::Latch));
+        let cells = cells(&PARTS, &[Target::Latch], &Effort::usual(), 2);
+        assert!(!cells.is_empty() && cells.iter().all(|cell| cell.target == Target::Latch));
     }
 }

@@ -6,7 +6,7 @@
 //! everybody has a CPU, and W / (W + K) where the store alone fills them all. W is the writers, and for ours
 //! also the ledger's threads that compute, which makes the share larger and the promise harder to keep.
 
-use super::target::Kind;
+use super::target::Target;
 use crate::kit::measurements::Row;
 
 /// What every run has, and has first.
@@ -37,10 +37,10 @@ pub(super) fn relate(rows: &mut [Row], cpus: usize, writers: impl Fn(&str) -> us
     for row in rows {
         let Some((family, hogs)) = hogs_of(row.part) else { continue };
         let is_its = |base: &&Row| hogs_of(base.part).is_some_and(|part| part.0 == family);
-        let Some(base) = bases.iter().filter(is_its).find(|base| base.subject == row.subject) else {
+        let Some(base) = bases.iter().filter(is_its).find(|base| base.target == row.target) else {
             continue;
         };
-        let threads = writers(family) + Kind::named(&row.subject).map_or(0, Kind::own_threads);
+        let threads = writers(family) + Target::named(&row.target).map_or(0, Target::own_threads);
         let fair = share(threads, hogs, cpus) * 100.0;
         let (rates, wholes) = (row.samples(RATE), base.samples(RATE));
         for (run, (round, rate)) in row.runs.iter_mut().zip(rates) {
@@ -74,7 +74,7 @@ mod tests {
     fn runs_are_related_within_their_round() {
         let row = |part, rates: &[(usize, f64)]| Row {
             part,
-            subject: "latch".to_owned(),
+            target: "latch".to_owned(),
             runs: rates
                 .iter()
                 .map(|&(round, rate)| Run {

@@ -24,7 +24,7 @@ use super::{ours, ours::Durability};
 
 /// A store by name.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Target {
     Ours,
     OursSync,
     Latch,
@@ -37,7 +37,7 @@ pub(super) enum Kind {
     PostgresCopy,
 }
 
-impl Kind {
+impl Target {
     pub(super) const ALL: [Self; 10] = [
         Self::Ours,
         Self::OursSync,
@@ -68,7 +68,7 @@ impl Kind {
 
     /// The store of that name.
     pub(super) fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
+        Self::ALL.into_iter().find(|target| target.name() == name)
     }
 
     /// Opens it, empty.

@@ -4,10 +4,10 @@
 
 use super::plan::{self, HOGS};
 use super::share;
-use super::target::Kind;
+use super::target::Target;
 use crate::kit::measurements::{Row, Sample, Skipped};
 use crate::kit::report::Report;
-use crate::kit::verdict::{Outcome, Target, Verdict};
+use crate::kit::verdict::{Outcome, Threshold, Verdict};
 
 /// A ticket lock with this many hogs, beside none, shows what a queue in strict order comes to.
 const COLLAPSE_HOGS: usize = 16;
@@ -40,80 +40,85 @@ pub(super) fn judge(report: &mut Report) {
 }
 
 fn appended(name: &'static str, report: &Report) -> Judged {
-    let ours = row(report, "hogs-0", Kind::Ours)?;
-    on_median(name, Target::AtLeast(5e6), &values(ours, "appended_per_s"), "rows a second in the journal")
+    let ours = row(report, "hogs-0", Target::Ours)?;
+    on_median(name, Threshold::AtLeast(5e6), &values(ours, "appended_per_s"), "rows a second in the journal")
 }
 
 fn appended_beside_postgres(name: &'static str, report: &Report) -> Judged {
-    let target = Target::AtLeast(50.0);
-    at_every_k(target, report, &HOGS, |report, part| {
-        let theirs = row(report, part, Kind::PostgresAsync)?;
-        let ratios = ratios((row(report, part, Kind::Ours)?, "appended_per_s"), (theirs, "inserts_per_s"));
-        on_median(name, target, &ratios, &format!("{part}: as a multiple of postgres-async"))
+    let threshold = Threshold::AtLeast(50.0);
+    at_every_k(threshold, report, &HOGS, |report, part| {
+        let theirs = row(report, part, Target::PostgresAsync)?;
+        let ratios = ratios((row(report, part, Target::Ours)?, "appended_per_s"), (theirs, "inserts_per_s"));
+        on_median(name, threshold, &ratios, &format!("{part}: as a multiple of postgres-async"))
     })
 }
 
 fn visible(name: &'static str, report: &Report) -> Judged {
-    let ours = row(report, "visible", Kind::Ours)?;
-    on_median(name, Target::AtLeast(1e5), &values(ours, "visible_per_s"), "rows a second that a query finds")
+    let ours = row(report, "visible", Target::Ours)?;
+    on_median(
+        name,
+        Threshold::AtLeast(1e5),
+        &values(ours, "visible_per_s"),
+        "rows a second that a query finds",
+    )
 }
 
 fn visible_beside_postgres(name: &'static str, report: &Report) -> Judged {
-    let theirs = row(report, "hogs-0", Kind::PostgresAsync)?;
-    let ratios = ratios((row(report, "visible", Kind::Ours)?, "visible_per_s"), (theirs, "inserts_per_s"));
-    on_median(name, Target::AtLeast(2.0), &ratios, "as a multiple of postgres-async without hogs")
+    let theirs = row(report, "hogs-0", Target::PostgresAsync)?;
+    let ratios = ratios((row(report, "visible", Target::Ours)?, "visible_per_s"), (theirs, "inserts_per_s"));
+    on_median(name, Threshold::AtLeast(2.0), &ratios, "as a multiple of postgres-async without hogs")
 }
 
 fn in_flight(name: &'static str, report: &Report) -> Judged {
     let part = plan::name("in-flight", plan::IN_FLIGHT as usize);
-    let theirs = row(report, part, Kind::PostgresSync)?;
-    let ratios = ratios((row(report, part, Kind::OursSync)?, "inserts_per_s"), (theirs, "inserts_per_s"));
-    on_median(name, Target::AtLeast(3.0), &ratios, "as a multiple of postgres-sync on 256 connections")
+    let theirs = row(report, part, Target::PostgresSync)?;
+    let ratios = ratios((row(report, part, Target::OursSync)?, "inserts_per_s"), (theirs, "inserts_per_s"));
+    on_median(name, Threshold::AtLeast(3.0), &ratios, "as a multiple of postgres-sync on 256 connections")
 }
 
 /// The quotient of what is kept and what is fair, which is to be at least a half.
 fn no_cliff(name: &'static str, report: &Report) -> Judged {
-    let target = Target::AtLeast(0.5);
-    at_every_k(target, report, &HOGS[1..], |report, part| {
-        let ours = row(report, part, Kind::Ours)?;
+    let threshold = Threshold::AtLeast(0.5);
+    at_every_k(threshold, report, &HOGS[1..], |report, part| {
+        let ours = row(report, part, Target::Ours)?;
         let ratios = ratios((ours, share::KEPT), (ours, share::FAIR));
-        on_median(name, target, &ratios, &format!("{part}: T(K) / T(0) as a part of the fair share"))
+        on_median(name, threshold, &ratios, &format!("{part}: T(K) / T(0) as a part of the fair share"))
     })
 }
 
 /// The most that any run of ours shows, disturbed or not: what others do is no excuse for sleeping.
 fn blocked(name: &'static str, report: &Report) -> Judged {
     for hogs in HOGS {
-        row(report, plan::name("hogs", hogs), Kind::Ours)?;
+        row(report, plan::name("hogs", hogs), Target::Ours)?;
     }
-    let ours = report.rows.iter().filter(|row| row.subject == Kind::Ours.name());
+    let ours = report.rows.iter().filter(|row| row.target == Target::Ours.name());
     let most = ours.flat_map(|row| row.series("blocked_inserts")).fold(0.0, f64::max);
-    let target = Target::AtMost(0.0);
-    on_extreme(name, target, most, "the most voluntary switches inside inserts of any run, pinned or not")
+    let threshold = Threshold::AtMost(0.0);
+    on_extreme(name, threshold, most, "the most voluntary switches inside inserts of any run, pinned or not")
 }
 
 /// The least that any run accepted.
 fn open_loop(name: &'static str, report: &Report) -> Judged {
-    row(report, plan::name("open-loop", 0), Kind::Ours)?;
-    let is_ours = |row: &&Row| row.part.starts_with("open-loop-") && row.subject == Kind::Ours.name();
+    row(report, plan::name("open-loop", 0), Target::Ours)?;
+    let is_ours = |row: &&Row| row.part.starts_with("open-loop-") && row.target == Target::Ours.name();
     let ours = report.rows.iter().filter(is_ours);
     let least = ours.flat_map(|row| row.series("accepted_percent")).fold(100.0, f64::min);
-    on_extreme(name, Target::AtLeast(100.0), least, "the least percent of 100,000 a second of any run")
+    on_extreme(name, Threshold::AtLeast(100.0), least, "the least percent of 100,000 a second of any run")
 }
 
 fn collapse(name: &'static str, report: &Report) -> Judged {
     let part = plan::name("one-per-cpu", COLLAPSE_HOGS);
-    let ratios: Vec<Sample> = values(row(report, part, Kind::Ticket)?, share::KEPT)
+    let ratios: Vec<Sample> = values(row(report, part, Target::Ticket)?, share::KEPT)
         .into_iter()
         .map(|kept| Sample { value: kept.value / 100.0, ..kept })
         .collect();
     let about = "what a ticket lock keeps of its rate with 16 hogs, a writer on each CPU";
-    on_median(name, Target::AtMost(0.05), &ratios, about)
+    on_median(name, Threshold::AtMost(0.05), &ratios, about)
 }
 
 /// The worst verdict of all parts; undecided where one was not measured.
 fn at_every_k(
-    target: Target,
+    threshold: Threshold,
     report: &Report,
     hogs: &[usize],
     judge: impl Fn(&Report, &'static str) -> Judged,
@@ -124,7 +129,7 @@ fn at_every_k(
         match judge(report, plan::name("hogs", hogs)) {
             Ok(verdict) => {
                 worst = Some(match worst {
-                    Some(worst) => target.worse(worst, verdict),
+                    Some(worst) => threshold.worse(worst, verdict),
                     None => verdict,
                 });
             }
@@ -140,23 +145,23 @@ fn at_every_k(
     }
 }
 
-fn row<'a>(report: &'a Report, part: &str, kind: Kind) -> Result<&'a Row, String> {
-    let name = kind.name();
+fn row<'a>(report: &'a Report, part: &str, target: Target) -> Result<&'a Row, String> {
+    let name = target.name();
     report.row(part, name).ok_or_else(|| match report.skipped.iter().find(|skipped| skipped.name == name) {
         Some(skipped) => format!("{name} was skipped: {}", skipped.reason),
         None => format!("{part}/{name} was not measured"),
     })
 }
 
-fn on_median(name: &'static str, target: Target, samples: &[Sample], about: &str) -> Judged {
-    let verdict = Verdict::on_median(name, target, samples, about);
+fn on_median(name: &'static str, threshold: Threshold, samples: &[Sample], about: &str) -> Judged {
+    let verdict = Verdict::on_median(name, threshold, samples, about);
     verdict.ok_or_else(|| format!("{about}: no round has both"))
 }
 
 /// A single value, which decides.
-fn on_extreme(name: &'static str, target: Target, value: f64, about: &str) -> Judged {
+fn on_extreme(name: &'static str, threshold: Threshold, value: f64, about: &str) -> Judged {
     let sample = Sample { value, is_clean: true };
-    Verdict::on_worst(name, target, &[sample], about).ok_or_else(|| "nothing was measured".to_owned())
+    Verdict::on_worst(name, threshold, &[sample], about).ok_or_else(|| "nothing was measured".to_owned())
 }
 
 fn values(row: &Row, number: &str) -> Vec<Sample> {
@@ -178,9 +183,9 @@ mod tests {
     use super::*;
     use crate::kit::measurements::Run;
 
-    fn row(part: &'static str, kind: Kind, numbers: &[(&'static str, f64)]) -> Row {
+    fn row(part: &'static str, target: Target, numbers: &[(&'static str, f64)]) -> Row {
         let run = |round| Run { round, marks: Vec::new(), numbers: numbers.to_vec() };
-        Row { part, subject: kind.name().to_owned(), runs: (0..5).map(run).collect() }
+        Row { part, target: target.name().to_owned(), runs: (0..5).map(run).collect() }
     }
 
     fn judged(rows: Vec<Row>) -> Report {
@@ -215,8 +220,8 @@ mod tests {
                 (share::FAIR, 50.0),
                 ("blocked_inserts", blocked),
             ];
-            rows.push(row(part, Kind::Ours, &ours));
-            rows.push(row(part, Kind::PostgresAsync, &[("inserts_per_s", 1e4)]));
+            rows.push(row(part, Target::Ours, &ours));
+            rows.push(row(part, Target::PostgresAsync, &[("inserts_per_s", 1e4)]));
         }
         rows
     }
@@ -268,10 +273,10 @@ mod tests {
     #[test]
     fn the_other_promises() {
         let mut rows = beside_hogs(|_| (6e6, 40.0, 0.0));
-        rows.push(row("visible", Kind::Ours, &[("visible_per_s", 1.5e5)]));
-        rows.push(row("open-loop-0", Kind::Ours, &[("accepted_percent", 100.0)]));
-        rows.push(row("open-loop-8", Kind::Ours, &[("accepted_percent", 99.9)]));
-        rows.push(row("one-per-cpu-16", Kind::Ticket, &[(share::KEPT, 0.3)]));
+        rows.push(row("visible", Target::Ours, &[("visible_per_s", 1.5e5)]));
+        rows.push(row("open-loop-0", Target::Ours, &[("accepted_percent", 100.0)]));
+        rows.push(row("open-loop-8", Target::Ours, &[("accepted_percent", 99.9)]));
+        rows.push(row("one-per-cpu-16", Target::Ticket, &[(share::KEPT, 0.3)]));
         let report = judged(rows);
         assert_eq!(outcome(&report, "visible >= 100 k/s"), Some((1.5e5, Outcome::Holds)));
         assert_eq!(outcome(&report, "visible >= 2 x"), Some((15.0, Outcome::Holds)));

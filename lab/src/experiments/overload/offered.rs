@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::DEADLINE;
-use super::subject::{Gate, Kind, Measured, PATIENCE};
 use super::tally::{Tallying, Ticket};
+use super::target::{Gate, Measured, PATIENCE, Target};
 use crate::kit::burn::Burn;
 
 /// Poisoned jobs come so often.
@@ -31,7 +31,7 @@ const CAPACITY_JOBS_MIN: u64 = 100;
 /// Jobs of one kind at a fixed rate.
 #[derive(Debug)]
 pub(super) struct Offer {
-    pub(super) kind: Kind,
+    pub(super) target: Target,
     pub(super) burn: Burn,
     /// Jobs a second.
     pub(super) rate: f64,
@@ -45,7 +45,7 @@ impl Offer {
     /// # Errors
     /// It does not start, or not every job ends.
     pub(super) fn run(&self) -> Result<Measured> {
-        let server = self.kind.start()?;
+        let server = self.target.start()?;
         let (tallying, gate) = (Tallying::new(DEADLINE), Arc::new(Gate::default()));
         let (start, end) = (Instant::now(), WARM_UP + self.time);
         let (mut sent, mut poisoned) = (0u64, 0u64);
@@ -61,7 +61,7 @@ impl Offer {
                 server.request(self.burn, if counts { tallying.offer(at) } else { Ticket::uncounted(at) });
             }
             sent = due;
-            while self.kind.is_poisoned() && POISON_EVERY * (poisoned as u32) < passed {
+            while self.target.is_poisoned() && POISON_EVERY * (poisoned as u32) < passed {
                 server.poison(poisoned, &gate);
                 poisoned += 1;
             }
@@ -80,8 +80,8 @@ impl Offer {
 ///
 /// # Errors
 /// It does not start.
-pub(super) fn capacity(kind: Kind, burn: Burn, time: Duration) -> Result<f64> {
-    let server = kind.start()?;
+pub(super) fn capacity(target: Target, burn: Burn, time: Duration) -> Result<f64> {
+    let server = target.start()?;
     let tallying = Tallying::new(Duration::MAX);
     let in_flight_max = IN_FLIGHT * crate::kit::machine::allowed_cpus().len();
     let start = Instant::now();

@@ -2,10 +2,10 @@
 //! left out with the reason. Leaves to others: when an interval decides (`verdict.rs`).
 
 use super::DEADLINE;
-use super::subject::{self, Kind};
+use super::target::{self, Target};
 use crate::kit::measurements::{Row, Sample, Skipped};
 use crate::kit::report::Report;
-use crate::kit::verdict::{Target, Verdict};
+use crate::kit::verdict::{Threshold, Verdict};
 
 /// Where promises are checked.
 const OVERLOADED: &str = "load-3";
@@ -21,7 +21,7 @@ pub(super) fn judge(report: &mut Report) {
         match judged {
             Some(verdict) => report.verdicts.push(verdict),
             None => {
-                let reason = format!("{} was not measured", Kind::Ours.name());
+                let reason = format!("{} was not measured", Target::Ours.name());
                 report.left_out.push(Skipped { name: name.to_owned(), reason });
             }
         }
@@ -30,23 +30,23 @@ pub(super) fn judge(report: &mut Report) {
 
 fn goodput(report: &Report) -> Option<Verdict> {
     let about = "percent of the same round's capacity, done within the deadline";
-    let samples = values(report.row(OVERLOADED, Kind::Ours.name())?, "goodput_percent_of_capacity");
-    Verdict::on_median(GOODPUT, Target::AtLeast(90.0), &samples, about)
+    let samples = values(report.row(OVERLOADED, Target::Ours.name())?, "goodput_percent_of_capacity");
+    Verdict::on_median(GOODPUT, Threshold::AtLeast(90.0), &samples, about)
 }
 
 fn answer(report: &Report) -> Option<Verdict> {
-    let target = Target::AtMost(2.0 * DEADLINE.as_secs_f64() * 1e3);
-    let samples = values(report.row(OVERLOADED, Kind::Ours.name())?, "answer_p99_ms");
-    Verdict::on_median(ANSWER, target, &samples, "ms until an accepted job was answered, run or not")
+    let threshold = Threshold::AtMost(2.0 * DEADLINE.as_secs_f64() * 1e3);
+    let samples = values(report.row(OVERLOADED, Target::Ours.name())?, "answer_p99_ms");
+    Verdict::on_median(ANSWER, threshold, &samples, "ms until an accepted job was answered, run or not")
 }
 
 /// The most of any load of any run: what others do is no excuse.
 fn poisoned(report: &Report) -> Option<Verdict> {
-    let ours = report.rows.iter().filter(|row| row.subject == Kind::Ours.name());
+    let ours = report.rows.iter().filter(|row| row.target == Target::Ours.name());
     let most = ours.flat_map(|row| row.series("poisoned_threads_max")).reduce(f64::max)?;
-    let target = Target::AtMost(subject::poisoned_share() as f64);
+    let threshold = Threshold::AtMost(target::poisoned_share() as f64);
     let sample = Sample { value: most, is_clean: true };
-    Verdict::on_worst(POISONED, target, &[sample], "the most threads that poisoned jobs held, of any run")
+    Verdict::on_worst(POISONED, threshold, &[sample], "the most threads that poisoned jobs held, of any run")
 }
 
 fn values(row: &Row, number: &str) -> Vec<Sample> {
@@ -66,8 +66,8 @@ mod tests {
             ("poisoned_threads_max", poisoned),
         ];
         let run = |round| Run { round, marks: Vec::new(), numbers: numbers.clone() };
-        let subject = Kind::Ours.name().to_owned();
-        let rows = vec![Row { part: OVERLOADED, subject, runs: (0..5).map(run).collect() }];
+        let target = Target::Ours.name().to_owned();
+        let rows = vec![Row { part: OVERLOADED, target, runs: (0..5).map(run).collect() }];
         let mut report = crate::kit::report::tests::sample();
         (report.rows, report.verdicts) = (rows, Vec::new());
         judge(&mut report);
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn each_promise_can_be_broken() {
-        let share = subject::poisoned_share() as f64;
+        let share = target::poisoned_share() as f64;
         let (holds, fails) = (Outcome::Holds, Outcome::Fails);
         let check = |(goodput, answer, poisoned), expected: [Outcome; 3]| {
             let expected: Vec<_> = [GOODPUT, ANSWER, POISONED].into_iter().zip(expected).collect();

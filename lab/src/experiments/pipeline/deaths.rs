@@ -113,10 +113,10 @@ fn die(manner: Manner, text: Option<&PathBuf>, is_asked_for: bool) -> Result<Dea
     manner.run(text)?.context("a thread for every request could be created")
 }
 
-fn row(subject: String, death: &Death, predicted: Option<f64>) -> Row {
+fn row(target: String, death: &Death, predicted: Option<f64>) -> Row {
     let mut numbers = death.numbers();
     numbers.extend(predicted.map(|predicted| ("threads_predicted", predicted)));
-    Row { part: PART, subject, runs: vec![Run { round: 0, marks: Vec::new(), numbers }] }
+    Row { part: PART, target, runs: vec![Run { round: 0, marks: Vec::new(), numbers }] }
 }
 
 fn skip(name: &str, error: &anyhow::Error) -> Skipped {

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-use super::kind::Kind;
 use super::picture::Picture;
 use super::recording::Recording;
+use super::target::Target;
 use super::timeline::Chapter;
 use super::turn::Turn;
 use super::{shares, timeline, trace};
@@ -51,8 +51,8 @@ pub(super) struct Seen {
 
 impl Looks {
     /// How many turns they take.
-    pub(super) fn steps(&self, kinds: &[Kind]) -> u64 {
-        (u64::from(self.records()) + u64::from(self.flame.is_some())) * kinds.len() as u64
+    pub(super) fn steps(&self, targets: &[Target]) -> u64 {
+        (u64::from(self.records()) + u64::from(self.flame.is_some())) * targets.len() as u64
     }
 
     fn records(&self) -> bool {
@@ -63,10 +63,16 @@ impl Looks {
     ///
     /// # Errors
     /// A file could not be written, or the user interrupted.
-    pub(super) fn take(&self, turn: &Turn, kinds: &[Kind], cpus: usize, progress: &Progress) -> Result<Seen> {
+    pub(super) fn take(
+        &self,
+        turn: &Turn,
+        targets: &[Target],
+        cpus: usize,
+        progress: &Progress,
+    ) -> Result<Seen> {
         let mut seen = Seen::default();
         if self.records() {
-            let recorded = each(turn, kinds, progress, "recorded", &mut seen.skipped, record)?;
+            let recorded = each(turn, targets, progress, "recorded", &mut seen.skipped, record)?;
             if let Some(file) = &self.timeline {
                 write(file, &timeline::page(&chapters(&recorded), &seen.skipped, cpus))?;
             }
@@ -80,7 +86,7 @@ impl Looks {
             match scope {
                 Ok(scope) => {
                     let sample = |turn: &Turn, directory: &Path| sample(turn, scope, directory);
-                    let profiles = each(turn, kinds, progress, "sampled", &mut seen.skipped, sample)?;
+                    let profiles = each(turn, targets, progress, "sampled", &mut seen.skipped, sample)?;
                     seen.rows.extend(profiles.iter().map(row));
                     write(file, &flame::svg(&shares::PALETTE, &profiles))?;
                 }
@@ -98,14 +104,14 @@ impl Looks {
 /// A turn of each strategy, by `look`, which may use a directory for files.
 fn each<Found>(
     turn: &Turn,
-    kinds: &[Kind],
+    targets: &[Target],
     progress: &Progress,
     how: &str,
     skipped: &mut Vec<Skipped>,
     look: impl Fn(&Turn, &Path) -> Result<Found>,
 ) -> Result<Vec<Found>> {
     let mut found = Vec::new();
-    for &strategy in kinds {
+    for &strategy in targets {
         progress.begin(format!("{strategy}, {how}"));
         let directory = TempDir::with_prefix("lab-").context("making a temporary directory")?;
         let requests = turn.requests.min(REQUESTS_MAX);
@@ -154,7 +160,7 @@ fn chapters(recorded: &[Recorded]) -> Vec<Chapter> {
 
 fn row(profile: &Profile) -> Row {
     let run = Run { round: 0, marks: Vec::new(), numbers: shares::numbers(profile) };
-    Row { part: SHARES, subject: profile.name.clone(), runs: vec![run] }
+    Row { part: SHARES, target: profile.name.clone(), runs: vec![run] }
 }
 
 fn write(file: &Path, text: &str) -> Result<()> {
@@ -172,7 +178,7 @@ mod tests {
 
     #[test]
     fn timeline_and_trace_share_their_turns() {
-        let steps = |looks: Looks| looks.steps(&[Kind::Sequential, Kind::Pool(2)]);
+        let steps = |looks: Looks| looks.steps(&[Target::Sequential, Target::Pool(2)]);
         assert_eq!(steps(looks(false, false)), 0);
         assert_eq!(steps(looks(true, false)), 2);
         assert_eq!(steps(Looks { trace: Some(PathBuf::from("file")), ..looks(true, true) }), 4);
@@ -180,16 +186,16 @@ mod tests {
 
     #[test]
     fn a_strategy_that_fails_costs_the_others_nothing() {
-        let turn = Turn { strategy: Kind::Sequential, requests: 100_000, text: None, recording: None };
-        let kinds = [Kind::Sequential, Kind::ThreadPerRequest, Kind::Pool(2)];
+        let turn = Turn { strategy: Target::Sequential, requests: 100_000, text: None, recording: None };
+        let targets = [Target::Sequential, Target::ThreadPerRequest, Target::Pool(2)];
         let mut skipped = Vec::new();
         let look = |turn: &Turn, directory: &Path| {
-            anyhow::ensure!(turn.strategy != Kind::ThreadPerRequest, "out of threads");
+            anyhow::ensure!(turn.strategy != Target::ThreadPerRequest, "out of threads");
             assert!(directory.is_dir());
             Ok((turn.strategy, turn.requests))
         };
-        let found = each(&turn, &kinds, &Progress::new(3), "recorded", &mut skipped, look);
-        let expected = [Kind::Sequential, Kind::Pool(2)].map(|kind| (kind, REQUESTS_MAX));
+        let found = each(&turn, &targets, &Progress::new(3), "recorded", &mut skipped, look);
+        let expected = [Target::Sequential, Target::Pool(2)].map(|target| (target, REQUESTS_MAX));
         assert_eq!(found.expect("nobody interrupts"), expected);
         let (name, reason) = ("thread-per-request, recorded".to_owned(), "out of threads".to_owned());
         assert_eq!(skipped, [Skipped { name, reason }]);

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::kind::Kind;
+use super::target::Target;
 use super::waits::Wait;
 use super::work::REQUESTS;
 
@@ -58,34 +58,34 @@ impl Effort {
 }
 
 /// The strategies of these parts on so many CPUs, in the order of the report.
-pub(super) fn kinds(parts: &[Part], cpus: u32) -> Vec<Kind> {
-    let mut kinds = Vec::new();
+pub(super) fn targets(parts: &[Part], cpus: u32) -> Vec<Target> {
+    let mut targets = Vec::new();
     for part in parts {
         match part {
-            Part::Sequential => kinds.push(Kind::Sequential),
-            Part::Batches => kinds.extend(distinct(vec![cpus, 16, 50, MANY]).map(Kind::Batches)),
+            Part::Sequential => targets.push(Target::Sequential),
+            Part::Batches => targets.extend(distinct(vec![cpus, 16, 50, MANY]).map(Target::Batches)),
             Part::Pool => {
                 let by_cpus = [(cpus / 2).max(1), cpus, 2 * cpus, 4 * cpus, 8 * cpus];
                 let sizes = by_cpus.into_iter().chain([16, MANY]).collect();
-                kinds.extend(distinct(sizes).map(Kind::Pool));
+                targets.extend(distinct(sizes).map(Target::Pool));
             }
             Part::ThreadPerRequest | Part::Calls => {}
-            Part::IoAware => kinds.push(Kind::IoAware),
-            Part::Event => kinds.extend([Kind::Event(Some(1_000)), Kind::Event(None)]),
+            Part::IoAware => targets.push(Target::IoAware),
+            Part::Event => targets.extend([Target::Event(Some(1_000)), Target::Event(None)]),
         }
     }
-    kinds
+    targets
 }
 
 /// The strategies of these parts whose system calls are counted: one of each, and both ends of the pools.
-pub(super) fn traced(parts: &[Part], cpus: u32) -> Vec<Kind> {
+pub(super) fn traced(parts: &[Part], cpus: u32) -> Vec<Target> {
     let traced = |part: &Part| match part {
-        Part::Sequential => vec![Kind::Sequential],
-        Part::ThreadPerRequest => vec![Kind::ThreadPerRequest],
-        Part::Batches => vec![Kind::Batches(MANY)],
-        Part::Pool => vec![Kind::Pool(cpus), Kind::Pool(MANY)],
-        Part::IoAware => vec![Kind::IoAware],
-        Part::Event => vec![Kind::Event(None)],
+        Part::Sequential => vec![Target::Sequential],
+        Part::ThreadPerRequest => vec![Target::ThreadPerRequest],
+        Part::Batches => vec![Target::Batches(MANY)],
+        Part::Pool => vec![Target::Pool(cpus), Target::Pool(MANY)],
+        Part::IoAware => vec![Target::IoAware],
+        Part::Event => vec![Target::Event(None)],
         Part::Calls => Vec::new(),
     };
     parts.iter().flat_map(traced).collect()
@@ -98,11 +98,12 @@ fn distinct(mut counts: Vec<u32>) -> impl Iterator<Item = u32> {
 }
 
 /// Who takes a turn in each round, in order.
-pub(super) fn rounds(kinds: &[Kind], effort: &Effort, cpus: u32) -> Vec<Vec<Kind>> {
-    let (slow, brisk): (Vec<Kind>, Vec<Kind>) = kinds.iter().partition(|kind| is_slow(**kind, cpus));
+pub(super) fn rounds(targets: &[Target], effort: &Effort, cpus: u32) -> Vec<Vec<Target>> {
+    let (slow, brisk): (Vec<Target>, Vec<Target>) =
+        targets.iter().partition(|target| is_slow(**target, cpus));
     let mut rounds = vec![Vec::new(); effort.rounds];
-    for (place, kind) in slow.into_iter().enumerate() {
-        (0..effort.slow_turns).for_each(|turn| rounds[(place + turn) % effort.rounds].push(kind));
+    for (place, target) in slow.into_iter().enumerate() {
+        (0..effort.slow_turns).for_each(|turn| rounds[(place + turn) % effort.rounds].push(target));
     }
     for (number, round) in rounds.iter_mut().enumerate() {
         let begin = if brisk.is_empty() { 0 } else { number % brisk.len() };
@@ -112,21 +113,21 @@ pub(super) fn rounds(kinds: &[Kind], effort: &Effort, cpus: u32) -> Vec<Vec<Kind
 }
 
 /// Whether a turn takes so long that a few must do.
-pub(super) fn is_slow(kind: Kind, cpus: u32) -> bool {
-    expected(kind, cpus) > BRISK_MAX
+pub(super) fn is_slow(target: Target, cpus: u32) -> bool {
+    expected(target, cpus) > BRISK_MAX
 }
 
 /// About how long a turn of all requests takes.
-fn expected(kind: Kind, cpus: u32) -> Duration {
+fn expected(target: Target, cpus: u32) -> Duration {
     let waits: Duration = (0..REQUESTS).map(|request| Wait::of(request).planned()).sum();
     let of_threads = |threads: u32| waits / threads + CPU_EXPECTED / threads.min(cpus);
-    match kind {
-        Kind::Sequential => of_threads(1),
+    match target {
+        Target::Sequential => of_threads(1),
         // A batch is as long as its longest wait, and most of its other threads are done by then.
-        Kind::ThreadPerRequest | Kind::Batches(_) => waits + CPU_EXPECTED,
-        Kind::Pool(threads) => of_threads(threads),
-        Kind::IoAware => of_threads(8 * cpus),
-        Kind::Event(_) => CPU_EXPECTED / cpus,
+        Target::ThreadPerRequest | Target::Batches(_) => waits + CPU_EXPECTED,
+        Target::Pool(threads) => of_threads(threads),
+        Target::IoAware => of_threads(8 * cpus),
+        Target::Event(_) => CPU_EXPECTED / cpus,
     }
 }
 
@@ -136,44 +137,44 @@ mod tests {
 
     const PARTS: [Part; 5] = [Part::Sequential, Part::Batches, Part::Pool, Part::IoAware, Part::Event];
 
-    fn names(kinds: &[Kind]) -> Vec<String> {
-        kinds.iter().map(Kind::to_string).collect()
+    fn names(targets: &[Target]) -> Vec<String> {
+        targets.iter().map(Target::to_string).collect()
     }
 
     #[test]
     fn no_variant_is_there_twice() {
-        let check = |cpus, expected: &[&str]| assert_eq!(names(&kinds(&[Part::Pool], cpus)), expected);
+        let check = |cpus, expected: &[&str]| assert_eq!(names(&targets(&[Part::Pool], cpus)), expected);
         check(1, &["pool-1", "pool-2", "pool-4", "pool-8", "pool-16", "pool-100"]);
         check(2, &["pool-1", "pool-2", "pool-4", "pool-8", "pool-16", "pool-100"]);
         check(4, &["pool-2", "pool-4", "pool-8", "pool-16", "pool-32", "pool-100"]);
-        assert_eq!(names(&kinds(&[Part::Batches], 16)), ["batches-16", "batches-50", "batches-100"]);
+        assert_eq!(names(&targets(&[Part::Batches], 16)), ["batches-16", "batches-50", "batches-100"]);
     }
 
     #[test]
     fn what_takes_long_has_its_turns_in_different_rounds() {
         let effort = Effort { requests: 1, rounds: 5, slow_turns: 3 };
-        let rounds = rounds(&kinds(&PARTS, 2), &effort, 2);
-        let turns = |kind| rounds.iter().filter(|round| round.contains(&kind)).count();
-        assert_eq!([Kind::Sequential, Kind::Batches(100), Kind::Pool(4)].map(turns), [3, 3, 3]);
-        assert_eq!([Kind::Pool(8), Kind::Pool(16), Kind::Event(None)].map(turns), [5, 5, 5]);
-        let brisk = |round: &Vec<Kind>| round.iter().copied().find(|kind| !is_slow(*kind, 2));
+        let rounds = rounds(&targets(&PARTS, 2), &effort, 2);
+        let turns = |target| rounds.iter().filter(|round| round.contains(&target)).count();
+        assert_eq!([Target::Sequential, Target::Batches(100), Target::Pool(4)].map(turns), [3, 3, 3]);
+        assert_eq!([Target::Pool(8), Target::Pool(16), Target::Event(None)].map(turns), [5, 5, 5]);
+        let brisk = |round: &Vec<Target>| round.iter().copied().find(|target| !is_slow(*target, 2));
         assert_eq!(rounds.iter().map(brisk).collect::<Vec<_>>(), {
-            let order = [Kind::Pool(8), Kind::Pool(16), Kind::Pool(100), Kind::IoAware];
-            order.into_iter().chain([Kind::Event(Some(1_000))]).map(Some).collect::<Vec<_>>()
+            let order = [Target::Pool(8), Target::Pool(16), Target::Pool(100), Target::IoAware];
+            order.into_iter().chain([Target::Event(Some(1_000))]).map(Some).collect::<Vec<_>>()
         });
     }
 
     /// The deaths and the traced turns take half a minute more.
     #[test]
     fn the_usual_plan_takes_less_than_five_minutes_on_two_cpus() {
-        let rounds = rounds(&kinds(&PARTS, 2), &Effort::USUAL, 2).concat();
-        let time: Duration = rounds.into_iter().map(|kind| expected(kind, 2)).sum();
+        let rounds = rounds(&targets(&PARTS, 2), &Effort::USUAL, 2).concat();
+        let time: Duration = rounds.into_iter().map(|target| expected(target, 2)).sum();
         assert!(time <= Duration::from_secs(270), "{time:?}");
     }
 
     #[test]
     fn a_round_without_brisk_turns_is_no_trouble() {
-        let rounds = rounds(&[Kind::Sequential], &Effort::USUAL, 2);
-        assert_eq!(rounds.concat(), [Kind::Sequential]);
+        let rounds = rounds(&[Target::Sequential], &Effort::USUAL, 2);
+        assert_eq!(rounds.concat(), [Target::Sequential]);
     }
 }

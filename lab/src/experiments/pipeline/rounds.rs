@@ -7,8 +7,8 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::article::{self, ARTICLE};
-use super::kind::Kind;
 use super::plan;
+use super::target::Target;
 use super::text;
 use super::turn::{Finished, Turn};
 use super::work::Work;
@@ -28,7 +28,7 @@ const REPEATS_MAX: usize = 1;
 
 /// What all turns have in common.
 pub(super) struct Rounds<'a> {
-    pub(super) order: Vec<Vec<Kind>>,
+    pub(super) order: Vec<Vec<Target>>,
     /// Of every turn, with any strategy.
     pub(super) turn: Turn,
     pub(super) article: Option<&'a Path>,
@@ -59,13 +59,13 @@ impl Rounds<'_> {
     pub(super) fn run(&self, progress: &Progress) -> Result<Found> {
         let mut found = Found::default();
         let text = text::read(self.turn.text.as_deref())?;
-        for (round, kinds) in self.order.iter().enumerate() {
+        for (round, targets) in self.order.iter().enumerate() {
             let time_us = Work::time_of_one(text.clone(), TIMED_REQUESTS).as_secs_f64() * 1e6;
             let numbers = vec![("us", time_us)];
             found.note(WORK, "steps-1-and-3-of-a-request", Run { round, marks: Vec::new(), numbers });
-            for &kind in kinds {
-                progress.begin(format!("{kind}, round {}", round + 1));
-                self.turns(kind, round, &mut found)?;
+            for &target in targets {
+                progress.begin(format!("{target}, round {}", round + 1));
+                self.turns(target, round, &mut found)?;
                 progress.end();
             }
             let has_failed = found.failed.iter().any(|failed| failed.name == ARTICLE);
@@ -83,29 +83,29 @@ impl Rounds<'_> {
         Ok(found)
     }
 
-    fn turns(&self, kind: Kind, round: usize, found: &mut Found) -> Result<()> {
-        let subject = kind.to_string();
-        if found.failed.iter().any(|failed| failed.name == subject) {
+    fn turns(&self, target: Target, round: usize, found: &mut Found) -> Result<()> {
+        let name = target.to_string();
+        if found.failed.iter().any(|failed| failed.name == name) {
             return Ok(());
         }
-        let repeats_max = if plan::is_slow(kind, self.cpus) { 0 } else { REPEATS_MAX };
+        let repeats_max = if plan::is_slow(target, self.cpus) { 0 } else { REPEATS_MAX };
         for repeat in 0..=repeats_max {
-            let finished = Turn { strategy: kind, ..self.turn.clone() }.run();
+            let finished = Turn { strategy: target, ..self.turn.clone() }.run();
             child::fail_if_interrupted()?;
             let finished = match finished {
                 Ok(finished) => finished,
                 Err(error) => {
-                    found.fail(&subject, round, &error);
+                    found.fail(&name, round, &error);
                     return Ok(());
                 }
             };
             let is_last = finished.marks.is_empty() || repeat == repeats_max;
             let round = if is_last { round } else { self.order.len() + found.spare_rounds };
             for (part, numbers) in [
-                (FIGURES, figures(kind, self.turn.requests, self.cpus, &finished)),
+                (FIGURES, figures(target, self.turn.requests, self.cpus, &finished)),
                 (CONTROLS, controls(&finished)),
             ] {
-                found.note(part, &subject, Run { round, marks: finished.marks.clone(), numbers });
+                found.note(part, &name, Run { round, marks: finished.marks.clone(), numbers });
             }
             if is_last {
                 return Ok(());
@@ -117,19 +117,19 @@ impl Rounds<'_> {
 }
 
 impl Found {
-    fn note(&mut self, part: &'static str, subject: &str, run: Run) {
-        measurements::note(&mut self.rows, part, subject, run);
+    fn note(&mut self, part: &'static str, target: &str, run: Run) {
+        measurements::note(&mut self.rows, part, target, run);
     }
 
-    fn fail(&mut self, subject: &str, round: usize, error: &anyhow::Error) {
+    fn fail(&mut self, target: &str, round: usize, error: &anyhow::Error) {
         let reason = format!("round {}: {error:#}", round + 1);
-        self.failed.push(Skipped { name: subject.to_owned(), reason });
+        self.failed.push(Skipped { name: target.to_owned(), reason });
     }
 }
 
-fn figures(kind: Kind, requests: u32, cpus: u32, finished: &Finished) -> Numbers {
+fn figures(target: Target, requests: u32, cpus: u32, finished: &Finished) -> Numbers {
     let elapsed_s = finished.elapsed.as_secs_f64();
-    let bound_s = bounds::seconds(requests, kind.ahead(), finished.cpu, cpus as usize);
+    let bound_s = bounds::seconds(requests, target.ahead(), finished.cpu, cpus as usize);
     let requests = f64::from(requests);
     vec![
         ("requests_per_s", requests / elapsed_s),

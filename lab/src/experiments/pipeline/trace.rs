@@ -111,9 +111,9 @@ impl Process<'_> {
         self.events.push(event);
     }
 
-    fn name(&mut self, kind: &str, thread: usize, name: &str) {
+    fn name(&mut self, metadata: &str, thread: usize, name: &str) {
         let args = json!({ "name": name });
-        self.events.push(json!({ "ph": "M", "name": kind, "pid": self.id, "tid": thread, "args": args }));
+        self.events.push(json!({ "ph": "M", "name": metadata, "pid": self.id, "tid": thread, "args": args }));
     }
 }
 

@@ -17,8 +17,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use sys::clock::process_cpu;
 
-use super::kind::Kind;
 use super::recording::Recorder;
+use super::target::Target;
 use super::text;
 use super::work::{Controls, Work};
 use crate::kit::child;
@@ -32,7 +32,7 @@ use crate::kit::player::{GO, Player, READY, say};
 pub(crate) struct Turn {
     /// The strategy
     #[arg(long)]
-    pub(super) strategy: Kind,
+    pub(super) strategy: Target,
     /// How many requests
     #[arg(long)]
     pub(super) requests: u32,
@@ -178,7 +178,7 @@ mod tests {
     fn a_turn_survives_the_command_line() {
         for file in [None, Some(PathBuf::from("a file"))] {
             let (text, recording) = (file.clone(), file);
-            let turn = Turn { strategy: Kind::Batches(50), requests: 2_000, text, recording };
+            let turn = Turn { strategy: Target::Batches(50), requests: 2_000, text, recording };
             let line = Line::try_parse_from(turn.arguments()).expect("its own arguments are understood");
             assert_eq!((line.turn.strategy, line.turn.requests), (turn.strategy, turn.requests));
             assert_eq!((line.turn.text, line.turn.recording), (turn.text, turn.recording));

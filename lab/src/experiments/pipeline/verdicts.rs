@@ -3,12 +3,12 @@
 
 use super::article::ARTICLE;
 use super::deaths::Deaths;
-use super::kind::Kind;
+use super::target::Target;
 use super::work::REQUESTS;
 use super::{CONTROLS, FIGURES};
 use crate::kit::measurements::{Row, Sample, Skipped};
 use crate::kit::report::Report;
-use crate::kit::verdict::{Target, Verdict, best_rival, paired_ratios};
+use crate::kit::verdict::{Threshold, Verdict, best_rival, paired_ratios};
 
 /// A verdict, or why it is left out.
 type Judged = Result<Verdict, String>;
@@ -25,10 +25,10 @@ const PUBLISHED_CONTROLS: [(&str, &str); 4] = [
 pub(super) fn judge(report: &mut Report, requests: u32, deaths: &Deaths, cpus: u32) {
     let judged = [
         ("controls-equal", controls_equal(report, requests)),
-        ("io-aware-share-of-bound", share_of_bound("io-aware-share-of-bound", report, Kind::IoAware, 0.95)),
+        ("io-aware-share-of-bound", share_of_bound("io-aware-share-of-bound", report, Target::IoAware, 0.95)),
         ("io-aware-vs-best-pool", any_pool(report)),
         ("io-aware-vs-best-pool-of-as-many-threads", as_many_threads(report)),
-        ("event-share-of-bound", share_of_bound("event-share-of-bound", report, Kind::Event(None), 0.90)),
+        ("event-share-of-bound", share_of_bound("event-share-of-bound", report, Target::Event(None), 0.90)),
         ("event-vs-article-best", beside_article(report)),
         ("ordering-as-article", ordering(report, cpus)),
         ("death-explained", death(deaths)),
@@ -54,14 +54,14 @@ fn controls_equal(report: &Report, requests: u32) -> Judged {
         |numbers: &[(&'static str, f64)]| numbers != first.numbers || !numbers.iter().all(is_published);
     let differing = runs.iter().filter(|run| differs(&run.numbers)).count();
     let about = format!("turns of {} that did other work, of {} strategies", runs.len(), rows().count());
-    on_single("controls-equal", Target::AtMost(0.0), differing as f64, &about)
+    on_single("controls-equal", Threshold::AtMost(0.0), differing as f64, &about)
 }
 
-fn share_of_bound(name: &'static str, report: &Report, kind: Kind, target: f64) -> Judged {
+fn share_of_bound(name: &'static str, report: &Report, target: Target, threshold: f64) -> Judged {
     let samples: Vec<Sample> =
-        row(report, kind)?.samples("share_of_bound").into_iter().map(|sample| sample.1).collect();
+        row(report, target)?.samples("share_of_bound").into_iter().map(|sample| sample.1).collect();
     let about = "the bound's time as a part of the time taken";
-    Verdict::on_median(name, Target::AtLeast(target), &samples, about).ok_or_else(|| nothing(kind))
+    Verdict::on_median(name, Threshold::AtLeast(threshold), &samples, about).ok_or_else(|| nothing(target))
 }
 
 /// Who does not know how long jobs wait cannot know how many threads to ask for: beside the best size, found
@@ -72,7 +72,7 @@ fn any_pool(report: &Report) -> Judged {
 
 /// The rival has no more threads than ours had at its peak.
 fn as_many_threads(report: &Report) -> Judged {
-    let peak = row(report, Kind::IoAware)?.series("threads_peak").into_iter().fold(0.0, f64::max);
+    let peak = row(report, Target::IoAware)?.series("threads_peak").into_iter().fold(0.0, f64::max);
     beside_pools("io-aware-vs-best-pool-of-as-many-threads", report, 1.15, peak)
 }
 
@@ -80,18 +80,19 @@ fn as_many_threads(report: &Report) -> Judged {
 /// need is at the bound, which is ours as well: nobody is ahead of it then but by the CPU time that it
 /// wastes.
 fn beside_pools(name: &'static str, report: &Report, ahead_by: f64, threads_max: f64) -> Judged {
-    let ours = row(report, Kind::IoAware)?;
-    let pools: Vec<Kind> = report.rows.iter().filter_map(|row| row.subject.parse().ok()).collect();
-    let is_rival = |kind: &&Kind| matches!(kind, Kind::Pool(threads) if f64::from(*threads) <= threads_max);
-    let names: Vec<String> = pools.iter().filter(is_rival).map(Kind::to_string).collect();
+    let ours = row(report, Target::IoAware)?;
+    let pools: Vec<Target> = report.rows.iter().filter_map(|row| row.target.parse().ok()).collect();
+    let is_rival =
+        |target: &&Target| matches!(target, Target::Pool(threads) if f64::from(*threads) <= threads_max);
+    let names: Vec<String> = pools.iter().filter(is_rival).map(Target::to_string).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let target = Target::AtLeast(ahead_by);
-    let rival = best_rival(&report.rows, FIGURES, "requests_per_s", target, &names);
+    let threshold = Threshold::AtLeast(ahead_by);
+    let rival = best_rival(&report.rows, FIGURES, "requests_per_s", threshold, &names);
     let rival = rival.ok_or_else(|| format!("no pool of at most {threads_max} threads was measured"))?;
     let share = rival.median("share_of_bound").unwrap_or(f64::NAN);
-    let about = format!("beside {}, which is at {share:.2} of the bound", rival.subject);
-    Verdict::on_median(name, target, &paired_ratios(ours, rival, "requests_per_s"), &about)
-        .ok_or_else(|| nothing(Kind::IoAware))
+    let about = format!("beside {}, which is at {share:.2} of the bound", rival.target);
+    Verdict::on_median(name, threshold, &paired_ratios(ours, rival, "requests_per_s"), &about)
+        .ok_or_else(|| nothing(Target::IoAware))
 }
 
 fn beside_article(report: &Report) -> Judged {
@@ -100,17 +101,17 @@ fn beside_article(report: &Report) -> Judged {
             true => reason,
             false => "no program was named by --article".to_owned(),
         })?;
-    let ours = row(report, Kind::Event(None))?;
+    let ours = row(report, Target::Event(None))?;
     let ratios = paired_ratios(ours, article, "whole_requests_per_s");
     let about = "event-all beside the program, from start to exit";
-    Verdict::on_median("event-vs-article-best", Target::AtLeast(1.25), &ratios, about)
+    Verdict::on_median("event-vs-article-best", Threshold::AtLeast(1.25), &ratios, about)
         .ok_or_else(|| "no round has both".to_owned())
 }
 
 /// The worse of two steps, each from the extremes of both sides, since what takes long has few turns.
 fn ordering(report: &Report, cpus: u32) -> Judged {
-    let [batches, sequential, pool] = [Kind::Batches(100), Kind::Sequential, Kind::Pool(cpus)];
-    let step = |slower: Kind, faster: Kind| -> Judged {
+    let [batches, sequential, pool] = [Target::Batches(100), Target::Sequential, Target::Pool(cpus)];
+    let step = |slower: Target, faster: Target| -> Judged {
         let (slow, fast) = (rates(row(report, slower)?), rates(row(report, faster)?));
         let pairs = fast.iter().flat_map(|fast| {
             slow.iter().map(move |slow| Sample {
@@ -120,14 +121,14 @@ fn ordering(report: &Report, cpus: u32) -> Judged {
         });
         let pairs: Vec<Sample> = pairs.collect();
         let about = format!("{faster} beside {slower}: all turns");
-        let verdict = Verdict::on_worst("ordering-as-article", Target::AtLeast(1.0), &pairs, &about);
+        let verdict = Verdict::on_worst("ordering-as-article", Threshold::AtLeast(1.0), &pairs, &about);
         let verdict = verdict.ok_or_else(|| format!("{slower} or {faster} took no turn"))?;
         match pairs.iter().all(|pair| pair.is_clean) {
             true => Ok(verdict),
             false => Ok(verdict.undecided_because("a turn of one was disturbed")),
         }
     };
-    Ok(Target::AtLeast(1.0).worse(step(batches, sequential)?, step(sequential, pool)?))
+    Ok(Threshold::AtLeast(1.0).worse(step(batches, sequential)?, step(sequential, pool)?))
 }
 
 fn rates(row: &Row) -> Vec<Sample> {
@@ -148,27 +149,27 @@ fn death(deaths: &Deaths) -> Judged {
         told.push(confirmed.told());
     }
     let about = format!("the least share of the limit that was met; {}", told.join("; "));
-    on_single("death-explained", Target::AtLeast(0.99), worst, &about)
+    on_single("death-explained", Threshold::AtLeast(0.99), worst, &about)
 }
 
 /// A single value, which decides.
-fn on_single(name: &'static str, target: Target, value: f64, about: &str) -> Judged {
+fn on_single(name: &'static str, threshold: Threshold, value: f64, about: &str) -> Judged {
     let sample = Sample { value, is_clean: true };
-    Verdict::on_worst(name, target, &[sample], about).ok_or_else(|| "nothing was measured".to_owned())
+    Verdict::on_worst(name, threshold, &[sample], about).ok_or_else(|| "nothing was measured".to_owned())
 }
 
-fn row(report: &Report, subject: impl ToString) -> Result<&Row, String> {
-    let subject = subject.to_string();
-    report.row(FIGURES, &subject).ok_or_else(|| {
-        match report.skipped.iter().find(|skipped| skipped.name == subject) {
-            Some(skipped) => format!("{subject} was skipped: {}", skipped.reason),
-            None => format!("{subject} took no turn"),
+fn row(report: &Report, target: impl ToString) -> Result<&Row, String> {
+    let target = target.to_string();
+    report.row(FIGURES, &target).ok_or_else(|| {
+        match report.skipped.iter().find(|skipped| skipped.name == target) {
+            Some(skipped) => format!("{target} was skipped: {}", skipped.reason),
+            None => format!("{target} took no turn"),
         }
     })
 }
 
-fn nothing(kind: Kind) -> String {
-    format!("{kind} took no turn that can be compared")
+fn nothing(target: Target) -> String {
+    format!("{target} took no turn that can be compared")
 }
 
 #[cfg(test)]
@@ -177,13 +178,13 @@ mod tests {
     use crate::kit::measurements::{Numbers, Run};
     use crate::kit::verdict::Outcome;
 
-    fn row(part: &'static str, subject: &str, turns: usize, numbers: &[(&'static str, f64)]) -> Row {
+    fn row(part: &'static str, target: &str, turns: usize, numbers: &[(&'static str, f64)]) -> Row {
         let run = |round| Run { round, marks: Vec::new(), numbers: numbers.to_vec() };
-        Row { part, subject: subject.to_owned(), runs: (0..turns).map(run).collect() }
+        Row { part, target: target.to_owned(), runs: (0..turns).map(run).collect() }
     }
 
-    fn rate(subject: &str, turns: usize, requests_per_s: f64) -> Row {
-        row(FIGURES, subject, turns, &[("requests_per_s", requests_per_s)])
+    fn rate(target: &str, turns: usize, requests_per_s: f64) -> Row {
+        row(FIGURES, target, turns, &[("requests_per_s", requests_per_s)])
     }
 
     fn judged(rows: Vec<Row>, requests: u32) -> Report {
@@ -294,7 +295,7 @@ mod tests {
 
     #[test]
     fn the_programs_whole_life_is_compared() {
-        let whole = |subject, requests| row(FIGURES, subject, 5, &[("whole_requests_per_s", requests)]);
+        let whole = |target, requests| row(FIGURES, target, 5, &[("whole_requests_per_s", requests)]);
         let report = judged(vec![whole("event-all", 52_000.0), whole(ARTICLE, 40_000.0)], REQUESTS);
         assert_eq!(outcome(&report, "event-vs-article-best"), Some((1.3, Outcome::Holds)));
     }

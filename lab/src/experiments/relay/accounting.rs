@@ -22,7 +22,7 @@ use crate::kit::callgrind::Counted;
 use crate::kit::child;
 use crate::kit::load::{REPLY_BYTES, REQUEST_BYTES};
 use crate::kit::measurements::Numbers;
-use crate::kit::relays::installed::Contender;
+use crate::kit::relays::installed::InstalledTarget;
 use crate::kit::relays::plan::{Plan, USER, configuration_file};
 use crate::kit::relays::running::{PROBE, Work};
 
@@ -145,7 +145,7 @@ fn identity(id: u128) -> Identity {
 /// # Errors
 /// Valgrind is not installed, the gateway did not work under it, or a connection failed.
 pub(super) fn instructions(
-    contender: &Contender,
+    installed: &InstalledTarget,
     upstream: &Ends,
     client: &mut Agent,
     directory: &Path,
@@ -153,7 +153,7 @@ pub(super) fn instructions(
 ) -> Result<Numbers> {
     let mut gateway = |connections| -> Result<u64> {
         let directory = tempfile::tempdir_in(directory)?;
-        of_gateway(contender, upstream, client, directory.path(), next_port, connections)
+        of_gateway(installed, upstream, client, directory.path(), next_port, connections)
     };
     let with = per_connection(gateway(CONNECTIONS_FEW)?, gateway(CONNECTIONS_MANY)?);
     let flows = |count: u32| -> Result<u64> {
@@ -176,7 +176,7 @@ fn per_connection(few: u64, many: u64) -> f64 {
 
 /// Instructions of a gateway with one reactor, from its start to its end, that led so many connections.
 fn of_gateway(
-    contender: &Contender,
+    installed: &InstalledTarget,
     upstream: &Ends,
     client: &mut Agent,
     directory: &Path,
@@ -188,7 +188,7 @@ fn of_gateway(
     let file = configuration_file(directory);
     std::fs::write(&file, configuration::tollgate(&plan))?;
     let arguments = vec!["serve".into(), "--config".into(), file.into()];
-    let mut counted = Counted::start(&contender.program, arguments, directory)?;
+    let mut counted = Counted::start(&installed.program, arguments, directory)?;
     let deadline = Instant::now() + READY;
     while !answers(&listen.echo().into(), PROBE) {
         if Instant::now() > deadline || !counted.is_alive() {

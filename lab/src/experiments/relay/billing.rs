@@ -11,7 +11,7 @@ use crate::kit::agent::figure;
 use crate::kit::child;
 use crate::kit::measurements::{Row, Run, Skipped};
 use crate::kit::relays::running::{Running, Work};
-use crate::kit::relays::target::Kind;
+use crate::kit::relays::target::Target;
 use crate::kit::rounds::Outcome;
 
 /// What is billed in a part of the experiment in which so many pieces of work are done.
@@ -114,12 +114,12 @@ impl Bill {
         let number = |((name, _), billed): ((&'static str, Option<f64>), f64)| (name, billed / completed);
         let numbers = self.numbers.into_iter().zip(billed).map(number).collect();
         let run = Run { round: 0, marks: Vec::new(), numbers };
-        Some(Row { part: self.part, subject: billed_row.subject.clone(), runs: vec![run] })
+        Some(Row { part: self.part, target: billed_row.target.clone(), runs: vec![run] })
     }
 
     /// The runs that were billed.
     fn billed_row<'a>(&self, rows: &'a [Row]) -> Option<&'a Row> {
-        rows.iter().find(|row| row.part == self.of && row.subject == Kind::Tollgate.name())
+        rows.iter().find(|row| row.part == self.of && row.target == Target::Tollgate.name())
     }
 
     /// Says what is wrong with it, if every piece succeeded and yet it is not exact.
@@ -130,7 +130,7 @@ impl Bill {
         }
         let wrong = |(name, right): (&'static str, Option<f64>)| {
             let (billed, right) = (bill.median(name)?, right?);
-            (billed != right).then(|| format!("{} has {name} of {billed}, not {right}", bill.subject))
+            (billed != right).then(|| format!("{} has {name} of {billed}, not {right}", bill.target))
         };
         self.numbers.into_iter().find_map(wrong)
     }
@@ -175,7 +175,7 @@ mod tests {
             numbers: vec![("failed_connections", failed)],
         };
         let runs = failed.iter().enumerate().map(run).collect();
-        Row { part: CONNECTIONS.of, subject: "tollgate".to_owned(), runs }
+        Row { part: CONNECTIONS.of, target: "tollgate".to_owned(), runs }
     }
 
     fn billed(flows: f64, up_bytes: f64, down_bytes: f64) -> Billed {
@@ -211,7 +211,7 @@ mod tests {
             let bill = REQUESTS;
             let numbers = vec![(bill.failed, 0.0)];
             let run = Run { round: 0, marks: Vec::new(), numbers };
-            let mut rows = vec![Row { part: bill.of, subject: "tollgate".to_owned(), runs: vec![run] }];
+            let mut rows = vec![Row { part: bill.of, target: "tollgate".to_owned(), runs: vec![run] }];
             rows.extend(bill.row(billed(0.0, 0.0, 0.0), after, &rows, 10));
             assert_eq!(warning(&[CONNECTIONS, REQUESTS], &rows).as_deref(), expected);
         };

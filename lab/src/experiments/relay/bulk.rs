@@ -12,7 +12,7 @@ use crate::kit::load::Direction;
 use crate::kit::measurements::Numbers;
 use crate::kit::relays::cost::settled;
 use crate::kit::relays::running::Running;
-use crate::kit::relays::target::Kind;
+use crate::kit::relays::target::Target;
 
 /// Streams of one direction.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +67,7 @@ fn one<W: Passage>(
     if direction == Direction::Up {
         numbers.push(("passes_half_close", f64::from(answer["half_closed"] == true)));
     }
-    if relay.kind != Kind::Direct {
+    if relay.target != Target::Direct {
         let gigabytes = bytes / 1e9;
         let data_plane = relay.data_plane(&after, &before);
         numbers.push(("process_cpu_s_per_gb", after.whole_since(&before).as_secs_f64() / gigabytes));

@@ -11,11 +11,11 @@ use anyhow::{Result, bail};
 
 use crate::kit::agent::Agent;
 use crate::kit::load::{Direction, Role, tunnel::Tunnel};
-use crate::kit::relays::installed::Contender;
+use crate::kit::relays::installed::InstalledTarget;
 use crate::kit::relays::plan::Plan;
 use crate::kit::relays::ports::free_port;
 use crate::kit::relays::running::{PROBE, Work};
-use crate::kit::relays::target::Kind;
+use crate::kit::relays::target::Target;
 
 /// The most streams at a time.
 pub(super) const STREAMS_MAX: u32 = 100;
@@ -31,7 +31,8 @@ impl Ends {
     pub(crate) const NAMES: [&'static str; 4] = ["reply", "echo", "source", "sink"];
 
     /// Who leads to destinations that it knows beforehand.
-    pub(super) const KINDS: &'static [Kind] = &[Kind::Direct, Kind::Tollgate, Kind::Haproxy, Kind::Nginx];
+    pub(super) const TARGETS: &'static [Target] =
+        &[Target::Direct, Target::Tollgate, Target::Haproxy, Target::Nginx];
 
     const ROLES: [Role; 4] = [Role::Reply, Role::Echo, Role::Source, Role::Sink];
 
@@ -105,8 +106,8 @@ impl Passage for Ends {
 
 /// Tunnels to all four; the echo shows that they stand.
 impl Work for Ends {
-    fn kinds(&self) -> &'static [Kind] {
-        Self::KINDS
+    fn targets(&self) -> &'static [Target] {
+        Self::TARGETS
     }
 
     fn through_relay(&self, next_port: &mut u16) -> Result<(Self, SocketAddr)> {
@@ -114,12 +115,12 @@ impl Work for Ends {
         Ok((Self::new([one()?, one()?, one()?, one()?]), one()?))
     }
 
-    fn configuration(contender: &Contender, plan: &Plan<'_, Self>) -> Result<String> {
-        Ok(match contender.kind {
-            Kind::Tollgate => configuration::tollgate(plan),
-            Kind::Haproxy => configuration::haproxy(plan),
-            Kind::Nginx => configuration::nginx(plan, contender.module.as_deref()),
-            kind => bail!("{} leads nobody who did not ask", kind.name()),
+    fn configuration(installed: &InstalledTarget, plan: &Plan<'_, Self>) -> Result<String> {
+        Ok(match installed.target {
+            Target::Tollgate => configuration::tollgate(plan),
+            Target::Haproxy => configuration::haproxy(plan),
+            Target::Nginx => configuration::nginx(plan, installed.module.as_deref()),
+            target => bail!("{} leads nobody who did not ask", target.name()),
         })
     }
 

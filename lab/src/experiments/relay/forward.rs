@@ -16,11 +16,11 @@ use super::short;
 use crate::kit::load::Direction;
 use crate::kit::load::handshake::Protocol;
 use crate::kit::load::tunnel::{Proxy, Tunnel};
-use crate::kit::relays::installed::Contender;
+use crate::kit::relays::installed::InstalledTarget;
 use crate::kit::relays::plan::Plan;
 use crate::kit::relays::ports::free_port;
 use crate::kit::relays::running::{self, PROBE, Work};
-use crate::kit::relays::target::Kind;
+use crate::kit::relays::target::Target;
 
 /// What one protocol's parts of the experiment are called.
 #[derive(Clone, Copy, Debug)]
@@ -75,18 +75,23 @@ impl Forward {
     }
 
     /// Who opens tunnels when asked so.
-    pub(super) fn kinds(protocol: Protocol) -> &'static [Kind] {
+    pub(super) fn targets(protocol: Protocol) -> &'static [Target] {
         match protocol {
-            Protocol::Connect => {
-                &[Kind::Direct, Kind::Tollgate, Kind::Squid, Kind::Tinyproxy, Kind::ThreeProxy, Kind::G3proxy]
-            }
+            Protocol::Connect => &[
+                Target::Direct,
+                Target::Tollgate,
+                Target::Squid,
+                Target::Tinyproxy,
+                Target::ThreeProxy,
+                Target::G3proxy,
+            ],
             Protocol::Socks5 => &[
-                Kind::Direct,
-                Kind::Tollgate,
-                Kind::Dante,
-                Kind::Microsocks,
-                Kind::ThreeProxy,
-                Kind::G3proxy,
+                Target::Direct,
+                Target::Tollgate,
+                Target::Dante,
+                Target::Microsocks,
+                Target::ThreeProxy,
+                Target::G3proxy,
             ],
         }
     }
@@ -109,8 +114,8 @@ impl Passage for Forward {
 
 /// Tunnels to all four; the echo shows that they stand.
 impl Work for Forward {
-    fn kinds(&self) -> &'static [Kind] {
-        Self::kinds(self.protocol)
+    fn targets(&self) -> &'static [Target] {
+        Self::targets(self.protocol)
     }
 
     fn through_relay(&self, next_port: &mut u16) -> Result<(Self, SocketAddr)> {
@@ -118,25 +123,25 @@ impl Work for Forward {
         Ok((Self { proxy, ..self.clone() }, free_port(next_port)?))
     }
 
-    fn configuration(contender: &Contender, plan: &Plan<'_, Self>) -> Result<String> {
-        Ok(match contender.kind {
-            Kind::Tollgate => configuration::tollgate(plan)?,
-            Kind::Squid => configuration::squid(plan)?,
-            Kind::Tinyproxy => configuration::tinyproxy(plan)?,
-            Kind::ThreeProxy => configuration::three_proxy(plan)?,
-            Kind::Dante => configuration::dante(plan)?,
-            Kind::G3proxy => configuration::g3proxy(plan)?,
-            Kind::Microsocks => String::new(),
-            kind @ (Kind::Direct | Kind::Haproxy | Kind::Nginx) => {
-                bail!("{} opens no tunnels when asked", kind.name())
+    fn configuration(installed: &InstalledTarget, plan: &Plan<'_, Self>) -> Result<String> {
+        Ok(match installed.target {
+            Target::Tollgate => configuration::tollgate(plan)?,
+            Target::Squid => configuration::squid(plan)?,
+            Target::Tinyproxy => configuration::tinyproxy(plan)?,
+            Target::ThreeProxy => configuration::three_proxy(plan)?,
+            Target::Dante => configuration::dante(plan)?,
+            Target::G3proxy => configuration::g3proxy(plan)?,
+            Target::Microsocks => String::new(),
+            target @ (Target::Direct | Target::Haproxy | Target::Nginx) => {
+                bail!("{} opens no tunnels when asked", target.name())
             }
         })
     }
 
-    fn arguments(contender: &Contender, plan: &Plan<'_, Self>) -> Result<Vec<String>> {
-        match contender.kind {
-            Kind::Microsocks => configuration::microsocks(plan),
-            kind => Ok(running::arguments(kind, plan)),
+    fn arguments(installed: &InstalledTarget, plan: &Plan<'_, Self>) -> Result<Vec<String>> {
+        match installed.target {
+            Target::Microsocks => configuration::microsocks(plan),
+            target => Ok(running::arguments(target, plan)),
         }
     }
 

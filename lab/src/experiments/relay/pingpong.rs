@@ -14,7 +14,7 @@ use crate::kit::child;
 use crate::kit::load::{Direction, pingpong::PingPong};
 use crate::kit::measurements::{Numbers, Row};
 use crate::kit::relays::running::Running;
-use crate::kit::relays::target::Kind;
+use crate::kit::relays::target::Target;
 
 /// Messages on connections that are alone with each other: far below saturation, often enough for a p99
 /// within seconds.
@@ -86,7 +86,7 @@ fn beside_stream(
 
 /// Adds to each relay's runs what its latencies are beyond the direct ones.
 pub(super) fn add_beyond_direct(rows: &mut [Row]) {
-    let is_direct = |row: &Row| row.subject == Kind::Direct.name();
+    let is_direct = |row: &Row| row.target == Target::Direct.name();
     let directs: Vec<Row> = rows.iter().filter(|row| is_direct(row)).cloned().collect();
     for row in rows.iter_mut().filter(|row| !is_direct(row)) {
         let Some(direct) = directs.iter().find(|direct| direct.part == row.part) else { continue };
@@ -116,10 +116,10 @@ mod tests {
 
     #[test]
     fn what_a_relay_adds_is_of_its_round() {
-        let row = |subject: &str, runs: &[(usize, f64)]| {
+        let row = |target: &str, runs: &[(usize, f64)]| {
             let run = |&(round, p99)| Run { round, marks: Vec::new(), numbers: vec![(P99, p99)] };
             let runs = runs.iter().map(run).collect();
-            Row { part: CASES[0].part, subject: subject.to_owned(), runs }
+            Row { part: CASES[0].part, target: target.to_owned(), runs }
         };
         let mut rows = vec![
             row("direct", &[(0, 1.0), (1, 2.0), (3, 9.0)]),

@@ -10,11 +10,11 @@ use anyhow::{Result, bail};
 
 use crate::kit::agent::Agent;
 use crate::kit::load::{Persistence, Role, requests};
-use crate::kit::relays::installed::Contender;
+use crate::kit::relays::installed::InstalledTarget;
 use crate::kit::relays::plan::Plan;
 use crate::kit::relays::ports::free_port;
 use crate::kit::relays::running::{PROBE, Work};
-use crate::kit::relays::target::Kind;
+use crate::kit::relays::target::Target;
 
 /// Where requests go, and whether connections are kept, on both sides of a proxy.
 #[derive(Clone, Debug)]
@@ -27,7 +27,8 @@ pub(crate) struct Route {
 
 impl Route {
     /// HAProxy is no forward proxy; those that are left out here are measured by their tunnels.
-    pub(super) const KINDS: &'static [Kind] = &[Kind::Direct, Kind::Tollgate, Kind::Nginx, Kind::Squid];
+    pub(super) const TARGETS: &'static [Target] =
+        &[Target::Direct, Target::Tollgate, Target::Nginx, Target::Squid];
 
     /// Starts an origin; the way to it is direct.
     ///
@@ -40,20 +41,20 @@ impl Route {
 }
 
 impl Work for Route {
-    fn kinds(&self) -> &'static [Kind] {
-        Self::KINDS
+    fn targets(&self) -> &'static [Target] {
+        Self::TARGETS
     }
 
     fn through_relay(&self, next_port: &mut u16) -> Result<(Self, SocketAddr)> {
         Ok((Self { via: free_port(next_port)?, ..self.clone() }, free_port(next_port)?))
     }
 
-    fn configuration(contender: &Contender, plan: &Plan<'_, Self>) -> Result<String> {
-        Ok(match contender.kind {
-            Kind::Tollgate => configuration::tollgate(plan),
-            Kind::Nginx => configuration::nginx(plan),
-            Kind::Squid => configuration::squid(plan),
-            kind => bail!("{} forwards no plain requests", kind.name()),
+    fn configuration(installed: &InstalledTarget, plan: &Plan<'_, Self>) -> Result<String> {
+        Ok(match installed.target {
+            Target::Tollgate => configuration::tollgate(plan),
+            Target::Nginx => configuration::nginx(plan),
+            Target::Squid => configuration::squid(plan),
+            target => bail!("{} forwards no plain requests", target.name()),
         })
     }
 

@@ -35,7 +35,7 @@ pub(super) fn run(
 }
 
 fn one(relay: &Running<Ends>, client: &mut Agent, directory: &Path, direction: Direction) -> Result<f64> {
-    let trace = directory.join(format!("{}-{direction}.trace", relay.kind.name()));
+    let trace = directory.join(format!("{}-{direction}.trace", relay.target.name()));
     let strace = Tracer::attach(&relay.processes(), &["-e", "trace=splice"], &trace)?;
     let to = relay.ends.stream(direction);
     let answer = client.ask(&Command::Stream { tunnel: to.into(), direction, time: STREAM, streams: 1 })?;

@@ -4,18 +4,18 @@
 use super::forward::{self, Family, Forward};
 use super::{accounting, bulk, growth, pingpong, requests, short};
 use crate::kit::measurements::{Row, Sample, Skipped};
-use crate::kit::relays::target::Kind;
+use crate::kit::relays::target::Target;
 use crate::kit::report::Report;
-use crate::kit::verdict::{Target, Verdict, best_rival, paired_ratios};
+use crate::kit::verdict::{Threshold, Verdict, best_rival, paired_ratios};
 
 /// A rival must have spliced this share of its bytes, or it was not the rival that the promise is about.
 const SPLICED_SHARE_MIN: f64 = 0.9;
 
 /// Whom short connections and small messages are compared with.
-const TUNNELLERS: [Kind; 2] = [Kind::Haproxy, Kind::Nginx];
+const TUNNELLERS: [Target; 2] = [Target::Haproxy, Target::Nginx];
 
 /// Whom plain requests are compared with.
-const FORWARDERS: [Kind; 2] = [Kind::Nginx, Kind::Squid];
+const FORWARDERS: [Target; 2] = [Target::Nginx, Target::Squid];
 
 /// Why a verdict is left out, or the verdict.
 type Judged = Result<Verdict, (&'static str, String)>;
@@ -49,39 +49,39 @@ pub(super) fn judge(report: &mut Report) {
 }
 
 fn short_cpu(report: &Report) -> Judged {
-    against_better("short-cpu", report, short::PART, CONNECTION_CPU, Target::AtMost(0.9), &TUNNELLERS)
+    against_better("short-cpu", report, short::PART, CONNECTION_CPU, Threshold::AtMost(0.9), &TUNNELLERS)
 }
 
 fn short_rate(report: &Report) -> Judged {
-    against_better("short-rate", report, short::PART, CONNECTION_RATE, Target::AtLeast(1.05), &TUNNELLERS)
+    against_better("short-rate", report, short::PART, CONNECTION_RATE, Threshold::AtLeast(1.05), &TUNNELLERS)
 }
 
 fn bulk_cpu(report: &Report) -> Judged {
-    against_splicing("bulk-cpu", report, STREAM_CPU, Target::AtMost(0.9))
+    against_splicing("bulk-cpu", report, STREAM_CPU, Threshold::AtMost(0.9))
 }
 
 fn bulk_rate(report: &Report) -> Judged {
-    against_splicing("bulk-rate", report, STREAM_RATE, Target::AtLeast(1.0))
+    against_splicing("bulk-rate", report, STREAM_RATE, Threshold::AtLeast(1.0))
 }
 
 fn idle_memory(report: &Report) -> Judged {
     let name = "idle-memory";
     let values = ours(name, report, "idle-9000", "pss_bytes_per_tunnel")?;
     let about = "bytes of PSS for each of 9,000 idle tunnels";
-    Verdict::on_worst(name, Target::AtMost(1_024.0), &values, about).ok_or_else(|| nothing(name))
+    Verdict::on_worst(name, Threshold::AtMost(1_024.0), &values, about).ok_or_else(|| nothing(name))
 }
 
 fn pingpong_p99(report: &Report) -> Judged {
-    let (name, target) = ("pingpong-p99", Target::AtMost(1.0));
+    let (name, threshold) = ("pingpong-p99", Threshold::AtMost(1.0));
     let judged = pingpong::CASES
-        .map(|case| against_better(name, report, case.part, pingpong::P99, target, &TUNNELLERS));
-    worst(target, judged)
+        .map(|case| against_better(name, report, case.part, pingpong::P99, threshold, &TUNNELLERS));
+    worst(threshold, judged)
 }
 
 /// The verdict that leaves the least room for doubt in our favour; all of them must be there.
-fn worst<const COUNT: usize>(target: Target, judged: [Judged; COUNT]) -> Judged {
+fn worst<const COUNT: usize>(threshold: Threshold, judged: [Judged; COUNT]) -> Judged {
     let verdicts: Result<Vec<Verdict>, _> = judged.into_iter().collect();
-    let worst = verdicts?.into_iter().reduce(|one, other| target.worse(one, other));
+    let worst = verdicts?.into_iter().reduce(|one, other| threshold.worse(one, other));
     Ok(worst.expect("there is more than one of each"))
 }
 
@@ -91,7 +91,7 @@ fn pingpong_stream_p99(report: &Report) -> Judged {
     let values = ours(name, report, pingpong::BESIDE_STREAM, pingpong::P99)?;
     let about = "ms beside a saturating stream on the same thread";
     let verdict =
-        Verdict::on_median(name, Target::AtMost(5.0), &values, about).ok_or_else(|| nothing(name))?;
+        Verdict::on_median(name, Threshold::AtMost(5.0), &values, about).ok_or_else(|| nothing(name))?;
     if lost.iter().any(|lost| lost.value > 0.0) {
         return Ok(verdict.undecided_because("messages were lost"));
     }
@@ -102,54 +102,55 @@ fn accounting(report: &Report) -> Judged {
     let (name, number) = ("accounting", accounting::NS_PER_IO);
     let values = ours(name, report, accounting::PART, number)?;
     let about = "ns of accounting for a relayed read and its write, in a loop of these calls alone";
-    Verdict::on_median(name, Target::AtMost(20.0), &values, about).ok_or_else(|| nothing(name))
+    Verdict::on_median(name, Threshold::AtMost(20.0), &values, about).ok_or_else(|| nothing(name))
 }
 
 fn growth(report: &Report) -> Judged {
     let name = "growth";
-    let row = |part| report.row(part, Kind::Tollgate.name()).ok_or_else(|| nothing(name));
+    let row = |part| report.row(part, Target::Tollgate.name()).ok_or_else(|| nothing(name));
     let (few, many) = (row(growth::FEW.part)?, row(growth::MANY.part)?);
     let about = format!("{CONNECTION_CPU} beside 9,000 open tunnels as a share of that beside 100");
     let ratios = paired_ratios(many, few, CONNECTION_CPU);
     let verdict =
-        Verdict::on_median(name, Target::AtMost(1.15), &ratios, &about).ok_or_else(|| unpaired(name))?;
+        Verdict::on_median(name, Threshold::AtMost(1.15), &ratios, &about).ok_or_else(|| unpaired(name))?;
     let has_failed = [few, many].into_iter().any(has_failed);
     Ok(if has_failed { verdict.undecided_because("some connections failed") } else { verdict })
 }
 
 fn requests_cpu(report: &Report) -> Judged {
     let part = requests::KEPT.part;
-    against_better("requests-cpu", report, part, REQUEST_CPU, Target::AtMost(1.0), &FORWARDERS)
+    against_better("requests-cpu", report, part, REQUEST_CPU, Threshold::AtMost(1.0), &FORWARDERS)
 }
 
 fn requests_rate(report: &Report) -> Judged {
     let part = requests::KEPT.part;
-    against_better("requests-rate", report, part, REQUEST_RATE, Target::AtLeast(1.0), &FORWARDERS)
+    against_better("requests-rate", report, part, REQUEST_RATE, Threshold::AtLeast(1.0), &FORWARDERS)
 }
 
 fn requests_close_cpu(report: &Report) -> Judged {
     let part = requests::CLOSED.part;
-    against_better("requests-close-cpu", report, part, REQUEST_CPU, Target::AtMost(1.0), &FORWARDERS)
+    against_better("requests-close-cpu", report, part, REQUEST_CPU, Threshold::AtMost(1.0), &FORWARDERS)
 }
 
 fn requests_close_rate(report: &Report) -> Judged {
     let part = requests::CLOSED.part;
-    against_better("requests-close-rate", report, part, REQUEST_RATE, Target::AtLeast(1.0), &FORWARDERS)
+    against_better("requests-close-rate", report, part, REQUEST_RATE, Threshold::AtLeast(1.0), &FORWARDERS)
 }
 
 /// Four promises about the tunnels that are opened by one protocol, beside all who open them.
 fn tunnels(report: &Report, family: &Family) -> [Judged; 4] {
-    let rivals: Vec<Kind> = Forward::kinds(family.protocol)
+    let rivals: Vec<Target> = Forward::targets(family.protocol)
         .iter()
         .copied()
-        .filter(|kind| !matches!(kind, Kind::Direct | Kind::Tollgate))
+        .filter(|target| !matches!(target, Target::Direct | Target::Tollgate))
         .collect();
-    let (at_most, at_least) = (Target::AtMost(1.0), Target::AtLeast(1.0));
-    let short = |name, number, target| against_better(name, report, family.short, number, target, &rivals);
-    let bulk = |name, number, target: Target| -> Judged {
+    let (at_most, at_least) = (Threshold::AtMost(1.0), Threshold::AtLeast(1.0));
+    let short =
+        |name, number, threshold| against_better(name, report, family.short, number, threshold, &rivals);
+    let bulk = |name, number, threshold: Threshold| -> Judged {
         worst(
-            target,
-            family.bulk.map(|case| against_better(name, report, case.part, number, target, &rivals)),
+            threshold,
+            family.bulk.map(|case| against_better(name, report, case.part, number, threshold, &rivals)),
         )
     };
     let [short_cpu, short_rate, bulk_cpu, bulk_rate] = family.verdicts;
@@ -175,7 +176,7 @@ fn ours(
     part: &str,
     number: &str,
 ) -> Result<Vec<Sample>, (&'static str, String)> {
-    let row = report.row(part, Kind::Tollgate.name()).ok_or_else(|| nothing(name))?;
+    let row = report.row(part, Target::Tollgate.name()).ok_or_else(|| nothing(name))?;
     Ok(row.samples(number).into_iter().map(|sample| sample.1).collect())
 }
 
@@ -185,18 +186,18 @@ fn against_better(
     report: &Report,
     part: &'static str,
     number: &str,
-    target: Target,
-    rivals: &[Kind],
+    threshold: Threshold,
+    rivals: &[Target],
 ) -> Judged {
-    let ours = report.row(part, Kind::Tollgate.name()).ok_or_else(|| nothing(name))?;
+    let ours = report.row(part, Target::Tollgate.name()).ok_or_else(|| nothing(name))?;
     let rivals: Vec<&str> = rivals.iter().map(|rival| rival.name()).collect();
     let nobody = || (name, format!("neither {} was measured in this part of the work", rivals.join(" nor ")));
-    let best = best_rival(&report.rows, part, number, target, &rivals).ok_or_else(nobody)?;
-    let about = format!("{part}: {number} as a share of {}'s", best.subject);
+    let best = best_rival(&report.rows, part, number, threshold, &rivals).ok_or_else(nobody)?;
+    let about = format!("{part}: {number} as a share of {}'s", best.target);
     let ratios = paired_ratios(ours, best, number);
-    let verdict = Verdict::on_median(name, target, &ratios, &about).ok_or_else(|| unpaired(name))?;
+    let verdict = Verdict::on_median(name, threshold, &ratios, &about).ok_or_else(|| unpaired(name))?;
     Ok(match [ours, best].into_iter().find(|row| has_failed(row)) {
-        Some(row) => verdict.undecided_because(&format!("some of {}'s failed", row.subject)),
+        Some(row) => verdict.undecided_because(&format!("some of {}'s failed", row.target)),
         None => verdict,
     })
 }
@@ -209,16 +210,22 @@ fn has_failed(row: &Row) -> bool {
 
 /// Our number as a share of HAProxy's, in the case that is worst for us; undecided where HAProxy did not
 /// splice.
-fn against_splicing(name: &'static str, report: &Report, number: &str, target: Target) -> Judged {
-    worst(target, bulk::CASES.map(|case| beside_splicing(name, report, case.part, number, target)))
+fn against_splicing(name: &'static str, report: &Report, number: &str, threshold: Threshold) -> Judged {
+    worst(threshold, bulk::CASES.map(|case| beside_splicing(name, report, case.part, number, threshold)))
 }
 
-fn beside_splicing(name: &'static str, report: &Report, part: &str, number: &str, target: Target) -> Judged {
-    let ours = report.row(part, Kind::Tollgate.name()).ok_or_else(|| nothing(name))?;
+fn beside_splicing(
+    name: &'static str,
+    report: &Report,
+    part: &str,
+    number: &str,
+    threshold: Threshold,
+) -> Judged {
+    let ours = report.row(part, Target::Tollgate.name()).ok_or_else(|| nothing(name))?;
     let rival =
-        report.row(part, Kind::Haproxy.name()).ok_or((name, "haproxy was not measured".to_owned()))?;
+        report.row(part, Target::Haproxy.name()).ok_or((name, "haproxy was not measured".to_owned()))?;
     let about = format!("{part}: {number} as a share of haproxy's, splicing");
-    let verdict = Verdict::on_median(name, target, &paired_ratios(ours, rival, number), &about)
+    let verdict = Verdict::on_median(name, threshold, &paired_ratios(ours, rival, number), &about)
         .ok_or_else(|| unpaired(name))?;
     let spliced = rival.median("own_count_spliced_share").unwrap_or(0.0);
     if spliced < SPLICED_SHARE_MIN {
@@ -242,7 +249,7 @@ mod tests {
     use crate::kit::measurements::{Numbers, Run};
     use crate::kit::verdict::Outcome;
 
-    fn row(part: &'static str, subject: &str, values: [&[f64]; 5], names: &[&'static str]) -> Row {
+    fn row(part: &'static str, target: &str, values: [&[f64]; 5], names: &[&'static str]) -> Row {
         let numbers =
             |values: &[f64]| -> Numbers { names.iter().copied().zip(values.iter().copied()).collect() };
         let runs = values.into_iter().enumerate().map(|(round, values)| Run {
@@ -250,7 +257,7 @@ mod tests {
             marks: Vec::new(),
             numbers: numbers(values),
         });
-        Row { part, subject: subject.to_owned(), runs: runs.collect() }
+        Row { part, target: target.to_owned(), runs: runs.collect() }
     }
 
     fn judged(rows: Vec<Row>) -> Report {
@@ -268,16 +275,16 @@ mod tests {
         report
     }
 
-    fn short_row(subject: &str, cpu_us: f64, rate: f64) -> Row {
+    fn short_row(target: &str, cpu_us: f64, rate: f64) -> Row {
         let names = ["process_cpu_us_per_connection", "connections_per_s"];
-        row("short", subject, [&[cpu_us, rate]; 5], &names)
+        row("short", target, [&[cpu_us, rate]; 5], &names)
     }
 
-    fn bulk_rows(subject: &str, down_s: f64, up_s: f64, spliced: f64) -> [Row; 4] {
+    fn bulk_rows(target: &str, down_s: f64, up_s: f64, spliced: f64) -> [Row; 4] {
         let names = ["process_cpu_s_per_gb", "gbit_per_s", "own_count_spliced_share"];
         bulk::CASES.map(|case| {
             let cpu_s = if case.direction == Direction::Down { down_s } else { up_s };
-            row(case.part, subject, [&[cpu_s, 10.0, spliced]; 5], &names)
+            row(case.part, target, [&[cpu_s, 10.0, spliced]; 5], &names)
         })
     }
 
@@ -341,8 +348,8 @@ mod tests {
     #[test]
     fn requests_are_compared_with_forward_proxies_and_must_succeed() {
         let names = ["process_cpu_us_per_request", "requests_per_s", "failed_requests"];
-        let request_row = |subject: &str, cpu_us: f64, rate: f64, failed: f64| {
-            row("requests-keep-alive", subject, [&[cpu_us, rate, failed]; 5], &names)
+        let request_row = |target: &str, cpu_us: f64, rate: f64, failed: f64| {
+            row("requests-keep-alive", target, [&[cpu_us, rate, failed]; 5], &names)
         };
         let check = |failed: [f64; 3], expected| {
             let report = judged(vec![
@@ -367,9 +374,9 @@ mod tests {
 
     #[test]
     fn tunnels_are_compared_with_the_best_proxy_of_their_protocol() {
-        let row = |part, subject: &str, numbers: [f64; 5]| {
+        let row = |part, target: &str, numbers: [f64; 5]| {
             let names = [CONNECTION_CPU, CONNECTION_RATE, STREAM_CPU, STREAM_RATE, short::FAILED];
-            row(part, subject, [&numbers; 5], &names)
+            row(part, target, [&numbers; 5], &names)
         };
         let report = judged(vec![
             row("socks5-short", "tollgate", [60.0, 8_000.0, 0.0, 0.0, 0.0]),

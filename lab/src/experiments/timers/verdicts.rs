@@ -8,7 +8,7 @@ use super::echo::Deadlines;
 use super::way::Way;
 use crate::kit::measurements::{Row, Sample, Skipped};
 use crate::kit::report::Report;
-use crate::kit::verdict::{Target, Verdict, paired_ratios};
+use crate::kit::verdict::{Threshold, Verdict, paired_ratios};
 
 /// A verdict, or why it is left out.
 type Judged = Result<Verdict, String>;
@@ -36,16 +36,17 @@ pub(super) fn judge(report: &mut Report) {
     }
 }
 
-fn row<'a>(report: &'a Report, part: &str, subject: &str) -> Result<&'a Row, String> {
-    report.row(part, subject).ok_or_else(|| format!("{part}/{subject} was not measured"))
+fn row<'a>(report: &'a Report, part: &str, target: &str) -> Result<&'a Row, String> {
+    report.row(part, target).ok_or_else(|| format!("{part}/{target} was not measured"))
 }
 
 /// Where timers never leave their thread, as those of a reactor's flows: of both windows, the one that leaves
 /// less room.
 fn owner(name: &'static str, report: &Report, parts: [&str; 2], least: f64) -> Judged {
-    let target = Target::AtLeast(least);
-    let [one, other] = parts.map(|part| beside_bucketed(name, report, part, Way::TollgateOwnWheel, target));
-    Ok(target.worse(one?, other?))
+    let threshold = Threshold::AtLeast(least);
+    let [one, other] =
+        parts.map(|part| beside_bucketed(name, report, part, Way::TollgateOwnWheel, threshold));
+    Ok(threshold.worse(one?, other?))
 }
 
 /// Where a thread arms in its own loop and another cancels, by the CPU time beyond what the threads and their
@@ -59,23 +60,34 @@ fn cross(report: &Report) -> Judged {
     let (ours, theirs) = (beyond(Way::TollgateLocal)?, beyond(Way::Bucketed)?);
     let ratios = paired_ratios(&theirs, &ours, number);
     let about = format!("CPU time of bucketed beside tollgate-local in {part}, both less that of nothing");
-    Verdict::on_median(name, Target::AtLeast(1.5), &ratios, &about)
+    Verdict::on_median(name, Threshold::AtLeast(1.5), &ratios, &about)
         .ok_or_else(|| format!("no round of {part} has all three"))
 }
 
-fn beside_bucketed(name: &'static str, report: &Report, part: &str, way: Way, target: Target) -> Judged {
+fn beside_bucketed(
+    name: &'static str,
+    report: &Report,
+    part: &str,
+    way: Way,
+    threshold: Threshold,
+) -> Judged {
     let (ours, theirs) = (row(report, part, way.name())?, row(report, part, Way::Bucketed.name())?);
     let ratios = paired_ratios(ours, theirs, "pairs_per_s");
     let about = format!("{} beside bucketed in {part}", way.name());
-    Verdict::on_median(name, target, &ratios, &about).ok_or_else(|| format!("no round of {part} has both"))
+    Verdict::on_median(name, threshold, &ratios, &about).ok_or_else(|| format!("no round of {part} has both"))
 }
 
 /// The worst of the engine's forms in one number of one part.
-fn worst_of_ours(report: &Report, part: &str, number: &str, target: Target) -> Result<(Way, f64), String> {
+fn worst_of_ours(
+    report: &Report,
+    part: &str,
+    number: &str,
+    threshold: Threshold,
+) -> Result<(Way, f64), String> {
     let mut worst: Option<(Way, f64)> = None;
     for way in Way::value_variants().iter().copied().filter(|way| way.is_ours()) {
         for value in row(report, part, way.name())?.series(number) {
-            if worst.is_none_or(|(_, before)| target.is_worse(value, before)) {
+            if worst.is_none_or(|(_, before)| threshold.is_worse(value, before)) {
                 worst = Some((way, value));
             }
         }
@@ -83,35 +95,35 @@ fn worst_of_ours(report: &Report, part: &str, number: &str, target: Target) -> R
     worst.ok_or_else(|| format!("{part} has no {number}"))
 }
 
-fn on_single(name: &'static str, target: Target, value: f64, about: &str) -> Judged {
+fn on_single(name: &'static str, threshold: Threshold, value: f64, about: &str) -> Judged {
     let sample = Sample { value, is_clean: true };
-    Verdict::on_worst(name, target, &[sample], about).ok_or_else(|| "there is no value".to_owned())
+    Verdict::on_worst(name, threshold, &[sample], about).ok_or_else(|| "there is no value".to_owned())
 }
 
 fn memory(report: &Report) -> Judged {
-    let target = Target::AtMost(HELD_MB_MAX);
-    let (way, worst) = worst_of_ours(report, HELD, "held_mb", target)?;
+    let threshold = Threshold::AtMost(HELD_MB_MAX);
+    let (way, worst) = worst_of_ours(report, HELD, "held_mb", threshold)?;
     let cancelled = row(report, HELD, way.name())?.median("cancelled").unwrap_or(0.0) / 1e6;
     let about = format!("MB that {} gained while {cancelled:.1} million timers were cancelled", way.name());
-    on_single("cancelled-memory-bounded", target, worst, &about)
+    on_single("cancelled-memory-bounded", threshold, worst, &about)
 }
 
 fn dead_wakes(report: &Report) -> Judged {
-    let target = Target::AtMost(1.0);
-    let (way, worst) = worst_of_ours(report, CALLS, "dead_wakes_percent", target)?;
+    let threshold = Threshold::AtMost(1.0);
+    let (way, worst) = worst_of_ours(report, CALLS, "dead_wakes_percent", threshold)?;
     let about = format!("percent of the wakes of {} that fired nothing", way.name());
-    on_single("dead-wakes", target, worst, &about)
+    on_single("dead-wakes", threshold, worst, &about)
 }
 
 fn never_early(report: &Report) -> Judged {
-    let target = Target::AtLeast(0.0);
-    let (way, worst) = worst_of_ours(report, CALLS, "late_min_us", target)?;
+    let threshold = Threshold::AtLeast(0.0);
+    let (way, worst) = worst_of_ours(report, CALLS, "late_min_us", threshold)?;
     let about = format!("us after its deadline of the earliest timer, which was of {}", way.name());
-    on_single("never-early", target, worst, &about)
+    on_single("never-early", threshold, worst, &about)
 }
 
 fn instructions(report: &Report) -> Judged {
-    let target = Target::AtMost(1.05);
+    let threshold = Threshold::AtMost(1.05);
     let mut worst: Option<(&str, f64)> = None;
     for (part, _) in ECHO {
         let count = |deadlines: Deadlines| {
@@ -128,5 +140,5 @@ fn instructions(report: &Report) -> Judged {
         "outside the kernel, at {part}, both ends, with one timer for a connection, put off by a store; with \
          a timer for each call it is `each`"
     );
-    on_single("echo-instructions-per-call-on/off", target, ratio, &about)
+    on_single("echo-instructions-per-call-on/off", threshold, ratio, &about)
 }

@@ -12,7 +12,7 @@ use super::threads::Threads;
 use super::tick::Tick;
 use super::timerfd::Timerfd;
 use super::tokio::Tokio;
-use crate::kit::rounds::Subject;
+use crate::kit::rounds::RoundTarget;
 
 /// A way that the lab has built in. `tollgate-*` are the engine's.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl Rival {
     }
 }
 
-impl Subject for Rival {
+impl RoundTarget for Rival {
     fn name(&self) -> &'static str {
         match self {
             Self::BuiltIn(way) => way.name(),

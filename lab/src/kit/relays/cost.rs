@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::running::{Running, Work};
-use super::target::Kind;
+use super::target::Target;
 use crate::kit::child;
 use crate::kit::measure::CpuReading;
 use crate::kit::measurements::Numbers;
@@ -58,7 +58,7 @@ impl Before {
             data_plane: relay.data_plane(&after, &self.cpu),
             log_lines: relay.log_lines()?.saturating_sub(self.log_lines),
         };
-        Ok((relay.kind != Kind::Direct).then_some(cost))
+        Ok((relay.target != Target::Direct).then_some(cost))
     }
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn settled<W: Work>(relay: &mut Running<W>, lines: u64) -> Result<Cpu
         let is_quiet = next.whole_since(&reading) < QUIET;
         quiet_looks = if is_quiet { quiet_looks + 1 } else { 0 };
         reading = next;
-        let is_logged = relay.kind == Kind::Direct || relay.log_lines()? >= lines;
+        let is_logged = relay.target == Target::Direct || relay.log_lines()? >= lines;
         if quiet_looks == QUIET_LOOKS_MAX || (is_quiet && is_logged) {
             break;
         }

@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
 
-use super::installed::Contender;
+use super::installed::InstalledTarget;
 use super::log::Log;
 use super::plan::{Plan, configuration_file};
 use super::squid::{self, Remains};
-use super::target::Kind;
+use super::target::Target;
 use crate::kit::child::{self, Child, Terms};
 use crate::kit::measure::{self, CpuReading, Thread};
-use crate::kit::rounds::Subject;
+use crate::kit::rounds::RoundTarget;
 
 /// How long a relay may take until it forwards.
 const READY_MS_MAX: u64 = 10_000;
@@ -32,7 +32,7 @@ pub(crate) const PROBE: Duration = Duration::from_millis(500);
 /// it.
 pub(crate) trait Work: Clone {
     /// Those who can do it.
-    fn kinds(&self) -> &'static [Kind];
+    fn targets(&self) -> &'static [Target];
 
     /// The same work through a relay that listens on ports that are free now, and one more free port.
     ///
@@ -44,14 +44,14 @@ pub(crate) trait Work: Clone {
     ///
     /// # Errors
     /// It is not among those who can.
-    fn configuration(contender: &Contender, plan: &Plan<'_, Self>) -> Result<String>;
+    fn configuration(installed: &InstalledTarget, plan: &Plan<'_, Self>) -> Result<String>;
 
     /// What `contender` is told on its command line.
     ///
     /// # Errors
     /// It is not among those who can.
-    fn arguments(contender: &Contender, plan: &Plan<'_, Self>) -> Result<Vec<String>> {
-        Ok(arguments(contender.kind, plan))
+    fn arguments(installed: &InstalledTarget, plan: &Plan<'_, Self>) -> Result<Vec<String>> {
+        Ok(arguments(installed.target, plan))
     }
 
     /// Whether it is being done: something came back.
@@ -64,7 +64,7 @@ pub(crate) trait Work: Clone {
 /// A relay that forwards, or nothing in its place; ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Running<W> {
-    pub(crate) kind: Kind,
+    pub(crate) target: Target,
     /// Where clients connect.
     pub(crate) ends: W,
     child: Option<Child>,
@@ -75,9 +75,9 @@ pub(crate) struct Running<W> {
     _remains: Option<Remains>,
 }
 
-impl<W> Subject for Running<W> {
+impl<W> RoundTarget for Running<W> {
     fn name(&self) -> &'static str {
-        self.kind.name()
+        self.target.name()
     }
 }
 
@@ -97,25 +97,25 @@ impl<W: Work> Running<W> {
     /// # Errors
     /// It could not be started or did not forward in time; the message ends with what it said.
     pub(crate) fn start(
-        contender: &Contender,
+        installed: &InstalledTarget,
         setting: &Setting<'_, W>,
         next_port: &mut u16,
     ) -> Result<Self> {
         let directory = setting.directory.to_owned();
         let mut running = Self {
-            kind: contender.kind,
+            target: installed.target,
             ends: setting.upstream.clone(),
             child: None,
-            program: contender.program.clone(),
+            program: installed.program.clone(),
             directory: directory.clone(),
-            log: log(contender.kind, &directory, setting.threads),
-            _remains: (contender.kind == Kind::Squid).then(|| Remains::of(&directory)),
+            log: log(installed.target, &directory, setting.threads),
+            _remains: (installed.target == Target::Squid).then(|| Remains::of(&directory)),
         };
-        if contender.kind == Kind::Direct {
+        if installed.target == Target::Direct {
             return Ok(running);
         }
         fs::create_dir_all(&directory)?;
-        if contender.kind == Kind::Squid {
+        if installed.target == Target::Squid {
             squid::hand_over(&directory).context("giving Squid a directory")?;
         }
         let (listen, admin) = setting.upstream.through_relay(next_port)?;
@@ -126,10 +126,10 @@ impl<W: Work> Running<W> {
             threads: setting.threads,
             directory: &directory,
         };
-        fs::write(configuration_file(&directory), W::configuration(contender, &plan)?)?;
-        let arguments: Vec<_> = W::arguments(contender, &plan)?.into_iter().map(Into::into).collect();
+        fs::write(configuration_file(&directory), W::configuration(installed, &plan)?)?;
+        let arguments: Vec<_> = W::arguments(installed, &plan)?.into_iter().map(Into::into).collect();
         let output = output_file(&directory);
-        running.child = Some(Child::start(&contender.program, &arguments, setting.terms, &output)?);
+        running.child = Some(Child::start(&installed.program, &arguments, setting.terms, &output)?);
         running.ends = listen;
         running.wait_until_ready(&output)?;
         Ok(running)
@@ -173,7 +173,8 @@ impl<W: Work> Running<W> {
 
     /// The program that knows what was billed, and the configuration that leads it to the ledger.
     pub(crate) fn ledger(&self) -> Option<(&Path, PathBuf)> {
-        (self.kind == Kind::Tollgate).then(|| (self.program.as_path(), configuration_file(&self.directory)))
+        (self.target == Target::Tollgate)
+            .then(|| (self.program.as_path(), configuration_file(&self.directory)))
     }
 
     /// The processes that it consists of; none for a direct connection.
@@ -191,16 +192,16 @@ impl<W: Work> Running<W> {
     pub(crate) fn data_plane(&self, after: &CpuReading, before: &CpuReading) -> Duration {
         let main = self.child.as_ref().map(Child::id);
         let named = |name: &str| after.since(before, |thread: &Thread| thread.name.starts_with(name));
-        match self.kind {
-            Kind::Tollgate => named("reactor-"),
-            Kind::G3proxy => named("worker"),
-            Kind::Nginx | Kind::Squid => after.since(before, |thread| Some(thread.process) != main),
-            Kind::Direct
-            | Kind::Haproxy
-            | Kind::Tinyproxy
-            | Kind::ThreeProxy
-            | Kind::Dante
-            | Kind::Microsocks => after.whole_since(before),
+        match self.target {
+            Target::Tollgate => named("reactor-"),
+            Target::G3proxy => named("worker"),
+            Target::Nginx | Target::Squid => after.since(before, |thread| Some(thread.process) != main),
+            Target::Direct
+            | Target::Haproxy
+            | Target::Tinyproxy
+            | Target::ThreeProxy
+            | Target::Dante
+            | Target::Microsocks => after.whole_since(before),
         }
     }
 
@@ -217,7 +218,7 @@ impl<W: Work> Running<W> {
     /// # Errors
     /// Its statistics cannot be read.
     pub(crate) fn spliced_bytes(&self) -> Result<Option<u64>> {
-        if self.kind != Kind::Haproxy {
+        if self.target != Target::Haproxy {
             return Ok(None);
         }
         let mut socket = UnixStream::connect(self.directory.join("stats.sock"))?;
@@ -230,30 +231,30 @@ impl<W: Work> Running<W> {
 }
 
 /// The arguments that point to its configuration, and let it run in the foreground.
-pub(crate) fn arguments<W>(kind: Kind, plan: &Plan<'_, W>) -> Vec<String> {
+pub(crate) fn arguments<W>(target: Target, plan: &Plan<'_, W>) -> Vec<String> {
     let directory = plan.directory;
     let text = |path: PathBuf| path.display().to_string();
     let file = text(configuration_file(directory));
     let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
-    match kind {
-        Kind::Direct | Kind::Microsocks => Vec::new(),
-        Kind::Tollgate => words(&["serve", "--config", &file]),
-        Kind::Haproxy => words(&["-f", &file]),
-        Kind::Nginx => {
+    match target {
+        Target::Direct | Target::Microsocks => Vec::new(),
+        Target::Tollgate => words(&["serve", "--config", &file]),
+        Target::Haproxy => words(&["-f", &file]),
+        Target::Nginx => {
             let (prefix, errors) = (text(directory.to_owned()), text(directory.join("error.log")));
             words(&["-p", &prefix, "-e", &errors, "-c", &file])
         }
-        Kind::Squid => {
+        Target::Squid => {
             let said_to_output = "-d1";
             words(&["--foreground", said_to_output, "-n", &squid::service(directory), "-f", &file])
         }
-        Kind::Tinyproxy => words(&["-d", "-c", &file]),
-        Kind::ThreeProxy => words(&[&file]),
-        Kind::Dante => {
+        Target::Tinyproxy => words(&["-d", "-c", &file]),
+        Target::ThreeProxy => words(&[&file]),
+        Target::Dante => {
             let pid_file = text(directory.join("danted.pid"));
             words(&["-f", &file, "-p", &pid_file, "-N", &plan.threads.to_string()])
         }
-        Kind::G3proxy => {
+        Target::G3proxy => {
             let control = text(directory.to_owned());
             words(&["-c", &file, "--group-name", "lab", "--control-dir", &control])
         }
@@ -264,14 +265,14 @@ fn output_file(directory: &Path) -> PathBuf {
     directory.join("output.log")
 }
 
-fn log(kind: Kind, directory: &Path, threads: usize) -> Log {
-    Log::in_files(match kind {
-        Kind::Direct => Vec::new(),
-        Kind::Haproxy | Kind::Microsocks | Kind::G3proxy => vec![output_file(directory)],
-        Kind::Tollgate | Kind::Nginx | Kind::Tinyproxy | Kind::ThreeProxy | Kind::Dante => {
+fn log(target: Target, directory: &Path, threads: usize) -> Log {
+    Log::in_files(match target {
+        Target::Direct => Vec::new(),
+        Target::Haproxy | Target::Microsocks | Target::G3proxy => vec![output_file(directory)],
+        Target::Tollgate | Target::Nginx | Target::Tinyproxy | Target::ThreeProxy | Target::Dante => {
             vec![directory.join("connections.log")]
         }
-        Kind::Squid => squid::logs(directory, threads),
+        Target::Squid => squid::logs(directory, threads),
     })
 }
 

@@ -2,7 +2,7 @@
 
 /// What connections go through.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum Target {
     /// Nothing: what the machine and the load can do without a relay
     Direct,
     /// The gateway itself
@@ -26,7 +26,7 @@ pub(crate) enum Kind {
     G3proxy,
 }
 
-impl Kind {
+impl Target {
     pub(crate) const ALL: [Self; 10] = [
         Self::Direct,
         Self::Tollgate,

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::plot::{self, Lane, Line, escape};
-use super::{Report, SUBJECTS_ACROSS_MAX, counted, digits, names_of};
+use super::{Report, TARGETS_ACROSS_MAX, counted, digits, names_of};
 use crate::kit::measurements::{Row, Run};
 use crate::kit::statistics;
 use crate::kit::verdict::Verdict;
@@ -71,7 +71,7 @@ fn verdicts(verdicts: &[Verdict]) -> String {
              <td class=\"note\">{}</td></tr>",
             escape(verdict.name),
             digits(verdict.value),
-            escape(&verdict.target.to_string()),
+            escape(&verdict.threshold.to_string()),
             escape(&verdict.note)
         );
     }
@@ -92,13 +92,13 @@ fn part_table(rows: &[&Row]) -> String {
     let heads = |heads: Vec<&str>| {
         heads.into_iter().map(|head| format!("<th>{}</th>", escape(head))).collect::<String>()
     };
-    let (heads, lines): (String, String) = if rows.len() > SUBJECTS_ACROSS_MAX {
+    let (heads, lines): (String, String) = if rows.len() > TARGETS_ACROSS_MAX {
         let cells = |row: &Row| names.iter().map(|name| cell(row, name)).collect();
-        (heads(names.clone()), rows.iter().map(|row| line(&row.subject, cells(row))).collect())
+        (heads(names.clone()), rows.iter().map(|row| line(&row.target, cells(row))).collect())
     } else {
         let cells = |name: &str| rows.iter().map(|row| cell(row, name)).collect();
-        let subjects = rows.iter().map(|row| row.subject.as_str()).collect();
-        (heads(subjects), names.iter().map(|name| line(name, cells(name))).collect())
+        let targets = rows.iter().map(|row| row.target.as_str()).collect();
+        (heads(targets), names.iter().map(|name| line(name, cells(name))).collect())
     };
     format!("<table><tr><th>median [min, max]</th>{heads}</tr>{lines}</table>")
 }
@@ -108,7 +108,7 @@ fn part_plot(name: &str, rows: &[&Row]) -> String {
     let lane = |row: &&'_ Row| {
         let value = |run: &Run| Some((run.number(name)?, !run.marks.is_empty()));
         let runs: Vec<(f64, bool)> = row.runs.iter().filter_map(value).collect();
-        row.median(name).map(|median| (row.subject.clone(), runs, median))
+        row.median(name).map(|median| (row.target.clone(), runs, median))
     };
     let lanes: Vec<_> = rows.iter().filter_map(lane).collect();
     let mut values = lanes.iter().flat_map(|lane| &lane.1).map(|run| run.0);
@@ -118,7 +118,7 @@ fn part_plot(name: &str, rows: &[&Row]) -> String {
     }
     let lanes: Vec<Lane<'_>> = lanes
         .iter()
-        .map(|(subject, runs, median)| Lane { subject, runs: runs.clone(), median: *median })
+        .map(|(target, runs, median)| Lane { target, runs: runs.clone(), median: *median })
         .collect();
     plot::strips(&name.replace('_', " "), &lanes)
 }
@@ -147,9 +147,9 @@ fn counted_lines<'a>(report: &'a Report, family: &str, name: &str) -> Vec<Line<'
     for row in &report.rows {
         let Some((_, count)) = counted(row.part).filter(|part| part.0 == family) else { continue };
         let Some(median) = row.median(name) else { continue };
-        match lines.iter_mut().find(|line| line.subject == row.subject) {
+        match lines.iter_mut().find(|line| line.target == row.target) {
             Some(line) => line.points.push((count, median)),
-            None => lines.push(Line { subject: &row.subject, points: vec![(count, median)] }),
+            None => lines.push(Line { target: &row.target, points: vec![(count, median)] }),
         }
     }
     lines
@@ -198,7 +198,7 @@ mod tests {
         let once = part_table(&[&single]);
         assert!(once.contains("<tr><td>connections_per_s</td><td>14,000</td>"), "{once}");
         assert_eq!(part_plot("connections_per_s", &[&single, &single]), "");
-        let many = part_table(&[row; SUBJECTS_ACROSS_MAX + 1]);
+        let many = part_table(&[row; TARGETS_ACROSS_MAX + 1]);
         assert!(many.contains("<th>connections_per_s</th>"), "{many}");
         assert!(many.contains("<tr><td>tollgate</td><td>13,000 [12,000, 14,000]</td>"), "{many}");
     }
@@ -208,7 +208,7 @@ mod tests {
         let mut report = sample();
         report.rows[0].part = "idle-1000";
         report.rows[1].part = "idle-5000";
-        report.rows[1].subject = "tollgate".to_owned();
+        report.rows[1].target = "tollgate".to_owned();
         let lines = counted_lines(&report, "idle", "connections_per_s");
         assert_eq!(lines.len(), 1);
         assert_eq!(lines[0].points, [(1_000.0, 13_000.0), (5_000.0, 11_527.5)]);

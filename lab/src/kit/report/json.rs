@@ -28,7 +28,7 @@ fn row(row: &Row) -> Value {
     let mut object = Map::new();
     object.insert("case".to_owned(), json!(row.case()));
     object.insert("part".to_owned(), json!(row.part));
-    object.insert("subject".to_owned(), json!(row.subject));
+    object.insert("subject".to_owned(), json!(row.target));
     for name in row.names() {
         let values = row.series(name);
         let Some(summary) = statistics::summary(&values) else { continue };
@@ -50,7 +50,7 @@ fn verdict(verdict: &Verdict) -> Value {
         "value": verdict.value,
         "interval": verdict.interval.map(|range| [range.low, range.high]),
         "interval_coverage": verdict.interval.map(|range| range.coverage),
-        "target": verdict.target.to_string(),
+        "target": verdict.threshold.to_string(),
         "result": verdict.outcome.as_str(),
         "note": verdict.note,
     })

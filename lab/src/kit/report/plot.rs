@@ -21,14 +21,14 @@ const LINEAR_QUOTIENT_MAX: f64 = 30.0;
 
 /// One lane of a strip plot: a subject and its runs, each with whether it is contaminated.
 pub(super) struct Lane<'a> {
-    pub(super) subject: &'a str,
+    pub(super) target: &'a str,
     pub(super) runs: Vec<(f64, bool)>,
     pub(super) median: f64,
 }
 
 /// One line of a line plot.
 pub(super) struct Line<'a> {
-    pub(super) subject: &'a str,
+    pub(super) target: &'a str,
     pub(super) points: Vec<(f64, f64)>,
 }
 
@@ -46,8 +46,8 @@ pub(super) fn strips(title: &str, lanes: &[Lane<'_>]) -> String {
     axis.draw_below(&mut svg, TITLE_HEIGHT, height - AXIS_HEIGHT);
     for (index, lane) in lanes.iter().enumerate() {
         let y = TITLE_HEIGHT + LANE_HEIGHT * (index as f64 + 0.5);
-        let subject = escape(lane.subject);
-        let _ = write!(svg, r#"<g class="{subject}"><text x="0" y="{:.1}">{subject}</text>"#, y + 4.0);
+        let target = escape(lane.target);
+        let _ = write!(svg, r#"<g class="{target}"><text x="0" y="{:.1}">{target}</text>"#, y + 4.0);
         for &(value, contaminated) in &lane.runs {
             let class = if contaminated { "hollow" } else { "dot" };
             draw_dot(&mut svg, class, (axis.position(value), y), &digits(value));
@@ -79,17 +79,17 @@ pub(super) fn lines(title: &str, lines: &[Line<'_>]) -> String {
     for line in lines {
         let path: Vec<String> =
             line.points.iter().map(place).map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-        let subject = escape(line.subject);
-        let _ = write!(svg, r#"<g class="{subject}"><polyline points="{}"/>"#, path.join(" "));
+        let target = escape(line.target);
+        let _ = write!(svg, r#"<g class="{target}"><polyline points="{}"/>"#, path.join(" "));
         for point in &line.points {
-            draw_dot(&mut svg, "dot", place(point), &format!("{subject}: {}", digits(point.1)));
+            draw_dot(&mut svg, "dot", place(point), &format!("{target}: {}", digits(point.1)));
         }
         svg.push_str("</g>");
     }
-    let ends = lines.iter().filter_map(|line| Some((place(line.points.last()?), line.subject)));
-    for ((x, y), subject) in apart(ends.collect()) {
-        let (y, subject) = (y - 8.0, escape(subject));
-        let _ = write!(svg, r#"<text x="{x:.1}" y="{y:.1}" text-anchor="end">{subject}</text>"#);
+    let ends = lines.iter().filter_map(|line| Some((place(line.points.last()?), line.target)));
+    for ((x, y), target) in apart(ends.collect()) {
+        let (y, target) = (y - 8.0, escape(target));
+        let _ = write!(svg, r#"<text x="{x:.1}" y="{y:.1}" text-anchor="end">{target}</text>"#);
     }
     svg.push_str("</svg>");
     svg
@@ -184,8 +184,8 @@ mod tests {
     #[test]
     fn each_run_is_a_dot_and_contaminated_ones_are_hollow() {
         let lanes = [
-            Lane { subject: "tollgate", runs: vec![(1.0, false), (2.0, true)], median: 1.5 },
-            Lane { subject: "a<b", runs: vec![(4.0, false)], median: 4.0 },
+            Lane { target: "tollgate", runs: vec![(1.0, false), (2.0, true)], median: 1.5 },
+            Lane { target: "a<b", runs: vec![(4.0, false)], median: 4.0 },
         ];
         let svg = strips("rate", &lanes);
         assert_eq!(svg.matches(r#"class="dot""#).count(), 2);
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn counts_that_are_far_apart_have_room() {
         let places = |counts: [f64; 3]| {
-            let line = Line { subject: "nginx", points: counts.map(|count| (count, 1.0)).to_vec() };
+            let line = Line { target: "nginx", points: counts.map(|count| (count, 1.0)).to_vec() };
             let svg = lines("latency", &[line]);
             let places = svg.split("cx=\"").skip(1).filter_map(|rest| rest.split('"').next()?.parse().ok());
             places.collect::<Vec<f64>>()
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_line_has_all_its_points() {
-        let line = Line { subject: "nginx", points: vec![(1_000.0, 9.0), (9_000.0, 81.0)] };
+        let line = Line { target: "nginx", points: vec![(1_000.0, 9.0), (9_000.0, 81.0)] };
         let svg = lines("memory", &[line]);
         assert_eq!(svg.matches("<circle").count(), 2);
         assert!(svg.contains("polyline"));

@@ -3,7 +3,7 @@
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-use super::{Grid, Report, SUBJECTS_ACROSS_MAX, counted, digits, names_of};
+use super::{Grid, Report, TARGETS_ACROSS_MAX, counted, digits, names_of};
 use crate::kit::measurements::Row;
 use crate::kit::statistics;
 use crate::kit::verdict::Verdict;
@@ -44,12 +44,12 @@ pub(crate) fn print(report: &Report) -> String {
 
 /// Subjects across and numbers down, or the other way where there are too many subjects.
 fn part_table(rows: &[&Row]) -> Table {
-    if rows.len() > SUBJECTS_ACROSS_MAX {
-        return subjects_down(rows);
+    if rows.len() > TARGETS_ACROSS_MAX {
+        return targets_down(rows);
     }
     let mut table = empty();
-    let subjects = rows.iter().map(|row| Cell::new(&row.subject).set_alignment(CellAlignment::Right));
-    table.set_header(std::iter::once(Cell::new("")).chain(subjects));
+    let targets = rows.iter().map(|row| Cell::new(&row.target).set_alignment(CellAlignment::Right));
+    table.set_header(std::iter::once(Cell::new("")).chain(targets));
     for name in names_of(rows) {
         let cells = rows.iter().map(|row| Cell::new(cell(row, name)).set_alignment(CellAlignment::Right));
         table.add_row(std::iter::once(Cell::new(name)).chain(cells));
@@ -57,7 +57,7 @@ fn part_table(rows: &[&Row]) -> Table {
     table
 }
 
-fn subjects_down(rows: &[&Row]) -> Table {
+fn targets_down(rows: &[&Row]) -> Table {
     let mut table = empty();
     let names = names_of(rows);
     let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
@@ -65,7 +65,7 @@ fn subjects_down(rows: &[&Row]) -> Table {
         .set_header(std::iter::once(Cell::new("")).chain(names.iter().map(|name| right((*name).to_owned()))));
     for row in rows {
         let cells = names.iter().map(|name| right(cell(row, name)));
-        table.add_row(std::iter::once(Cell::new(&row.subject)).chain(cells));
+        table.add_row(std::iter::once(Cell::new(&row.target)).chain(cells));
     }
     table
 }
@@ -83,14 +83,14 @@ fn grid_table(report: &Report, grid: Grid) -> Option<Table> {
     let of_family = |row: &&Row| counted(row.part).is_some_and(|part| part.0 == grid.family);
     let rows: Vec<&Row> = report.rows.iter().filter(of_family).collect();
     let has_number = |row: &&&Row| !row.series(grid.number).is_empty();
-    let (mut parts, mut subjects): (Vec<(f64, &str)>, Vec<&str>) = (Vec::new(), Vec::new());
+    let (mut parts, mut targets): (Vec<(f64, &str)>, Vec<&str>) = (Vec::new(), Vec::new());
     for row in rows.iter().filter(has_number) {
         let (_, count) = counted(row.part)?;
         if !parts.contains(&(count, row.part)) {
             parts.push((count, row.part));
         }
-        if !subjects.contains(&row.subject.as_str()) {
-            subjects.push(&row.subject);
+        if !targets.contains(&row.target.as_str()) {
+            targets.push(&row.target);
         }
     }
     parts.sort_by(|one, other| one.0.total_cmp(&other.0));
@@ -98,12 +98,12 @@ fn grid_table(report: &Report, grid: Grid) -> Option<Table> {
     let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
     let heads = parts.iter().map(|part| right(part.0.to_string()));
     table.set_header(std::iter::once(Cell::new("")).chain(heads));
-    for subject in &subjects {
-        let median = |part: &str| report.row(part, subject).and_then(|row| row.median(grid.number));
+    for target in &targets {
+        let median = |part: &str| report.row(part, target).and_then(|row| row.median(grid.number));
         let cells = parts.iter().map(|part| right(median(part.1).map_or_else(String::new, digits)));
-        table.add_row(std::iter::once(Cell::new(subject)).chain(cells));
+        table.add_row(std::iter::once(Cell::new(target)).chain(cells));
     }
-    (!subjects.is_empty()).then_some(table)
+    (!targets.is_empty()).then_some(table)
 }
 
 fn verdict_table(verdicts: &[Verdict]) -> Table {
@@ -114,9 +114,9 @@ fn verdict_table(verdicts: &[Verdict]) -> Table {
             .interval
             .map_or_else(String::new, |range| format!("{}-{}", digits(range.low), digits(range.high)));
         let value = digits(verdict.value);
-        let target = verdict.target.to_string();
+        let threshold = verdict.threshold.to_string();
         let result = verdict.outcome.as_str().to_owned();
-        table.add_row([verdict.name.to_owned(), value, interval, target, result, verdict.note.clone()]);
+        table.add_row([verdict.name.to_owned(), value, interval, threshold, result, verdict.note.clone()]);
     }
     table
 }
@@ -185,8 +185,8 @@ mod tests {
     fn many_subjects_stand_below_each_other() {
         let mut report = sample();
         let row = report.rows.remove(0);
-        let subject = |number: usize| Row { subject: format!("pool-{number}"), ..row.clone() };
-        report.rows = (0..=SUBJECTS_ACROSS_MAX).map(subject).collect();
+        let target = |number: usize| Row { target: format!("pool-{number}"), ..row.clone() };
+        report.rows = (0..=TARGETS_ACROSS_MAX).map(target).collect();
         let text = print(&report);
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         let head = ["connections_per_s", "process_cpu_us_per_connection"];

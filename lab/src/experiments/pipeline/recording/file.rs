@@ -101,14 +101,14 @@ fn take<'a, const COUNT: usize>(words: &mut &'a [u64]) -> Option<&'a [u64; COUNT
 
 impl What {
     fn to_word(self) -> u64 {
-        let (kind, number) = match self {
+        let (code, number) = match self {
             Self::RequestBegins(request) => (0, u64::from(request)),
             Self::WaitBegins(planned) => (1, planned.as_nanos() as u64),
             Self::WaitEnds => (2, 0),
             Self::RequestEnds => (3, 0),
             Self::Looked => (4, 0),
         };
-        number << WHAT_BITS | kind
+        number << WHAT_BITS | code
     }
 
     fn from_word(word: u64) -> Option<Self> {

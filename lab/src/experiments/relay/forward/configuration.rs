@@ -30,14 +30,14 @@ fn ports(plan: &Plan<'_, Forward>) -> Vec<String> {
 /// Tollgate: a listener for the one protocol, a user known by address, policy, metering, close log and ledger
 /// on.
 pub(super) fn tollgate(plan: &Plan<'_, Forward>) -> Result<String> {
-    let kind = match plan.listen.protocol {
+    let listener_kind = match plan.listen.protocol {
         Protocol::Connect => "http",
         Protocol::Socks5 => "socks5",
     };
     Ok(format!(
         r#"[[listener]]
 address = "{}"
-kind = "{kind}"
+kind = "{listener_kind}"
 
 [[user]]
 name = "{USER}"

@@ -20,7 +20,7 @@ const COUNT_MAX: u32 = 1_000_000;
 
 /// A strategy with its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Target {
     Sequential,
     ThreadPerRequest,
     /// So many threads at a time.
@@ -33,7 +33,7 @@ pub(super) enum Kind {
     Event(Option<u32>),
 }
 
-impl Kind {
+impl Target {
     /// What does it on so many CPUs.
     pub(super) fn strategy(self, cpus: usize) -> Box<dyn Strategy> {
         match self {
@@ -56,7 +56,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for Target {
     fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sequential => write!(text, "sequential"),
@@ -70,7 +70,7 @@ impl fmt::Display for Kind {
     }
 }
 
-impl FromStr for Kind {
+impl FromStr for Target {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
@@ -99,25 +99,25 @@ pub(super) mod tests {
     use crate::experiments::pipeline::work::Work;
 
     /// One of each.
-    pub(in crate::experiments::pipeline) const KINDS: [Kind; 9] = [
-        Kind::Sequential,
-        Kind::ThreadPerRequest,
-        Kind::Batches(1),
-        Kind::Batches(7),
-        Kind::Pool(1),
-        Kind::Pool(5),
-        Kind::IoAware,
-        Kind::Event(Some(1)),
-        Kind::Event(None),
+    pub(in crate::experiments::pipeline) const TARGETS: [Target; 9] = [
+        Target::Sequential,
+        Target::ThreadPerRequest,
+        Target::Batches(1),
+        Target::Batches(7),
+        Target::Pool(1),
+        Target::Pool(5),
+        Target::IoAware,
+        Target::Event(Some(1)),
+        Target::Event(None),
     ];
 
     #[test]
     fn names_are_read_as_written() {
-        for kind in KINDS {
-            assert_eq!(kind.to_string().parse::<Kind>().ok(), Some(kind), "{kind}");
+        for target in TARGETS {
+            assert_eq!(target.to_string().parse::<Target>().ok(), Some(target), "{target}");
         }
         for name in ["", "pool", "pool-", "pool-0", "pool-x", "pool-1000001", "event-none", "swarm-3"] {
-            assert!(name.parse::<Kind>().is_err(), "{name:?}");
+            assert!(name.parse::<Target>().is_err(), "{name:?}");
         }
     }
 
@@ -131,11 +131,11 @@ pub(super) mod tests {
                 work.controls()
             };
             assert_eq!(expected.requests, u64::from(requests));
-            for kind in KINDS {
+            for target in TARGETS {
                 for cpus in [1, 3] {
                     let work = Work::with_short_waits(requests, "very vivid");
-                    kind.strategy(cpus).run(&work).expect("there are threads");
-                    assert_eq!(work.controls(), expected, "{kind} on {cpus} CPUs, {requests} requests");
+                    target.strategy(cpus).run(&work).expect("there are threads");
+                    assert_eq!(work.controls(), expected, "{target} on {cpus} CPUs, {requests} requests");
                 }
             }
         }

@@ -32,7 +32,7 @@ const DECLARED_EVERY: u64 = 2;
 
 /// Who is overloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Target {
     Ours,
     Fixed,
     FixedPoisoned,
@@ -46,20 +46,20 @@ pub(super) struct Measured {
     pub(super) poisoned_threads_max: usize,
 }
 
-impl Kind {
-    pub(super) const ALL: [Kind; 3] = [Kind::Ours, Kind::Fixed, Kind::FixedPoisoned];
+impl Target {
+    pub(super) const ALL: [Target; 3] = [Target::Ours, Target::Fixed, Target::FixedPoisoned];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Kind::Ours => "ours-poisoned",
-            Kind::Fixed => "fixed",
-            Kind::FixedPoisoned => "fixed-poisoned",
+            Target::Ours => "ours-poisoned",
+            Target::Fixed => "fixed",
+            Target::FixedPoisoned => "fixed-poisoned",
         }
     }
 
     /// Whether jobs that never return are offered as well.
     pub(super) fn is_poisoned(self) -> bool {
-        self != Kind::Fixed
+        self != Target::Fixed
     }
 
     /// Starts it.
@@ -70,14 +70,14 @@ impl Kind {
         let permits = machine::allowed_cpus().len();
         let threads = THREADS_PER_CPU * permits;
         Ok(match self {
-            Kind::Ours => Server::Ours(Pool::start(PoolSettings {
+            Target::Ours => Server::Ours(Pool::start(PoolSettings {
                 name: "overload",
                 permits,
                 threads_max: threads,
                 niceness: 0,
                 classes: classes(),
             })?),
-            Kind::Fixed | Kind::FixedPoisoned => Server::Fixed(Fixed::start(threads)?),
+            Target::Fixed | Target::FixedPoisoned => Server::Fixed(Fixed::start(threads)?),
         })
     }
 }
