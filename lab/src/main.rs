@@ -17,7 +17,7 @@ use clap::{Parser, Subcommand};
 use crate::experiments::{accept, inserts, overload, pipeline, relay, timers};
 use crate::kit::report::Report;
 use crate::kit::verdict::Outcome;
-use crate::kit::{agent, child, report};
+use crate::kit::{child, load_process, report};
 
 /// Proves the engine's claims beside the naive ways and the rivals
 ///
@@ -79,7 +79,7 @@ enum Command {
     },
     /// A process of the load, at the word of another lab
     #[command(hide = true)]
-    Agent,
+    LoadProcess,
     /// Does the pipeline's requests once, when told
     #[command(hide = true)]
     Turn(pipeline::Turn),
@@ -137,38 +137,38 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Relay { options, output } => {
-            child::end_children_on_signals()?;
+            child::stop_children_on_signals()?;
             tell(&relay::run(options)?, output)
         }
         Command::Inserts { options, output } => {
-            child::end_children_on_signals()?;
+            child::stop_children_on_signals()?;
             tell(&inserts::run(options)?, output)
         }
         Command::Overload { options, output } => {
-            child::end_children_on_signals()?;
+            child::stop_children_on_signals()?;
             tell(&overload::run(options)?, output)
         }
         Command::Pipeline { options, output } => {
-            child::end_children_on_signals()?;
+            child::stop_children_on_signals()?;
             tell(&pipeline::run(options)?, output)
         }
         Command::Timers { options, output } => {
-            child::end_children_on_signals()?;
+            child::stop_children_on_signals()?;
             tell(&timers::run(options)?, output)
         }
         Command::Accept { options, output } => {
-            child::end_children_on_signals()?;
+            child::stop_children_on_signals()?;
             tell(&accept::run(options)?, output)
         }
-        Command::Answering(terms) => accept::answer(terms).map(|()| ExitCode::SUCCESS),
-        Command::Deadlines(terms) => timers::keep(terms).map(|()| ExitCode::SUCCESS),
-        Command::Echo(terms) => timers::echo(terms).map(|()| ExitCode::SUCCESS),
+        Command::Answering(settings) => accept::answer(settings).map(|()| ExitCode::SUCCESS),
+        Command::Deadlines(settings) => timers::keep(settings).map(|()| ExitCode::SUCCESS),
+        Command::Echo(settings) => timers::echo(settings).map(|()| ExitCode::SUCCESS),
         Command::Turn(turn) => pipeline::take(turn).map(|()| ExitCode::SUCCESS),
         Command::Creation(creation) => pipeline::create(creation).map(|()| ExitCode::SUCCESS),
-        Command::Flows(terms) => relay::account(terms).map(|()| ExitCode::SUCCESS),
-        Command::Hog(terms) => inserts::spin(terms).map(|()| ExitCode::SUCCESS),
-        Command::Agent => agent::obey().map(|()| ExitCode::SUCCESS),
-        Command::Launch(terms) => child::launch(terms).map(|()| ExitCode::SUCCESS),
+        Command::Flows(settings) => relay::account(settings).map(|()| ExitCode::SUCCESS),
+        Command::Hog(settings) => inserts::spin(settings).map(|()| ExitCode::SUCCESS),
+        Command::LoadProcess => load_process::serve_commands().map(|()| ExitCode::SUCCESS),
+        Command::Launch(settings) => child::launch(settings).map(|()| ExitCode::SUCCESS),
     }
 }
 

@@ -39,10 +39,10 @@ pub(crate) use self::answering::{Answering, answer};
 use self::gateway::Gateway;
 use self::losses::Losses;
 use self::strategy::Strategy;
-use crate::kit::agent::{Agent, Command};
-use crate::kit::child::{self, Terms};
+use crate::kit::child::{self, ChildSettings};
 use crate::kit::flame;
 use crate::kit::load::Role;
+use crate::kit::load_process::{Command, LoadProcess};
 use crate::kit::machine;
 use crate::kit::measurements::{Numbers, Skipped};
 use crate::kit::progress::Progress;
@@ -51,7 +51,7 @@ use crate::kit::relays::ports;
 use crate::kit::relays::target::Target;
 use crate::kit::report::{self, Grid, Report};
 use crate::kit::rounds::{Outcome, RoundTarget, Rounds};
-use crate::kit::stacks::{Profile, Scope};
+use crate::kit::stacks::{Profile, SampleScope};
 use crate::kit::strace;
 
 /// Disturbed rounds that are repeated, in each case.
@@ -146,7 +146,7 @@ enum Part {
     /// One thread busy for 500 us with each event
     Busy,
     /// The system calls of the herd and of the gateway's default
-    Calls,
+    SyscallCounts,
 }
 
 /// How much of everything.
@@ -230,11 +230,11 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     };
     let mut outcome = Outcome::default();
     for (part, workers) in cases {
-        outcome.absorb(bench.case(part, workers)?);
+        outcome.merge(bench.case(part, workers)?);
     }
     if let (Some(file), true) = (&options.flame, bench.installed.is_some()) {
         bench.progress.expect_more(looked_at(&bench.strategies).len() as u64);
-        outcome.absorb(bench.flame(file)?);
+        outcome.merge(bench.flame(file)?);
     }
     bench.progress.finish();
     let mut report = Report {
@@ -248,13 +248,13 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         warnings: bench.warnings,
     };
     verdicts::judge(&mut report, &bench.losses, cpus);
-    report.weaken();
+    report.mark_undecided();
     Ok(report)
 }
 
 fn steps(cases: &[(Part, u32)], strategies: &[Strategy], effort: &Effort) -> u64 {
     let of = |&case: &(Part, u32)| match case.0 {
-        Part::Calls => looked_at(strategies).len(),
+        Part::SyscallCounts => looked_at(strategies).len(),
         _ => strategies.len() * effort.rounds(case),
     };
     cases.iter().map(of).sum::<usize>() as u64
@@ -274,7 +274,7 @@ fn warnings(options: &Options, installed: Option<&InstalledTarget>) -> Vec<Strin
     let quick = options.quick.then(|| "a quick run decides nothing".to_owned());
     let unoptimised = installed.filter(|it| it.is_unoptimised());
     let unoptimised = unoptimised.map(|_| "tollgate is a build without optimisation".to_owned());
-    quick.into_iter().chain(report::of_the_build()).chain(unoptimised).collect()
+    quick.into_iter().chain(report::debug_build_warning()).chain(unoptimised).collect()
 }
 
 /// A part's name with the count of its threads, as a report wants it. It lives as long as the program, and
@@ -285,15 +285,16 @@ fn named(family: &str, workers: u32) -> &'static str {
 
 /// The load's processes; they end with it.
 struct Ends {
-    _server: Agent,
-    client: Agent,
+    _server: LoadProcess,
+    client: LoadProcess,
     reply: SocketAddr,
     echo: SocketAddr,
 }
 
 impl Ends {
     fn start() -> Result<Self> {
-        let (mut server, client) = (Agent::start(&Terms::default())?, Agent::start(&Terms::default())?);
+        let (mut server, client) =
+            (LoadProcess::start(&ChildSettings::default())?, LoadProcess::start(&ChildSettings::default())?);
         let (reply, echo) = (server.serve(Role::Reply)?, server.serve(Role::Echo)?);
         Ok(Self { _server: server, client, reply, echo })
     }
@@ -332,7 +333,7 @@ impl Bench {
             }
             Part::LongLived => self.long_lived(rounds(LONG_LIVED), workers),
             Part::Busy => self.busy(rounds(BUSY), workers),
-            Part::Calls => self.calls(),
+            Part::SyscallCounts => self.calls(),
         }
     }
 
@@ -341,7 +342,7 @@ impl Bench {
         &mut self,
         rounds: Rounds,
         workers: u32,
-        run: fn(&mut Gateway, &mut Agent, &Command, &str, &mut Losses) -> Result<Numbers>,
+        run: fn(&mut Gateway, &mut LoadProcess, &Command, &str, &mut Losses) -> Result<Numbers>,
         load: impl Fn(SocketAddr) -> Command,
     ) -> Result<Outcome> {
         let case = rounds.what;
@@ -391,7 +392,7 @@ impl Bench {
 
     fn calls(&mut self) -> Result<Outcome> {
         const WHAT: &str = "system calls";
-        if !strace::is_possible() {
+        if !strace::is_installed() {
             return Ok(impossible(WHAT, "strace is not installed".to_owned()));
         }
         let connections = self.effort.connections.min(traced::CONNECTIONS_MAX);
@@ -402,14 +403,17 @@ impl Bench {
 
     fn flame(&mut self, file: &Path) -> Result<Outcome> {
         const WHAT: &str = "flame graph and shares of CPU time";
-        let scope = match Scope::of_this_machine(self.directory.path()) {
+        let scope = match SampleScope::permitted(self.directory.path()) {
             Ok(scope) => scope,
             Err(error) => return Ok(impossible(WHAT, format!("{error:#}"))),
         };
-        let sample =
-            |gateway: &Gateway, client: &mut Agent, load: &Command, directory: &Path, losses: &mut Losses| {
-                sampled::profile(gateway, client, load, directory, losses, scope)
-            };
+        let sample = |gateway: &Gateway,
+                      client: &mut LoadProcess,
+                      load: &Command,
+                      directory: &Path,
+                      losses: &mut Losses| {
+            sampled::profile(gateway, client, load, directory, losses, scope)
+        };
         let (profiles, mut outcome) = self.look(WHAT, self.effort.connections, sample)?;
         let profiles: Vec<Profile> = profiles.into_iter().map(|profile| profile.1).collect();
         outcome.rows.extend(profiles.iter().map(shares::row));
@@ -423,7 +427,7 @@ impl Bench {
         &mut self,
         what: &str,
         connections: u32,
-        look: impl Fn(&Gateway, &mut Agent, &Command, &Path, &mut Losses) -> Result<Seen>,
+        look: impl Fn(&Gateway, &mut LoadProcess, &Command, &Path, &mut Losses) -> Result<Seen>,
     ) -> Result<(Vec<(String, Seen)>, Outcome)> {
         let strategies = looked_at(&self.strategies);
         let (gateways, failed) =

@@ -132,7 +132,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let mut report =
         Report { experiment: "inserts", machine, rows, grids: GRIDS, verdicts, left_out, skipped, warnings };
     verdicts::judge(&mut report);
-    report.weaken();
+    report.mark_undecided();
     Ok(report)
 }
 
@@ -268,7 +268,7 @@ fn warnings(options: &Options, autogroup: &Autogroup, directory: &Path) -> Vec<S
     if options.quick {
         warnings.push("a quick run decides nothing".to_owned());
     }
-    warnings.extend(report::of_the_build());
+    warnings.extend(report::debug_build_warning());
     warnings.extend(autogroup.objection().map(str::to_owned));
     let is_in_memory = rustix::fs::statfs(directory).is_ok_and(|statfs| statfs.f_type == TMPFS_MAGIC);
     if is_in_memory {

@@ -111,7 +111,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         warnings: warnings(options),
     };
     verdicts::judge(&mut report);
-    report.weaken();
+    report.mark_undecided();
     Ok(report)
 }
 
@@ -158,6 +158,6 @@ fn warnings(options: &Options) -> Vec<String> {
     if options.quick {
         warnings.push("a quick run decides nothing".to_owned());
     }
-    warnings.extend(report::of_the_build());
+    warnings.extend(report::debug_build_warning());
     warnings
 }

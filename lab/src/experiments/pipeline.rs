@@ -57,7 +57,7 @@ use self::work::Work;
 use crate::kit::measurements::{Row, Skipped};
 use crate::kit::progress::Progress;
 use crate::kit::report::{self, Report};
-use crate::kit::strace::{self, Calls};
+use crate::kit::strace::{self, SyscallCounts};
 use crate::kit::{child, machine};
 
 /// The part of the report that has the figures, and the one that has the controls.
@@ -125,7 +125,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let turn = Turn { strategy, requests, text, recording: None };
     let order = plan::rounds(&targets, &effort, cpus);
     let rounds = Rounds { order, turn, article: options.article.as_deref(), cpus };
-    let traced = if has(Part::Calls) { plan::traced(&parts, cpus) } else { Vec::new() };
+    let traced = if has(Part::SyscallCounts) { plan::traced(&parts, cpus) } else { Vec::new() };
     let dies = has(Part::ThreadPerRequest);
     let steps_of_deaths = if dies { deaths::steps(options.confirm) } else { 0 };
     let looked_at = plan::traced(&parts, cpus);
@@ -148,7 +148,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let mut report =
         Report { experiment: "pipeline", machine, rows, grids: &[], verdicts, left_out, skipped, warnings };
     verdicts::judge(&mut report, effort.requests, &deaths, cpus);
-    report.weaken();
+    report.mark_undecided();
     Ok(report)
 }
 
@@ -179,13 +179,13 @@ fn calls(
     if targets.is_empty() {
         return Ok(Vec::new());
     }
-    if !strace::is_possible() {
+    if !strace::is_installed() {
         let reason = "strace is not installed".to_owned();
         skipped.push(Skipped { name: "system calls".to_owned(), reason });
         return Ok(Vec::new());
     }
     let directory = tempfile::TempDir::with_prefix("lab-")?;
-    let mut counted: Vec<(String, Calls)> = Vec::new();
+    let mut counted: Vec<(String, SyscallCounts)> = Vec::new();
     for &strategy in targets {
         progress.begin(format!("{strategy}, traced"));
         let requests = turn.requests.min(TRACED_REQUESTS_MAX);
@@ -203,12 +203,12 @@ fn calls(
 }
 
 /// Takes the turn under strace, which writes into `directory`.
-fn count(turn: &Turn, directory: &Path) -> Result<Calls> {
+fn count(turn: &Turn, directory: &Path) -> Result<SyscallCounts> {
     let file = directory.join("calls");
-    let mut arguments = strace::counting(&file);
+    let mut arguments = strace::counting_arguments(&file);
     arguments.push(child::own_program()?.into());
     turn.run_under(Path::new("strace"), &arguments)?;
-    strace::counts(&file)
+    strace::read_counts(&file)
 }
 
 /// What makes every figure of this run weak.
@@ -217,6 +217,6 @@ fn warnings(options: &Options, effort: &Effort) -> Vec<String> {
     if options.quick || effort.requests != work::REQUESTS {
         warnings.push(format!("a run of {} requests decides nothing", effort.requests));
     }
-    warnings.extend(report::of_the_build());
+    warnings.extend(report::debug_build_warning());
     warnings
 }

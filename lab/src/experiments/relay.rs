@@ -39,9 +39,9 @@ use self::ends::Ends;
 use self::forward::{Family, Forward};
 use self::route::Route;
 
-use crate::kit::agent::Agent;
-use crate::kit::child::{self, Terms};
+use crate::kit::child::{self, ChildSettings};
 use crate::kit::load::Persistence;
+use crate::kit::load_process::LoadProcess;
 use crate::kit::machine;
 use crate::kit::measurements::Skipped;
 use crate::kit::progress::Progress;
@@ -260,7 +260,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     bench.progress.finish();
     report.warnings.extend(billing::warning(&BILLS, &report.rows));
     verdicts::judge(&mut report);
-    report.weaken();
+    report.mark_undecided();
     Ok(report)
 }
 
@@ -286,7 +286,7 @@ fn steps(parts: &[Part], candidates: &[InstalledTarget], effort: &Effort) -> u64
 /// What makes every figure of this run weak.
 fn warnings(candidates: &[InstalledTarget]) -> Vec<String> {
     let mut warnings = Vec::new();
-    warnings.extend(report::of_the_build());
+    warnings.extend(report::debug_build_warning());
     if candidates.iter().any(InstalledTarget::is_unoptimised) {
         warnings.push("tollgate is a build without optimisation".to_owned());
     }
@@ -305,18 +305,18 @@ struct Bench {
 /// The load's processes; they end with it.
 struct Load {
     /// Replies, sources and sinks.
-    server: Agent,
+    server: LoadProcess,
     /// Only echoes, so nothing is asked of it once it serves.
-    _echo: Agent,
-    client: Agent,
+    _echo: LoadProcess,
+    client: LoadProcess,
     upstream: Ends,
 }
 
 impl Load {
-    fn start(terms: &Terms, instrument: &Terms) -> Result<Self> {
-        let mut server = Agent::start(terms)?;
-        let mut echo = Agent::start(instrument)?;
-        let client = Agent::start(terms)?;
+    fn start(settings: &ChildSettings, instrument: &ChildSettings) -> Result<Self> {
+        let mut server = LoadProcess::start(settings)?;
+        let mut echo = LoadProcess::start(instrument)?;
+        let client = LoadProcess::start(settings)?;
         let upstream = Ends::serve(&mut server, &mut echo)?;
         Ok(Self { server, _echo: echo, client, upstream })
     }
@@ -350,9 +350,9 @@ impl Bench {
     }
 
     fn short(&mut self) -> Result<Outcome> {
-        let mut load = Load::start(&Terms::default(), &Terms::default())?;
+        let mut load = Load::start(&ChildSettings::default(), &ChildSettings::default())?;
         let (mut relays, failed) =
-            self.start_all(&load.upstream, machine::allowed_cpus().len(), &Terms::default())?;
+            self.start_all(&load.upstream, machine::allowed_cpus().len(), &ChildSettings::default())?;
         let effort = self.effort;
         let before = billing::settled(&relays);
         let rounds = Rounds { wanted: effort.short_rounds, ..self.rounds("short connections") };
@@ -366,9 +366,9 @@ impl Bench {
     }
 
     fn bulk(&mut self) -> Result<Outcome> {
-        let mut load = Load::start(&Terms::default(), &Terms::default())?;
+        let mut load = Load::start(&ChildSettings::default(), &ChildSettings::default())?;
         let (mut relays, mut failed) =
-            self.start_all(&load.upstream, machine::allowed_cpus().len(), &Terms::default())?;
+            self.start_all(&load.upstream, machine::allowed_cpus().len(), &ChildSettings::default())?;
         let effort = self.effort;
         let rounds = self.rounds("streams each way");
         let outcome = rounds.run(&mut relays, &self.progress, |relay| {
@@ -382,8 +382,8 @@ impl Bench {
     }
 
     /// One traced stream each way through each relay.
-    fn traced(&mut self, relays: Vec<Running<Ends>>, client: &mut Agent) -> Result<Outcome> {
-        if !strace::is_possible() {
+    fn traced(&mut self, relays: Vec<Running<Ends>>, client: &mut LoadProcess) -> Result<Outcome> {
+        if !strace::is_installed() {
             let reason = "strace is not installed".to_owned();
             let skipped = Skipped { name: "counting spliced bytes from outside".to_owned(), reason };
             return Ok(Outcome::default().with_failed(vec![skipped]));
@@ -397,7 +397,7 @@ impl Bench {
     }
 
     fn idle(&mut self) -> Result<Outcome> {
-        let mut load = Load::start(&Terms::default(), &Terms::default())?;
+        let mut load = Load::start(&ChildSettings::default(), &ChildSettings::default())?;
         let takes_part = |target| target != Target::Direct && Ends::TARGETS.contains(&target);
         let relays = self.candidates.iter().filter(|installed| takes_part(installed.target));
         let mut relays: Vec<Anew> =
@@ -411,7 +411,7 @@ impl Bench {
             let setting = Setting {
                 upstream: &load.upstream,
                 threads: machine::allowed_cpus().len(),
-                terms: &Terms::default(),
+                settings: &ChildSettings::default(),
                 directory: &directory.join(format!("idle-{starts}")),
             };
             let running = Running::start(&relay.installed, &setting, next_port)?;
@@ -427,11 +427,11 @@ impl Bench {
         let (relay_cpu, others) = cpus.split_last().context("a process may use at least one CPU")?;
         let others = if others.is_empty() { cpus.clone() } else { others.to_vec() };
         let niceness = if machine::may_raise_priority() { INSTRUMENT_NICENESS } else { 0 };
-        let terms = Terms { cpus: others.clone(), niceness: 0 };
-        let instrument = Terms { cpus: others, niceness };
-        let mut load = Load::start(&terms, &instrument)?;
-        let mut pinger = Agent::start(&instrument)?;
-        let relay_terms = Terms { cpus: vec![*relay_cpu], niceness: 0 };
+        let settings = ChildSettings { cpus: others.clone(), niceness: 0 };
+        let instrument = ChildSettings { cpus: others, niceness };
+        let mut load = Load::start(&settings, &instrument)?;
+        let mut pinger = LoadProcess::start(&instrument)?;
+        let relay_terms = ChildSettings { cpus: vec![*relay_cpu], niceness: 0 };
         let (mut relays, failed) = self.start_all(&load.upstream, 1, &relay_terms)?;
         let effort = self.effort;
         let outcome = self.rounds("small messages").run(&mut relays, &self.progress, |relay| {
@@ -443,9 +443,9 @@ impl Bench {
     }
 
     fn growth(&mut self) -> Result<Outcome> {
-        let mut load = Load::start(&Terms::default(), &Terms::default())?;
+        let mut load = Load::start(&ChildSettings::default(), &ChildSettings::default())?;
         let (mut relays, failed) =
-            self.start_all(&load.upstream, machine::allowed_cpus().len(), &Terms::default())?;
+            self.start_all(&load.upstream, machine::allowed_cpus().len(), &ChildSettings::default())?;
         relays.retain(|relay| relay.target != Target::Direct);
         let connections = self.effort.beside_open;
         let outcome = self
@@ -456,10 +456,10 @@ impl Bench {
 
     /// Short connections and then streams, through the same proxies.
     fn tunnels(&mut self, family: &Family) -> Result<Outcome> {
-        let mut load = Load::start(&Terms::default(), &Terms::default())?;
+        let mut load = Load::start(&ChildSettings::default(), &ChildSettings::default())?;
         let straight = Forward::to(&load.upstream, family.protocol);
         let (mut relays, failed) =
-            self.start_all(&straight, machine::allowed_cpus().len(), &Terms::default())?;
+            self.start_all(&straight, machine::allowed_cpus().len(), &ChildSettings::default())?;
         let effort = self.effort;
         let [short, bulk] = family.what;
         let before = billing::settled(&relays);
@@ -469,7 +469,7 @@ impl Bench {
         })?;
         let mut outcome = outcome.with_failed(failed);
         family.bill.add(&mut outcome, before, &relays, effort.tunnels);
-        outcome.absorb(self.rounds(bulk).run(&mut relays, &self.progress, |relay| {
+        outcome.merge(self.rounds(bulk).run(&mut relays, &self.progress, |relay| {
             bulk::run(relay, &mut load.client, &mut load.server, &family.bulk, effort.stream)
         })?);
         Ok(outcome)
@@ -487,10 +487,11 @@ impl Bench {
 
     /// The proxies are started for each case, since they are configured for it.
     fn requests_of(&mut self, case: &requests::Case) -> Result<Outcome> {
-        let (mut server, mut client) = (Agent::start(&Terms::default())?, Agent::start(&Terms::default())?);
+        let (mut server, mut client) =
+            (LoadProcess::start(&ChildSettings::default())?, LoadProcess::start(&ChildSettings::default())?);
         let route = Route::serve(&mut server, case.persistence)?;
         let (mut relays, failed) =
-            self.start_all(&route, machine::allowed_cpus().len(), &Terms::default())?;
+            self.start_all(&route, machine::allowed_cpus().len(), &ChildSettings::default())?;
         let failed =
             failed.into_iter().map(|it| Skipped { name: format!("{} in {}", it.name, case.what), ..it });
         let effort = self.effort;
@@ -509,18 +510,18 @@ impl Bench {
         let Some(installed) = self.candidates.iter().find(is_tollgate).cloned() else { return Ok(outcome) };
         let directory = self.directory.path().to_owned();
         let mut target = vec![Anew { installed: installed.clone(), running: None }];
-        outcome.absorb(self.rounds("accounting").run(&mut target, &self.progress, |_| {
+        outcome.merge(self.rounds("accounting").run(&mut target, &self.progress, |_| {
             let directory = TempDir::new_in(&directory)?;
             Ok(vec![(accounting::PART, accounting::time(&directory.path().join("ledger"))?)])
         })?);
         if !self.effort.counts_instructions {
             return Ok(outcome);
         }
-        let mut load = Load::start(&Terms::default(), &Terms::default())?;
+        let mut load = Load::start(&ChildSettings::default(), &ChildSettings::default())?;
         self.progress.expect_more(1);
         let rounds = Rounds { what: "instructions", wanted: 1, extra_max: 0, watched: false };
         let next_port = &mut self.next_port;
-        outcome.absorb(rounds.run(&mut target, &self.progress, |_| {
+        outcome.merge(rounds.run(&mut target, &self.progress, |_| {
             let (client, ends) = (&mut load.client, &load.upstream);
             let numbers = accounting::instructions(&installed, ends, client, &directory, next_port)?;
             Ok(vec![(accounting::INSTRUCTIONS, numbers)])
@@ -537,14 +538,14 @@ impl Bench {
         &mut self,
         upstream: &W,
         threads: usize,
-        terms: &Terms,
+        settings: &ChildSettings,
     ) -> Result<(Vec<Running<W>>, Vec<Skipped>)> {
         let (mut relays, mut failed) = (Vec::new(), Vec::new());
         for installed in
             self.candidates.iter().filter(|installed| upstream.targets().contains(&installed.target))
         {
             let directory = TempDir::new_in(self.directory.path())?.keep();
-            let setting = Setting { upstream, threads, terms, directory: &directory };
+            let setting = Setting { upstream, threads, settings, directory: &directory };
             match Running::start(installed, &setting, &mut self.next_port) {
                 Ok(relay) => relays.push(relay),
                 Err(error) => {

@@ -58,7 +58,7 @@ pub(crate) use self::turn::{Deadlines, keep};
 use self::turn::{Kind, Task};
 use self::way::{Rival, Way};
 use crate::kit::child;
-use crate::kit::disturbance::Watch;
+use crate::kit::disturbance::DisturbanceWatch;
 use crate::kit::machine;
 use crate::kit::measurements::{Numbers, Skipped};
 use crate::kit::progress::Progress;
@@ -170,10 +170,10 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let plan = plan("schedule and cancel", &effort);
     let task = Task { work: Kind::Pairs, for_ms: effort.case_ms, timers: 0, case: None };
     let mut found = plan.run(&mut rivals, &progress, |rival| task.run(rival))?;
-    found.absorb(in_turn(&effort, &progress)?);
+    found.merge(in_turn(&effort, &progress)?);
     calls(&keepers, &effort, &progress, &mut found)?;
     held(&keepers, &effort, &progress, &mut found)?;
-    found.absorb(echoes_of(&effort, &progress)?);
+    found.merge(echoes_of(&effort, &progress)?);
     for round in 0..effort.counts {
         count_instructions(round, &progress, &mut found)?;
     }
@@ -188,7 +188,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let mut report =
         Report { experiment: "timers", machine, rows, grids: GRIDS, verdicts, left_out, skipped, warnings };
     verdicts::judge(&mut report);
-    report.weaken();
+    report.mark_undecided();
     Ok(report)
 }
 
@@ -212,7 +212,7 @@ fn calls(rivals: &[Rival], effort: &Effort, progress: &Progress, found: &mut Out
     for group in rivals.chunks(CALLERS_AT_ONCE) {
         let names: Vec<_> = group.iter().map(RoundTarget::name).collect();
         progress.begin(format!("calls of 5 ms, {}", names.join(" and ")));
-        let watch = Watch::start();
+        let watch = DisturbanceWatch::start();
         let done: Vec<_> = thread::scope(|scope| {
             let started: Vec<_> = group.iter().map(|rival| scope.spawn(|| task.run(rival))).collect();
             started.into_iter().map(|it| it.join().unwrap_or_else(|_| Err(anyhow!("a panic")))).collect()
@@ -242,7 +242,7 @@ fn held(rivals: &[Rival], effort: &Effort, progress: &Progress, found: &mut Outc
 
 fn note(what: &str, rival: &Rival, done: Result<turn::Cases>, marks: &[String], found: &mut Outcome) {
     match done {
-        Ok(cases) => found.note(rival.name(), 0, marks, cases),
+        Ok(cases) => found.record(rival.name(), 0, marks, cases),
         Err(error) => found.fail(what, rival.name(), &error),
     }
 }
@@ -277,7 +277,7 @@ fn count_instructions(round: usize, progress: &Progress, found: &mut Outcome) ->
             child::fail_if_interrupted()?;
             match counted {
                 Ok(count) => {
-                    found.note(target, round, &[], vec![(part, vec![("instructions_per_call", count)])]);
+                    found.record(target, round, &[], vec![(part, vec![("instructions_per_call", count)])]);
                 }
                 // What fails once fails thrice.
                 Err(error) if round == 0 => found.fail(&format!("instructions of {part}"), target, &error),
@@ -295,6 +295,6 @@ fn warnings(options: &Options) -> Vec<String> {
     if options.quick {
         warnings.push("a quick run decides nothing".to_owned());
     }
-    warnings.extend(report::of_the_build());
+    warnings.extend(report::debug_build_warning());
     warnings
 }

@@ -11,16 +11,16 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::kit::child::{Child, Terms};
+use crate::kit::child::{Child, ChildSettings};
 
 /// A process that is being counted.
-pub(crate) struct Counted {
+pub(crate) struct CallgrindRun {
     valgrind: Child,
     profile: PathBuf,
     log: PathBuf,
 }
 
-impl Counted {
+impl CallgrindRun {
     /// Starts `program` under callgrind. Its files go into `directory`.
     ///
     /// # Errors
@@ -35,7 +35,7 @@ impl Counted {
         file.push(&profile);
         words.extend([file, program.into()]);
         words.extend(arguments);
-        let valgrind = Child::start(Path::new("valgrind"), &words, &Terms::default(), &log)?;
+        let valgrind = Child::start(Path::new("valgrind"), &words, &ChildSettings::default(), &log)?;
         Ok(Self { valgrind, profile, log })
     }
 
@@ -45,8 +45,8 @@ impl Counted {
     }
 
     /// Asks it to end; `finish` waits until it has.
-    pub(crate) fn ask_to_end(&self) {
-        self.valgrind.ask_to_end();
+    pub(crate) fn request_stop(&self) {
+        self.valgrind.request_stop();
     }
 
     /// Waits until it ends by itself, and tells how many instructions that were.
@@ -55,13 +55,13 @@ impl Counted {
     /// It failed, or callgrind did.
     pub(crate) fn finish(mut self) -> Result<u64> {
         let ended = self.valgrind.wait();
-        ended.with_context(|| format!("under valgrind, which said: {}", self.said()))?;
+        ended.with_context(|| format!("under valgrind, which said: {}", self.last_output_line()))?;
         let profile = fs::read_to_string(&self.profile).context("reading what callgrind counted")?;
         parse(&profile).context("callgrind writes a summary")
     }
 
     /// The last line that it or valgrind said.
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn last_output_line(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         text.lines().last().unwrap_or("nothing").to_owned()
     }

@@ -17,20 +17,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 
-use crate::kit::measure;
+use crate::kit::usage;
 
 /// How long a child may take to end after each request, before the next and harder one.
-const END_MS_MAX: u64 = 3_000;
+const STOP_MS_MAX: u64 = 3_000;
 
 /// How often waits look whether they are over.
-const LOOK_MS: u64 = 10;
+const POLL_MS: u64 = 10;
 
 /// Set once by the signal thread; read by every wait of the main thread.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// How a child is to run.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Terms {
+pub(crate) struct ChildSettings {
     /// The CPUs that it may use; empty for all of the lab's.
     pub(crate) cpus: Vec<usize>,
     /// Its nice value; below 0 only where the lab may.
@@ -68,12 +68,12 @@ impl Child {
     pub(crate) fn start(
         program: &Path,
         arguments: &[OsString],
-        terms: &Terms,
+        settings: &ChildSettings,
         output: &Path,
     ) -> Result<Self> {
         let file = File::options().create(true).append(true).open(output);
         let file = file.with_context(|| format!("opening {}", output.display()))?;
-        let mut command = launcher(program, arguments, terms)?;
+        let mut command = launcher(program, arguments, settings)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         Self::spawn(command, program)
     }
@@ -82,8 +82,12 @@ impl Child {
     ///
     /// # Errors
     /// The process could not be made.
-    pub(crate) fn start_piped(program: &Path, arguments: &[OsString], terms: &Terms) -> Result<Self> {
-        let mut command = launcher(program, arguments, terms)?;
+    pub(crate) fn start_piped(
+        program: &Path,
+        arguments: &[OsString],
+        settings: &ChildSettings,
+    ) -> Result<Self> {
+        let mut command = launcher(program, arguments, settings)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         Self::spawn(command, program)
     }
@@ -122,21 +126,21 @@ impl Child {
     }
 
     /// Asks it once to end, and waits for nothing.
-    pub(crate) fn ask_to_end(&self) {
+    pub(crate) fn request_stop(&self) {
         // It may have ended by itself: then there is nobody to tell.
         let _ = rustix::process::kill_process(Pid::from_child(&self.process), Signal::TERM);
     }
 
     /// Asks it to end, twice if need be (the second request tells a draining server to hurry), then ends it
     /// and whatever it started.
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn stop(&mut self) {
         let id = Pid::from_child(&self.process);
         for _ in 0..2 {
             if !self.is_alive() {
                 return;
             }
-            self.ask_to_end();
-            if self.ended_within(Duration::from_millis(END_MS_MAX)) {
+            self.request_stop();
+            if self.exits_within(Duration::from_millis(STOP_MS_MAX)) {
                 return;
             }
         }
@@ -144,13 +148,13 @@ impl Child {
         let _ = self.process.wait();
     }
 
-    fn ended_within(&mut self, limit: Duration) -> bool {
+    fn exits_within(&mut self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         while Instant::now() < deadline {
             if !self.is_alive() {
                 return true;
             }
-            thread::sleep(Duration::from_millis(LOOK_MS));
+            thread::sleep(Duration::from_millis(POLL_MS));
         }
         false
     }
@@ -158,7 +162,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        self.end();
+        self.stop();
     }
 }
 
@@ -167,7 +171,7 @@ impl Drop for Child {
 ///
 /// # Errors
 /// The handlers could not be installed.
-pub(crate) fn end_children_on_signals() -> Result<()> {
+pub(crate) fn stop_children_on_signals() -> Result<()> {
     use signal_hook::consts::{SIGINT, SIGTERM};
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
     thread::spawn(move || {
@@ -175,7 +179,7 @@ pub(crate) fn end_children_on_signals() -> Result<()> {
             // Pairs with the load in `fail_if_interrupted`; it publishes nothing but itself.
             INTERRUPTED.store(true, Ordering::Relaxed);
             let own = std::process::id() as i32;
-            for descendant in measure::family(own).into_iter().filter(|&process| process != own) {
+            for descendant in usage::process_tree(own).into_iter().filter(|&process| process != own) {
                 let Some(id) = Pid::from_raw(descendant) else { continue };
                 let _ = rustix::process::kill_process(id, Signal::TERM);
             }
@@ -212,7 +216,7 @@ pub(crate) fn pause(time: Duration) -> Result<()> {
         if left.is_zero() {
             return Ok(());
         }
-        thread::sleep(left.min(Duration::from_millis(LOOK_MS)));
+        thread::sleep(left.min(Duration::from_millis(POLL_MS)));
     }
 }
 
@@ -235,14 +239,14 @@ pub(crate) fn own_program() -> Result<PathBuf> {
 }
 
 /// The lab's side of a launch.
-fn launcher(program: &Path, arguments: &[OsString], terms: &Terms) -> Result<Command> {
+fn launcher(program: &Path, arguments: &[OsString], settings: &ChildSettings) -> Result<Command> {
     let mut command = Command::new(own_program()?);
     command.arg("launch").arg("--parent").arg(std::process::id().to_string());
-    if !terms.cpus.is_empty() {
-        let cpus: Vec<String> = terms.cpus.iter().map(usize::to_string).collect();
+    if !settings.cpus.is_empty() {
+        let cpus: Vec<String> = settings.cpus.iter().map(usize::to_string).collect();
         command.arg("--cpus").arg(cpus.join(","));
     }
-    command.arg("--niceness").arg(terms.niceness.to_string());
+    command.arg("--niceness").arg(settings.niceness.to_string());
     command.arg("--").arg(program).args(arguments);
     Ok(command)
 }
@@ -251,24 +255,24 @@ fn launcher(program: &Path, arguments: &[OsString], terms: &Terms) -> Result<Com
 ///
 /// # Errors
 /// The terms could not be met, the lab is gone already, or the program could not be started.
-pub(crate) fn launch(terms: &Launch) -> Result<()> {
+pub(crate) fn launch(settings: &Launch) -> Result<()> {
     // Survives becoming the program. The signal is TERM because nginx's workers end only with a master that
     // is asked to.
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
-    if rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(terms.parent) {
+    if rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(settings.parent) {
         bail!("the lab ended before its child began");
     }
-    if !terms.cpus.is_empty() {
+    if !settings.cpus.is_empty() {
         let mut set = rustix::thread::CpuSet::new();
-        terms.cpus.iter().for_each(|&cpu| set.set(cpu));
+        settings.cpus.iter().for_each(|&cpu| set.set(cpu));
         rustix::thread::sched_setaffinity(None, &set).context("choosing CPUs")?;
     }
-    if terms.niceness != 0 {
-        rustix::process::setpriority_process(None, terms.niceness).context("setting the priority")?;
+    if settings.niceness != 0 {
+        rustix::process::setpriority_process(None, settings.niceness).context("setting the priority")?;
     }
     raise_descriptor_limit();
-    let program = terms.program.first().context("there is no program to launch")?;
-    let failure = Command::new(program).args(&terms.program[1..]).exec();
+    let program = settings.program.first().context("there is no program to launch")?;
+    let failure = Command::new(program).args(&settings.program[1..]).exec();
     Err(failure).with_context(|| format!("starting {}", program.display()))
 }
 
@@ -278,9 +282,9 @@ mod tests {
 
     #[test]
     fn a_launch_names_its_terms_before_the_program() {
-        let terms = Terms { cpus: vec![0, 3], niceness: -5 };
+        let settings = ChildSettings { cpus: vec![0, 3], niceness: -5 };
         let command =
-            launcher(Path::new("/bin/true"), &["--flag".into()], &terms).expect("the lab has a path");
+            launcher(Path::new("/bin/true"), &["--flag".into()], &settings).expect("the lab has a path");
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
         let parent = std::process::id().to_string();
         let expected =

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sys::limits::ProcRoot;
 use sys::pressure::{CpuTicks, Throttling};
 
-use crate::kit::measure::{self, CpuReading, TICKS_PER_S};
+use crate::kit::usage::{self, CpuReading, TICKS_PER_S};
 
 /// The share of the machine that processes outside the experiment may use before a run is marked. The
 /// experiment's own share is known by the nanosecond, but the machine's only by sampled ticks, so a few
@@ -23,20 +23,20 @@ const TICKS_MIN: u64 = 50;
 
 /// Looks at the machine from the beginning of a run to its end.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct DisturbanceWatch {
     ticks: CpuTicks,
     throttling: Option<Throttling>,
     ours: CpuReading,
     /// CPU time of processes that have ended, as far as the lab waited for them.
-    ended: Duration,
+    reaped_before: Duration,
     /// Processes that work for the experiment without descending from the lab.
-    beside: Vec<i32>,
+    extra_roots: Vec<i32>,
     started: Instant,
 }
 
 /// What a watch saw.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Sighting {
+pub(crate) struct Disturbance {
     /// Share of all CPUs used by processes that are not the experiment's.
     pub(crate) foreign_share: f64,
     /// Share of all CPUs withheld by the hypervisor.
@@ -45,43 +45,43 @@ pub(crate) struct Sighting {
     pub(crate) marks: Vec<String>,
 }
 
-impl Watch {
+impl DisturbanceWatch {
     /// Begins to look.
     pub(crate) fn start() -> Self {
-        Self::beside(Vec::new())
+        Self::including(Vec::new())
     }
 
     /// Begins to look; the families of these processes, which the lab did not start, are the experiment's
     /// as well.
-    pub(crate) fn beside(processes: Vec<i32>) -> Self {
-        let ours = own_cpu(&processes);
-        let ended = measure::waited_for();
+    pub(crate) fn including(processes: Vec<i32>) -> Self {
+        let ours = experiment_cpu(&processes);
+        let reaped_before = usage::reaped_children_cpu();
         let root = ProcRoot::machine();
         let (ticks, throttling) = (CpuTicks::read(&root).unwrap_or_default(), Throttling::read(&root));
-        Self { ticks, throttling, ours, ended, beside: processes, started: Instant::now() }
+        Self { ticks, throttling, ours, reaped_before, extra_roots: processes, started: Instant::now() }
     }
 
     /// Says what happened since the start. A process that the lab has started since then and waited for
     /// counts as its own; any other that ends during a watch counts as foreign, so none may.
-    pub(crate) fn finish(self) -> Sighting {
-        let ours = own_cpu(&self.beside).whole_since(&self.ours);
-        let ours = ours + measure::waited_for().saturating_sub(self.ended);
+    pub(crate) fn finish(self) -> Disturbance {
+        let ours = experiment_cpu(&self.extra_roots).total_since(&self.ours);
+        let ours = ours + usage::reaped_children_cpu().saturating_sub(self.reaped_before);
         let root = ProcRoot::machine();
         let ticks = CpuTicks::read(&root).unwrap_or_default().since(self.ticks);
         let throttling = Throttling::read(&root).zip(self.throttling).map(|(now, then)| now.since(then));
-        let mut sighting = sighting(ticks, ours, self.started.elapsed());
-        sighting.marks.extend(throttling.and_then(throttled));
-        sighting
+        let mut disturbance = disturbance(ticks, ours, self.started.elapsed());
+        disturbance.marks.extend(throttling.and_then(throttled));
+        disturbance
     }
 }
 
 /// The CPU time of the experiment's processes, and of the kernel threads that take over its loopback
 /// packets when there are many.
-fn own_cpu(beside: &[i32]) -> CpuReading {
-    let mut ours = measure::family(std::process::id() as i32);
-    ours.extend(beside.iter().flat_map(|&process| measure::family(process)));
-    ours.extend(measure::named("ksoftirqd/"));
-    CpuReading::of(&ours)
+fn experiment_cpu(extra_roots: &[i32]) -> CpuReading {
+    let mut ours = usage::process_tree(std::process::id() as i32);
+    ours.extend(extra_roots.iter().flat_map(|&process| usage::process_tree(process)));
+    ours.extend(usage::processes_named("ksoftirqd/"));
+    CpuReading::read(&ours)
 }
 
 /// The mark of a quota that was used up, if only once: it stops every thread for what is left of a period,
@@ -92,10 +92,10 @@ fn throttled(throttling: Throttling) -> Option<String> {
         .then(|| format!("a CPU quota stopped the experiment in {throttled_periods} of {periods} periods"))
 }
 
-fn sighting(ticks: CpuTicks, ours: Duration, elapsed: Duration) -> Sighting {
+fn disturbance(ticks: CpuTicks, ours: Duration, elapsed: Duration) -> Disturbance {
     let all = ticks.all();
     if all < TICKS_MIN || elapsed.is_zero() {
-        return Sighting::default();
+        return Disturbance::default();
     }
     let own_ticks = ours.as_secs_f64() * TICKS_PER_S as f64;
     let foreign_share = ((ticks.busy as f64 - own_ticks) / all as f64).max(0.0);
@@ -107,7 +107,7 @@ fn sighting(ticks: CpuTicks, ours: Duration, elapsed: Duration) -> Sighting {
     if steal_share > STEAL_SHARE_MAX {
         marks.push(format!("the hypervisor withheld {:.0} % of the CPUs", steal_share * 100.0));
     }
-    Sighting { foreign_share, steal_share, marks }
+    Disturbance { foreign_share, steal_share, marks }
 }
 
 #[cfg(test)]
@@ -118,7 +118,7 @@ mod tests {
     fn foreign_work_and_steal_mark_a_run() {
         let check = |busy, steal, ours_ms, expected: &[&str]| {
             let ticks = CpuTicks { busy, idle: 400 - busy - steal, steal };
-            let seen = sighting(ticks, Duration::from_millis(ours_ms), Duration::from_secs(2));
+            let seen = disturbance(ticks, Duration::from_millis(ours_ms), Duration::from_secs(2));
             assert_eq!(seen.marks, expected, "busy {busy}, steal {steal}, ours {ours_ms} ms");
         };
         check(300, 0, 2_990, &[]);
@@ -140,6 +140,6 @@ mod tests {
     #[test]
     fn a_run_too_short_for_ticks_is_not_judged() {
         let ticks = CpuTicks { busy: 20, idle: 0, steal: 20 };
-        assert_eq!(sighting(ticks, Duration::ZERO, Duration::from_millis(200)), Sighting::default());
+        assert_eq!(disturbance(ticks, Duration::ZERO, Duration::from_millis(200)), Disturbance::default());
     }
 }

@@ -35,13 +35,13 @@ pub(crate) struct Palette {
     /// earlier is shown.
     pub(crate) purposes: &'static [(&'static str, &'static str)],
     /// The place of a stack's purpose among them.
-    pub(crate) of: fn(&Stack) -> usize,
+    pub(crate) purpose_of: fn(&Stack) -> usize,
 }
 
 /// The graph of some strategies.
 pub(crate) fn svg(palette: &Palette, profiles: &[Profile]) -> String {
     let title = palette.title;
-    let tree = Node::of(palette, profiles);
+    let tree = Node::from_profiles(palette, profiles);
     let depth = tree.depth();
     let height = HEAD_HEIGHT + FRAME_HEIGHT * depth as f64 + MARGIN;
     let mut svg = format!(
@@ -84,12 +84,12 @@ struct Node {
 }
 
 impl Node {
-    fn of(palette: &Palette, profiles: &[Profile]) -> Self {
+    fn from_profiles(palette: &Palette, profiles: &[Profile]) -> Self {
         let named = |name: &str| Frame { name: name.to_owned(), is_kernel: false };
         let mut all = Self::new(named("all"), palette.purposes.len());
         for profile in profiles {
             let strategy = named(&profile.name);
-            profile.stacks.iter().for_each(|stack| all.add(&strategy, stack, (palette.of)(stack)));
+            profile.stacks.iter().for_each(|stack| all.add(&strategy, stack, (palette.purpose_of)(stack)));
         }
         all.sort();
         all
@@ -198,7 +198,7 @@ mod tests {
     const PALETTE: Palette = Palette {
         title: "where it goes",
         purposes: &[("work", "work"), ("threads", "threads"), ("locking", "locks"), ("other", "other")],
-        of: |stack| {
+        purpose_of: |stack| {
             let has = |part: &str| stack.frames.iter().any(|frame| frame.name.contains(part));
             ["Work", "clone", "futex"].into_iter().position(has).unwrap_or(3)
         },
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn deep_stacks_are_cut() {
         let frames = vec!["again"; 2 * DEPTH_MAX].join(" ");
-        let tree = Node::of(&PALETTE, &[profile("deep", &[(&frames, 1)])]);
+        let tree = Node::from_profiles(&PALETTE, &[profile("deep", &[(&frames, 1)])]);
         assert_eq!(tree.depth(), DEPTH_MAX);
     }
 

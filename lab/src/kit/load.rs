@@ -4,13 +4,13 @@
 //! its own process (`agent.rs`).
 
 mod arrivals;
-mod crowd;
+mod clients;
 pub(crate) mod handshake;
 mod http;
 pub(crate) mod idle;
 pub(crate) mod pingpong;
 pub(crate) mod requests;
-pub(crate) mod serve;
+pub(crate) mod servers;
 pub(crate) mod short;
 pub(crate) mod stream;
 pub(crate) mod tunnel;

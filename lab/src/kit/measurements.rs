@@ -77,14 +77,14 @@ impl Row {
     }
 
     /// What one number is beyond that of another row in the same round; disturbed where either was.
-    pub(crate) fn beyond(&self, other: &Row, name: &'static str) -> Row {
-        let beyond = |run: &Run| {
+    pub(crate) fn excess_over(&self, other: &Row, name: &'static str) -> Row {
+        let excess = |run: &Run| {
             let base = other.runs.iter().find(|base| base.round == run.round)?;
             let marks = run.marks.iter().chain(&base.marks).cloned().collect();
             let numbers = vec![(name, run.number(name)? - base.number(name)?)];
             Some(Run { round: run.round, marks, numbers })
         };
-        let runs = self.runs.iter().filter_map(beyond).collect();
+        let runs = self.runs.iter().filter_map(excess).collect();
         Row { part: self.part, target: self.target.clone(), runs }
     }
 
@@ -100,7 +100,7 @@ pub(crate) fn row<'a>(rows: &'a [Row], part: &str, target: &str) -> Option<&'a R
 }
 
 /// Adds a run to its row, which it begins if it is the first.
-pub(crate) fn note(rows: &mut Vec<Row>, part: &'static str, target: &str, run: Run) {
+pub(crate) fn push_run(rows: &mut Vec<Row>, part: &'static str, target: &str, run: Run) {
     match rows.iter_mut().find(|row| row.part == part && row.target == target) {
         Some(row) => row.runs.push(run),
         None => rows.push(Row { part, target: target.to_owned(), runs: vec![run] }),
@@ -129,13 +129,13 @@ pub(crate) mod tests {
     fn what_is_beyond_a_base_is_of_the_same_round_and_as_clean() {
         let rows = rows();
         let [ours, base] = ["haproxy", "tollgate"].map(|target| row(&rows, "short", target).unwrap());
-        let beyond = ours.beyond(base, "connections_per_s");
+        let excess = ours.excess_over(base, "connections_per_s");
         let of = |round, value, is_clean| (round, Sample { value, is_clean });
         assert_eq!(
-            beyond.samples("connections_per_s"),
+            excess.samples("connections_per_s"),
             [of(0, 12_055.0 - 14_000.0, true), of(1, -1_000.0, false)]
         );
-        assert!(beyond.samples("process_cpu_us_per_connection").is_empty());
+        assert!(excess.samples("process_cpu_us_per_connection").is_empty());
     }
 
     #[test]

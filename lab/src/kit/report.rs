@@ -51,7 +51,7 @@ impl Report {
     }
 
     /// Leaves nothing decided where a warning makes every figure weak.
-    pub(crate) fn weaken(&mut self) {
+    pub(crate) fn mark_undecided(&mut self) {
         let Some(warning) = self.warnings.first() else { return };
         let verdicts = std::mem::take(&mut self.verdicts);
         self.verdicts = verdicts.into_iter().map(|verdict| verdict.undecided_because(warning)).collect();
@@ -71,7 +71,7 @@ impl Report {
 }
 
 /// The warning that a lab deserves which was built without optimisation.
-pub(crate) fn of_the_build() -> Option<String> {
+pub(crate) fn debug_build_warning() -> Option<String> {
     cfg!(debug_assertions).then(|| "the lab is a build without optimisation".to_owned())
 }
 
@@ -103,11 +103,11 @@ fn digits(value: f64) -> String {
 fn with_thousands(whole: &str) -> String {
     let (sign, figures) = whole.strip_prefix('-').map_or(("", whole), |figures| ("-", figures));
     let mut text = String::from(sign);
-    for (index, figure) in figures.char_indices() {
+    for (index, number_in) in figures.char_indices() {
         if index > 0 && (figures.len() - index) % 3 == 0 {
             text.push(',');
         }
-        text.push(figure);
+        text.push(number_in);
     }
     text
 }

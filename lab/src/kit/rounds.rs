@@ -6,7 +6,7 @@
 use anyhow::Result;
 
 use crate::kit::child;
-use crate::kit::disturbance::Watch;
+use crate::kit::disturbance::DisturbanceWatch;
 use crate::kit::measurements::{self, Numbers, Row, Run, Skipped};
 use crate::kit::progress::Progress;
 
@@ -70,11 +70,11 @@ impl Rounds {
     ) -> Result<bool> {
         let mut marked = false;
         let mut failed = Vec::new();
-        for turn in 0..targets.len() {
-            let place = (turn + round) % targets.len();
-            let target = &mut targets[place];
+        for step in 0..targets.len() {
+            let index = (step + round) % targets.len();
+            let target = &mut targets[index];
             progress.begin(format!("{}, {}, round {}", self.what, target.name(), round + 1));
-            let watch = self.watched.then(Watch::start);
+            let watch = self.watched.then(DisturbanceWatch::start);
             let result = work(target);
             let marks = watch.map_or_else(Vec::new, |watch| watch.finish().marks);
             child::fail_if_interrupted()?;
@@ -82,16 +82,16 @@ impl Rounds {
             match result {
                 Ok(cases) => {
                     marked |= !marks.is_empty();
-                    outcome.note(target.name(), round, &marks, cases);
+                    outcome.record(target.name(), round, &marks, cases);
                 }
                 Err(error) => {
                     outcome.fail(self.what, target.name(), &error);
-                    failed.push(place);
+                    failed.push(index);
                 }
             }
         }
         failed.sort_unstable();
-        failed.into_iter().rev().for_each(|place| drop(targets.remove(place)));
+        failed.into_iter().rev().for_each(|index| drop(targets.remove(index)));
         Ok(marked)
     }
 }
@@ -104,13 +104,13 @@ impl Outcome {
     }
 
     /// Adds what another part found.
-    pub(crate) fn absorb(&mut self, other: Outcome) {
+    pub(crate) fn merge(&mut self, other: Outcome) {
         self.rows.extend(other.rows);
         self.failed.extend(other.failed);
     }
 
     /// Adds what one run of a subject came to.
-    pub(crate) fn note(
+    pub(crate) fn record(
         &mut self,
         target: &str,
         round: usize,
@@ -119,7 +119,7 @@ impl Outcome {
     ) {
         for (part, numbers) in cases {
             let run = Run { round, marks: marks.to_vec(), numbers };
-            measurements::note(&mut self.rows, part, target, run);
+            measurements::push_run(&mut self.rows, part, target, run);
         }
     }
 

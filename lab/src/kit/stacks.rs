@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::kit::child::{self, Child, Terms};
+use crate::kit::child::{self, Child, ChildSettings};
 
 /// Samples a second on each CPU, odd so that they do not keep step with ticks of 100, 250 or 1,000. The least
 /// CPU time of a turn, 0.7 s, is some 700 of them.
@@ -21,12 +21,12 @@ const SAMPLES_PER_S: &str = "997";
 const CALL_GRAPH: &str = "dwarf,8192";
 
 /// How long perf may take to begin with a process that runs already.
-const BEGIN_LOOKS_MAX: usize = 50;
-const LOOK: Duration = Duration::from_millis(100);
+const BEGIN_POLLS_MAX: usize = 50;
+const POLL: Duration = Duration::from_millis(100);
 
 /// How perf may look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scope {
+pub(crate) enum SampleScope {
     /// At all CPUs while the strategy runs, so that it costs no thread anything to be followed.
     Machine,
     /// At the strategy's process in user mode, which is what other users than root commonly may. Each new
@@ -57,12 +57,12 @@ pub(crate) struct Frame {
     pub(crate) is_kernel: bool,
 }
 
-impl Scope {
+impl SampleScope {
     /// What perf may do here.
     ///
     /// # Errors
     /// It is not installed, or may nothing.
-    pub(crate) fn of_this_machine(directory: &Path) -> Result<Self> {
+    pub(crate) fn permitted(directory: &Path) -> Result<Self> {
         let file = directory.join("perf.try");
         let mut answer = None;
         for scope in [Self::Machine, Self::Process] {
@@ -88,7 +88,7 @@ impl Scope {
         common.iter().chain(own).copied().collect()
     }
 
-    fn recording_into(self, file: &Path) -> Vec<OsString> {
+    fn record_arguments(self, file: &Path) -> Vec<OsString> {
         let words = ["record"].into_iter().chain(self.arguments()).map(OsString::from);
         words.chain(["-o".into(), file.into()]).collect()
     }
@@ -100,14 +100,14 @@ impl Profile {
     ///
     /// # Errors
     /// perf or the process failed, or the user interrupted.
-    pub(crate) fn of_started(
+    pub(crate) fn sample_started(
         name: String,
-        scope: Scope,
+        scope: SampleScope,
         directory: &Path,
         run: impl FnOnce(Vec<OsString>) -> Result<u32>,
     ) -> Result<Self> {
         let file = directory.join("perf.data");
-        let mut arguments = scope.recording_into(&file);
+        let mut arguments = scope.record_arguments(&file);
         arguments.push("--".into());
         let process = run(arguments)?;
         child::fail_if_interrupted()?;
@@ -118,31 +118,31 @@ impl Profile {
     ///
     /// # Errors
     /// perf or the work failed, or the user interrupted.
-    pub(crate) fn of_running(
+    pub(crate) fn sample_running(
         name: String,
-        scope: Scope,
+        scope: SampleScope,
         directory: &Path,
         process: u32,
         work: impl FnOnce() -> Result<()>,
     ) -> Result<Self> {
         let file = directory.join("perf.data");
-        let mut arguments = scope.recording_into(&file);
-        if scope == Scope::Process {
+        let mut arguments = scope.record_arguments(&file);
+        if scope == SampleScope::Process {
             arguments.extend(["-p".into(), process.to_string().into()]);
         }
         let output = file.with_extension("log");
-        let mut perf = Child::start(Path::new("perf"), &arguments, &Terms::default(), &output)?;
-        for _ in 0..BEGIN_LOOKS_MAX {
+        let mut perf = Child::start(Path::new("perf"), &arguments, &ChildSettings::default(), &output)?;
+        for _ in 0..BEGIN_POLLS_MAX {
             ensure!(perf.is_alive(), "perf ended at once");
             if file.exists() {
                 break;
             }
-            child::pause(LOOK)?;
+            child::pause(POLL)?;
         }
         // It has opened its file a moment before it looks.
-        child::pause(LOOK)?;
+        child::pause(POLL)?;
         let worked = work();
-        perf.end();
+        perf.stop();
         worked?;
         Self::read(name, &file, process)
     }
@@ -192,8 +192,8 @@ fn parse(text: &str, process: u32) -> Vec<Stack> {
     let mut counts: BTreeMap<(bool, Vec<Frame>), u64> = BTreeMap::new();
     for sample in text.split("\n\n") {
         let mut lines = sample.lines().skip_while(|line| line.trim().is_empty());
-        let Some((of_process, thread)) = lines.next().and_then(identity) else { continue };
-        if of_process != process {
+        let Some((process_id, thread)) = lines.next().and_then(identity) else { continue };
+        if process_id != process {
             continue;
         }
         let mut frames: Vec<Frame> = lines.filter_map(frame).collect();
@@ -287,7 +287,7 @@ mod tests {
     #[ignore = "needs perf: cargo xtask services"]
     fn perf_samples_a_process() {
         let directory = tempfile::tempdir().expect("a directory can be made");
-        let scope = Scope::of_this_machine(directory.path()).expect("perf is permitted");
+        let scope = SampleScope::permitted(directory.path()).expect("perf is permitted");
         let file = directory.path().join("perf.data");
         let mut record = Command::new("perf");
         record.arg("record").args(scope.arguments()).arg("-o").arg(&file);

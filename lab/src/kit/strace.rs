@@ -10,30 +10,30 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::kit::child::{self, Child, Terms};
+use crate::kit::child::{self, Child, ChildSettings};
 use crate::kit::measurements::{Row, Run};
 
 /// Calls that no subject makes so often are left out of the table.
 const CALLS_MIN: u64 = 100;
 
 /// How long strace may take to attach.
-const ATTACH_LOOKS_MAX: usize = 100;
-const LOOK: Duration = Duration::from_millis(20);
+const ATTACH_POLLS_MAX: usize = 100;
+const POLL: Duration = Duration::from_millis(20);
 
 /// The part of the report.
 const PART: &str = "system-calls";
 
 /// Calls and failed ones among them, by name.
-pub(crate) type Calls = BTreeMap<String, (u64, u64)>;
+pub(crate) type SyscallCounts = BTreeMap<String, (u64, u64)>;
 
 /// Whether strace is there; the experiment does without it if not.
-pub(crate) fn is_possible() -> bool {
+pub(crate) fn is_installed() -> bool {
     std::process::Command::new("strace").arg("-V").output().is_ok_and(|output| output.status.success())
 }
 
 /// The arguments with which strace counts the calls of a program into `file`, whatever threads and processes
 /// that makes.
-pub(crate) fn counting(file: &Path) -> Vec<OsString> {
+pub(crate) fn counting_arguments(file: &Path) -> Vec<OsString> {
     let words = ["-f", "-c", "-qq", "-o"].map(Into::into);
     words.into_iter().chain([file.as_os_str().to_owned()]).collect()
 }
@@ -42,7 +42,7 @@ pub(crate) fn counting(file: &Path) -> Vec<OsString> {
 ///
 /// # Errors
 /// It has left nothing.
-pub(crate) fn counts(file: &Path) -> Result<Calls> {
+pub(crate) fn read_counts(file: &Path) -> Result<SyscallCounts> {
     let summary = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
     Ok(parse(&summary))
 }
@@ -66,25 +66,25 @@ impl Tracer {
         words.extend(arguments.iter().map(Into::into));
         words.extend(processes.iter().flat_map(|process| ["-p".into(), process.to_string().into()]));
         let output = file.with_extension("log");
-        let strace = Child::start(Path::new("strace"), &words, &Terms::default(), &output)?;
+        let strace = Child::start(Path::new("strace"), &words, &ChildSettings::default(), &output)?;
         let mut tracer = Self { strace, file: file.to_owned() };
         tracer.wait_until_attached(processes)?;
         Ok(tracer)
     }
 
     /// Ends it, and returns where it has written.
-    pub(crate) fn end(mut self) -> PathBuf {
-        self.strace.end();
+    pub(crate) fn stop(mut self) -> PathBuf {
+        self.strace.stop();
         self.file.clone()
     }
 
     fn wait_until_attached(&mut self, processes: &[i32]) -> Result<()> {
-        for _ in 0..ATTACH_LOOKS_MAX {
+        for _ in 0..ATTACH_POLLS_MAX {
             if processes.iter().all(|&process| is_traced(process)) {
                 return Ok(());
             }
             ensure!(self.strace.is_alive(), "strace may not attach to it");
-            child::pause(LOOK)?;
+            child::pause(POLL)?;
         }
         anyhow::bail!("strace did not attach in time")
     }
@@ -99,7 +99,7 @@ fn is_traced(process: i32) -> bool {
 }
 
 /// Lines of `% time, seconds, usecs/call, calls, [errors,] name`.
-fn parse(summary: &str) -> Calls {
+fn parse(summary: &str) -> SyscallCounts {
     let call = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let (calls, errors, name) = match *words.as_slice() {
@@ -114,7 +114,7 @@ fn parse(summary: &str) -> Calls {
 }
 
 /// Rows with the same numbers each: the sum, then the calls that count, the most frequent first.
-pub(crate) fn rows(counted: &[(String, Calls)]) -> Vec<Row> {
+pub(crate) fn rows(counted: &[(String, SyscallCounts)]) -> Vec<Row> {
     let mut totals: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     for (name, (calls, errors)) in counted.iter().flat_map(|(_, calls)| calls) {
         let total = totals.entry(name).or_default();
@@ -127,7 +127,7 @@ pub(crate) fn rows(counted: &[(String, Calls)]) -> Vec<Row> {
     counted.iter().map(|(target, calls)| row(target, calls, &shown)).collect()
 }
 
-fn row(target: &str, calls: &Calls, shown: &[(&str, u64, u64)]) -> Row {
+fn row(target: &str, calls: &SyscallCounts, shown: &[(&str, u64, u64)]) -> Row {
     let sum = |number: fn(&(u64, u64)) -> u64| calls.values().map(number).sum::<u64>() as f64;
     let mut numbers = vec![("all", sum(|call| call.0)), ("all_errors", sum(|call| call.1))];
     for (name, _, errors) in shown {
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn strategies_are_told_the_same_calls() {
-        let few: Calls = [("futex".to_owned(), (3, 0)), ("read".to_owned(), (100, 0))].into();
+        let few: SyscallCounts = [("futex".to_owned(), (3, 0)), ("read".to_owned(), (100, 0))].into();
         let rows = rows(&[("batches".to_owned(), parse(SUMMARY)), ("event".to_owned(), few)]);
         let names = ["all", "all_errors", "futex", "futex_errors", "clone3", "read"];
         assert_eq!(rows[0].names(), names);

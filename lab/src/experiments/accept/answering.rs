@@ -30,7 +30,7 @@ use super::counts::Counts;
 use super::strategy::Strategy;
 use crate::kit::burn::Burn;
 use crate::kit::load::{REPLY_BYTES, REQUEST_BYTES};
-use crate::kit::player::say;
+use crate::kit::worker_process::print_line;
 
 /// The gateway's own.
 const BACKLOG: u32 = 4_096;
@@ -66,15 +66,15 @@ impl Answering {
 ///
 /// # Errors
 /// No address, descriptor or thread could be had, or the lab is gone.
-pub(crate) fn answer(terms: &Answering) -> Result<()> {
-    let strategy = accept::strategy(terms.strategy.name()).context("the engine has no such strategy")?;
+pub(crate) fn answer(settings: &Answering) -> Result<()> {
+    let strategy = accept::strategy(settings.strategy.name()).context("the engine has no such strategy")?;
     let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
-    let entrances = accept::listen(strategy, any_port, ListenOptions::plain(BACKLOG), terms.workers, 0)?;
+    let entrances = accept::listen(strategy, any_port, ListenOptions::plain(BACKLOG), settings.workers, 0)?;
     let address = entrances.first().context("a server has at least one thread")?.local()?;
     let part = || Ok((Arc::new(Notifier::new()?), Arc::<ReactorStats>::default()));
-    let parts: Vec<_> = (0..terms.workers).map(|_| part()).collect::<Result<_>>()?;
+    let parts: Vec<_> = (0..settings.workers).map(|_| part()).collect::<Result<_>>()?;
     let seats = worker_group(parts.iter().cloned());
-    let busy = Burn::of(Duration::from_micros(terms.busy_us));
+    let busy = Burn::of(Duration::from_micros(settings.busy_us));
     thread::scope(|scope| {
         let (mut threads, mut ends) = (Vec::new(), Vec::new());
         for (number, ((seat, entrance), (parking, stats))) in
@@ -85,16 +85,16 @@ pub(crate) fn answer(terms: &Answering) -> Result<()> {
             ends.push(EndAtDrop(inbox.sender()));
             let draft =
                 Draft { seat, entrance, parking: Arc::clone(parking), stats: Arc::clone(stats), inbox };
-            let busy = (number == 0 && terms.busy_us > 0).then_some(busy);
+            let busy = (number == 0 && settings.busy_us > 0).then_some(busy);
             let name = thread::Builder::new().name(format!("reactor-{number}"));
             threads.push(name.spawn_scoped(scope, move || Server::new(draft, busy)?.run(&opened))?);
             // One after the other: the kernel wakes them in the order in which they have begun to watch.
             is_open.recv().context("a thread could not begin")?;
         }
-        say(&address.to_string())?;
+        print_line(&address.to_string())?;
         for line in std::io::stdin().lock().lines() {
             line?;
-            say(&counts(&parts))?;
+            print_line(&counts(&parts))?;
         }
         drop(ends);
         let join = |thread: thread::ScopedJoinHandle<'_, Result<()>>| {

@@ -11,11 +11,11 @@ use super::counts::Counts;
 use super::losses::Losses;
 use super::short::of_clients;
 use super::strategy::Strategy;
-use crate::kit::agent::{Agent, Command};
 use crate::kit::child;
+use crate::kit::load_process::{Command, LoadProcess};
 use crate::kit::measurements::Numbers;
-use crate::kit::player::Player;
 use crate::kit::rounds::RoundTarget;
+use crate::kit::worker_process::WorkerProcess;
 
 /// How long the busy thread takes for an event.
 const BUSY_US: u64 = 500;
@@ -23,7 +23,7 @@ const BUSY_US: u64 = 500;
 /// A server that takes part; it ends with its input.
 pub(super) struct Server {
     strategy: Strategy,
-    player: Player,
+    worker: WorkerProcess,
     pub(super) address: SocketAddr,
 }
 
@@ -39,16 +39,16 @@ impl Server {
     /// # Errors
     /// It could not be started.
     pub(super) fn start(strategy: Strategy, workers: usize) -> Result<Self> {
-        let terms = Answering { strategy, workers, busy_us: BUSY_US };
-        let mut player = Player::start(&child::own_program()?, &terms.arguments())?;
-        let address = player.line()?;
+        let settings = Answering { strategy, workers, busy_us: BUSY_US };
+        let mut worker = WorkerProcess::start(&child::own_program()?, &settings.arguments())?;
+        let address = worker.read_line()?;
         let address = address.parse().with_context(|| format!("instead of an address: {address}"))?;
-        Ok(Self { strategy, player, address })
+        Ok(Self { strategy, worker, address })
     }
 
     fn counts(&mut self) -> Result<Counts> {
-        self.player.say("")?;
-        Counts::from_json(&self.player.line()?)
+        self.worker.send("")?;
+        Counts::from_json(&self.worker.read_line()?)
     }
 }
 
@@ -58,13 +58,13 @@ impl Server {
 /// The server or the load failed.
 pub(super) fn run(
     server: &mut Server,
-    client: &mut Agent,
+    client: &mut LoadProcess,
     load: &Command,
     case: &str,
     losses: &mut Losses,
 ) -> Result<Numbers> {
     let before = server.counts()?;
-    let answer = client.ask(load)?;
+    let answer = client.call(load)?;
     losses.note(case, &answer);
     let counts = server.counts()?.since(&before);
     let mut numbers = of_clients(&answer)?;

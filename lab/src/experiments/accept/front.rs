@@ -9,8 +9,8 @@ use anyhow::{Result, ensure};
 
 use super::strategy::Strategy;
 use crate::kit::load::REQUEST_BYTES;
+use crate::kit::relays::config::{Plan, TUNNELS_MAX, USER, tollgate_tables};
 use crate::kit::relays::installed::InstalledTarget;
-use crate::kit::relays::plan::{Plan, TUNNELS_MAX, USER, tollgate_tables};
 use crate::kit::relays::ports::free_port;
 use crate::kit::relays::running::{PROBE, Work};
 use crate::kit::relays::target::Target;

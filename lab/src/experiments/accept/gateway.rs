@@ -10,10 +10,10 @@ use super::counts::Counts;
 use super::front::Front;
 use super::losses::Losses;
 use super::strategy::Strategy;
-use crate::kit::agent::{Agent, Command};
-use crate::kit::child::Terms;
+use crate::kit::child::ChildSettings;
+use crate::kit::load_process::{Command, LoadProcess};
+use crate::kit::relays::config::Plan;
 use crate::kit::relays::installed::InstalledTarget;
-use crate::kit::relays::plan::Plan;
 use crate::kit::relays::running::{Running, Setting};
 use crate::kit::rounds::RoundTarget;
 
@@ -47,8 +47,12 @@ impl Gateway {
         next_port: &mut u16,
     ) -> Result<Self> {
         let upstream = Front::before(upstream, strategy);
-        let setting =
-            Setting { upstream: &upstream, threads, terms: &Terms::default(), directory: &directory };
+        let setting = Setting {
+            upstream: &upstream,
+            threads,
+            settings: &ChildSettings::default(),
+            directory: &directory,
+        };
         let running = Running::start(installed, &setting, next_port)?;
         Ok(Self { strategy, running, upstream, threads, directory })
     }
@@ -57,9 +61,14 @@ impl Gateway {
     ///
     /// # Errors
     /// It does nothing.
-    pub(super) fn warm_up(&self, client: &mut Agent, work: &Command, losses: &mut Losses) -> Result<()> {
-        let answer = client.ask(work);
-        client.ask(&Command::Release)?;
+    pub(super) fn warm_up(
+        &self,
+        client: &mut LoadProcess,
+        work: &Command,
+        losses: &mut Losses,
+    ) -> Result<()> {
+        let answer = client.call(work);
+        client.call(&Command::Release)?;
         let answer = answer?;
         losses.note(self.strategy.name(), &answer);
         ensure!(answer["completed"] != 0, "it serves nobody: {}", answer["failures"]);

@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 
 use super::gateway::Gateway;
 use super::losses::Losses;
-use crate::kit::agent::{Agent, Command};
-use crate::kit::stacks::{Profile, Scope};
+use crate::kit::load_process::{Command, LoadProcess};
+use crate::kit::stacks::{Profile, SampleScope};
 
 /// The gateway's stacks while the load lasts.
 ///
@@ -16,16 +16,16 @@ use crate::kit::stacks::{Profile, Scope};
 /// perf may not sample it, or the load failed.
 pub(super) fn profile(
     gateway: &Gateway,
-    client: &mut Agent,
+    client: &mut LoadProcess,
     load: &Command,
     directory: &Path,
     losses: &mut Losses,
-    scope: Scope,
+    scope: SampleScope,
 ) -> Result<Profile> {
     let name = gateway.strategy.name();
     let process = gateway.running.processes().first().copied().context("a gateway is a process")?;
-    Profile::of_running(name.to_owned(), scope, directory, u32::try_from(process)?, || {
-        losses.note(&format!("sampled/{name}"), &client.ask(load)?);
+    Profile::sample_running(name.to_owned(), scope, directory, u32::try_from(process)?, || {
+        losses.note(&format!("sampled/{name}"), &client.call(load)?);
         Ok(())
     })
 }

@@ -15,7 +15,7 @@ pub(super) const PALETTE: Palette = Palette {
         ("locking", "waiting for locks"),
         ("work", "serving them"),
     ],
-    of: purpose,
+    purpose_of: purpose,
 };
 
 const SERVING: usize = 3;

@@ -12,7 +12,7 @@ use sys::pressure::ListenDrops;
 use super::beside::beside;
 use super::gateway::Gateway;
 use super::losses::Losses;
-use crate::kit::agent::{Agent, Command, figure};
+use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
 use crate::kit::relays::cost::Before;
 
@@ -37,7 +37,7 @@ const RELOAD: Duration = Duration::from_millis(150);
 /// The load or the gateway failed.
 pub(super) fn run(
     gateway: &mut Gateway,
-    client: &mut Agent,
+    client: &mut LoadProcess,
     load: &Command,
     case: &str,
     losses: &mut Losses,
@@ -50,7 +50,7 @@ pub(super) fn run(
                 balances.lock().unwrap_or_else(PoisonError::into_inner).extend(counts.balance());
             }
         };
-        beside(LOOK, look, || client.ask(load))
+        beside(LOOK, look, || client.call(load))
     });
     let mut numbers = measured?;
     let balances = balances.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -67,7 +67,7 @@ pub(super) fn run(
 /// As `run`, or the gateway refused a configuration.
 pub(super) fn run_reloading(
     gateway: &mut Gateway,
-    client: &mut Agent,
+    client: &mut LoadProcess,
     load: &Command,
     case: &str,
     losses: &mut Losses,
@@ -81,7 +81,7 @@ pub(super) fn run_reloading(
                 told = gateway.reload(spares.next());
             }
         };
-        beside(RELOAD, reload, || client.ask(load))
+        beside(RELOAD, reload, || client.call(load))
     })?;
     told.context("telling it of a configuration")?;
     gateway.reload(None)?;
@@ -101,7 +101,7 @@ fn measure(
     let counts = gateway.counts()?;
     let answer = load(gateway)?;
     losses.note(case, &answer);
-    let completed = figure(&answer, "completed")?;
+    let completed = number_in(&answer, "completed")?;
     let counts = gateway.counts()?.since(&counts);
     let cost = before.settle(&mut gateway.running, completed)?;
     ensure!(gateway.running.is_alive(), "it ended under the load");
@@ -122,13 +122,13 @@ fn measure(
 /// # Errors
 /// The answer is not a crowd's.
 pub(super) fn of_clients(answer: &Value) -> Result<Numbers> {
-    let seconds = figure(answer, "elapsed_ns")? / 1e9;
-    let ms = |name: &str| Ok::<f64, anyhow::Error>(figure(answer, name)? / 1e6);
+    let seconds = number_in(answer, "elapsed_ns")? / 1e9;
+    let ms = |name: &str| Ok::<f64, anyhow::Error>(number_in(answer, name)? / 1e6);
     Ok(vec![
         ("time_s", seconds),
-        ("connections_per_s", figure(answer, "completed")? / seconds),
-        (FAILED, figure(answer, "failed")?),
-        ("connections_slower_than_1_s", figure(answer, "slow")?),
+        ("connections_per_s", number_in(answer, "completed")? / seconds),
+        (FAILED, number_in(answer, "failed")?),
+        ("connections_slower_than_1_s", number_in(answer, "slow")?),
         ("first_byte_p50_ms", ms("first_byte_p50_ns")?),
         (FIRST_BYTE_P99, ms("first_byte_p99_ns")?),
         ("first_byte_p99.9_ms", ms("first_byte_p99.9_ns")?),

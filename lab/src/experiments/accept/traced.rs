@@ -7,8 +7,8 @@ use anyhow::{Result, ensure};
 
 use super::gateway::Gateway;
 use super::losses::Losses;
-use crate::kit::agent::{Agent, Command};
-use crate::kit::strace::{self, Calls, Tracer};
+use crate::kit::load_process::{Command, LoadProcess};
+use crate::kit::strace::{self, SyscallCounts, Tracer};
 
 /// Connections of a traced crowd; with more it would take minutes.
 pub(super) const CONNECTIONS_MAX: u32 = 2_000;
@@ -19,18 +19,18 @@ pub(super) const CONNECTIONS_MAX: u32 = 2_000;
 /// strace may not trace it, or the load failed.
 pub(super) fn count(
     gateway: &Gateway,
-    client: &mut Agent,
+    client: &mut LoadProcess,
     load: &Command,
     directory: &Path,
     losses: &mut Losses,
-) -> Result<Calls> {
+) -> Result<SyscallCounts> {
     let file = directory.join(format!("{}.calls", gateway.strategy.name()));
     let tracer = Tracer::attach(&gateway.running.processes(), &["-c"], &file)?;
-    let answer = client.ask(load);
-    let file = tracer.end();
+    let answer = client.call(load);
+    let file = tracer.stop();
     let answer = answer?;
     losses.note(&format!("traced/{}", gateway.strategy.name()), &answer);
-    let calls = strace::counts(&file)?;
+    let calls = strace::read_counts(&file)?;
     ensure!(!calls.is_empty(), "strace has seen no call");
     Ok(calls)
 }

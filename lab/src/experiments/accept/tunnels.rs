@@ -8,8 +8,8 @@ use anyhow::{Result, ensure};
 use super::gateway::Gateway;
 use super::losses::Losses;
 use super::short::FAILED;
-use crate::kit::agent::{Agent, Command, figure};
 use crate::kit::child;
+use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
 
 /// What the balance is called.
@@ -25,7 +25,7 @@ const LOOKS_MAX: usize = 500;
 /// A tunnel could not be opened, or the gateway does not tell its counts.
 pub(super) fn run(
     gateway: &mut Gateway,
-    client: &mut Agent,
+    client: &mut LoadProcess,
     tunnels: u32,
     case: &str,
     losses: &mut Losses,
@@ -33,26 +33,26 @@ pub(super) fn run(
     until_empty(gateway)?;
     let numbers = hold(gateway, client, tunnels, case, losses);
     // Also after a failure, or the next gateway would be measured beside this one's tunnels.
-    client.ask(&Command::Release)?;
+    client.call(&Command::Release)?;
     until_empty(gateway)?;
     numbers
 }
 
 fn hold(
     gateway: &Gateway,
-    client: &mut Agent,
+    client: &mut LoadProcess,
     tunnels: u32,
     case: &str,
     losses: &mut Losses,
 ) -> Result<Numbers> {
     let before = gateway.counts()?;
-    let held = client.ask(&Command::Hold { to: gateway.running.ends.address, tunnels });
+    let held = client.call(&Command::Hold { to: gateway.running.ends.address, tunnels });
     if held.is_err() {
         losses.note_held(case, tunnels.into(), 1);
     }
     held?;
     let counts = gateway.counts()?;
-    let lost = figure(&client.ask(&Command::Touch)?, "lost")?;
+    let lost = number_in(&client.call(&Command::Touch)?, "lost")?;
     losses.note_held(case, tunnels.into(), lost as u64);
     let balance = counts.balance();
     let mut numbers = vec![(FAILED, lost)];

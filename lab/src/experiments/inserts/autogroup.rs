@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::kit::setting::{self, Changed};
+use crate::kit::kernel_setting::{self, ChangedSetting};
 
 const SETTING: &str = "/proc/sys/kernel/sched_autogroup_enabled";
 
@@ -15,7 +15,7 @@ const SETTING: &str = "/proc/sys/kernel/sched_autogroup_enabled";
 pub(super) struct Autogroup {
     setting: PathBuf,
     /// `None` where nothing had to be changed, or could be.
-    changed: Option<Changed>,
+    changed: Option<ChangedSetting>,
 }
 
 impl Autogroup {
@@ -25,13 +25,13 @@ impl Autogroup {
     }
 
     fn off_in(setting: &Path) -> Self {
-        let changed = is_on(setting).then(|| setting::change(setting, "0").ok()).flatten();
+        let changed = is_on(setting).then(|| kernel_setting::change(setting, "0").ok()).flatten();
         Self { setting: setting.to_owned(), changed }
     }
 
     /// What it was, if it was changed.
     pub(super) fn before(&self) -> Option<&str> {
-        self.changed.as_ref().map(Changed::before)
+        self.changed.as_ref().map(ChangedSetting::before)
     }
 
     /// Why verdicts beside hogs mean nothing here, if they do.

@@ -18,7 +18,7 @@ use super::store::{Marks, Opened, Setting, Store};
 use super::target::Target;
 use super::work::{Count, Floor, Pace, Work, Worked};
 use crate::kit::child;
-use crate::kit::disturbance::{Sighting, Watch};
+use crate::kit::disturbance::{Disturbance, DisturbanceWatch};
 use crate::kit::measurements::Numbers;
 
 /// The pause between two looks at a store's marks.
@@ -88,10 +88,10 @@ impl Cell {
         drop(hogs);
         drop(opened);
         child::fail_if_interrupted()?;
-        let (seen, sighting) = watched?;
+        let (seen, disturbance) = watched?;
         let mut numbers = seen.numbers(self)?;
         numbers.extend(place.disk.look()?);
-        Ok(Found { numbers, marks: sighting.marks })
+        Ok(Found { numbers, marks: disturbance.marks })
     }
 
     /// The store alone, to see whether it opens.
@@ -103,7 +103,7 @@ impl Cell {
         })
     }
 
-    fn watch(&self, opened: &mut Opened, seats: &Seats) -> Result<(Seen, Sighting)> {
+    fn watch(&self, opened: &mut Opened, seats: &Seats) -> Result<(Seen, Disturbance)> {
         let writers = std::mem::take(&mut opened.writers);
         let store: &dyn Store = &*opened.store;
         let floor = Floor::new(self.writers);
@@ -116,7 +116,7 @@ impl Cell {
                 Work { writer, store, floor: &floor, number, rows, pace, cpu, is_timed_throughout }
             });
             let threads: Vec<_> = work.map(|work| scope.spawn(|| work.run())).collect();
-            let watch = Watch::beside(store.processes());
+            let watch = DisturbanceWatch::including(store.processes());
             floor.enter();
             let seen = self.oversee(store, &floor);
             floor.close();
@@ -126,10 +126,10 @@ impl Cell {
             // Connections end with their writers, and must outlive the watch.
             let worked = threads.into_iter().map(join).collect::<Vec<_>>();
             let caught_up = seen.and_then(|seen| seen.catch_up(store, &floor));
-            let sighting = watch.finish();
+            let disturbance = watch.finish();
             let worked = worked.into_iter().collect::<Result<Vec<_>>>()?;
             let counts = worked.iter().map(|worked| worked.count.clone()).collect();
-            Ok((Seen { counts, ..caught_up? }, sighting))
+            Ok((Seen { counts, ..caught_up? }, disturbance))
         })
     }
 

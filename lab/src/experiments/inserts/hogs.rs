@@ -80,13 +80,13 @@ fn spawn(cpu: Option<usize>) -> Result<Child> {
 ///
 /// # Errors
 /// The terms could not be met, or the lab is gone already.
-pub(crate) fn spin(terms: &Hog) -> Result<()> {
+pub(crate) fn spin(settings: &Hog) -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    if rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(terms.parent) {
+    if rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(settings.parent) {
         bail!("the lab ended before its hog began");
     }
     rustix::process::setsid().context("beginning a session")?;
-    if let Some(cpu) = terms.cpu {
+    if let Some(cpu) = settings.cpu {
         placement::pin(cpu)?;
     }
     writeln!(std::io::stdout(), "{SPINNING}")?;

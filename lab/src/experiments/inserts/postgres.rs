@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::row::{Row, TEXT};
 use super::store::{Answer, Opened, Setting, Store, Writer};
-use crate::kit::measure;
+use crate::kit::usage;
 
 /// Rows of a COPY, which is one transaction.
 const COPY_ROWS: usize = 10_000;
@@ -117,8 +117,8 @@ fn show(client: &mut Client, setting: &str) -> Result<String> {
 /// The server's first process; `None` where it is not among this machine's.
 fn postmaster(client: &mut Client) -> Result<Option<i32>> {
     let backend: i32 = client.query_one("SELECT pg_backend_pid()", &[])?.get(0);
-    let known = measure::named("postgres");
-    Ok(measure::parent(backend).filter(|parent| known.contains(&backend) && known.contains(parent)))
+    let known = usage::processes_named("postgres");
+    Ok(usage::parent_of(backend).filter(|parent| known.contains(&backend) && known.contains(parent)))
 }
 
 impl Store for Server {

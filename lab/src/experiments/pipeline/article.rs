@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::work::REQUESTS;
-use crate::kit::child::{Child, Terms};
-use crate::kit::disturbance::Watch;
-use crate::kit::measure;
+use crate::kit::child::{Child, ChildSettings};
+use crate::kit::disturbance::DisturbanceWatch;
 use crate::kit::measurements::Numbers;
+use crate::kit::usage;
 
 /// Its name in the report.
 pub(super) const ARTICLE: &str = "article";
@@ -22,12 +22,12 @@ pub(super) const ARTICLE: &str = "article";
 /// It could not be started, or failed.
 pub(super) fn run(program: &Path) -> Result<(Numbers, Vec<String>)> {
     let program = program.canonicalize().with_context(|| format!("finding {}", program.display()))?;
-    let (watch, cpu_before) = (Watch::start(), measure::waited_for());
+    let (watch, cpu_before) = (DisturbanceWatch::start(), usage::reaped_children_cpu());
     let started = Instant::now();
-    let mut child = Child::start(&program, &[], &Terms::default(), Path::new("/dev/null"))?;
+    let mut child = Child::start(&program, &[], &ChildSettings::default(), Path::new("/dev/null"))?;
     child.wait()?;
     let elapsed = started.elapsed();
-    let cpu = measure::waited_for().saturating_sub(cpu_before);
+    let cpu = usage::reaped_children_cpu().saturating_sub(cpu_before);
     Ok((numbers(elapsed, cpu), watch.finish().marks))
 }
 

@@ -22,7 +22,7 @@ use super::recording::Place;
 use super::text;
 use super::waits::Wait;
 use super::work::Work;
-use crate::kit::player::{GO, READY, say};
+use crate::kit::worker_process::{GO, READY, print_line};
 
 /// What `lab creation` is told.
 #[derive(clap::Args, Debug)]
@@ -64,7 +64,7 @@ pub(crate) fn create(creation: &Creation) -> Result<()> {
     let pipes = (io::stdin().as_fd().try_clone_to_owned()?, io::stdout().as_fd().try_clone_to_owned()?);
     PIPES.get_or_init(|| (pipes.0.into(), pipes.1.into()));
     std::panic::set_hook(Box::new(die_of_panic));
-    say(READY)?;
+    print_line(READY)?;
     let mut words = io::stdin().lock().lines();
     let Some(GO) = words.next().transpose()?.as_deref() else { return Ok(()) };
     for request in 0..creation.threads {
@@ -85,7 +85,7 @@ pub(crate) fn create(creation: &Creation) -> Result<()> {
             stay();
         }
     }
-    say(LIVED)?;
+    print_line(LIVED)?;
     words.next();
     Ok(())
 }

@@ -24,7 +24,7 @@ use super::limits::{self, Limit, Moment};
 use super::work::REQUESTS;
 use crate::kit::child;
 use crate::kit::measurements::Numbers;
-use crate::kit::player::{GO, Player, READY};
+use crate::kit::worker_process::{GO, READY, WorkerProcess};
 
 /// Memory that one thread takes at most: a stack in the kernel (16 KiB), and the pages of its own that it
 /// and its beginning touch.
@@ -99,22 +99,22 @@ impl Manner {
     pub(super) fn run(self, text: Option<&PathBuf>) -> Result<Option<Death>> {
         let own = child::own_program()?;
         let arguments = self.arguments(text);
-        let mut player = match self.is_plain {
-            true => Player::start(Path::new("sh"), &without_signal_stacks(&own, arguments))?,
-            false => Player::start(&own, &arguments)?,
+        let mut worker = match self.is_plain {
+            true => WorkerProcess::start(Path::new("sh"), &without_signal_stacks(&own, arguments))?,
+            false => WorkerProcess::start(&own, &arguments)?,
         };
-        player.expect(READY)?;
-        let look = |player: &Player| Moment::of(player.id()).context("the process is gone");
-        let before = look(&player)?;
-        player.say(GO)?;
-        let line = player.line()?;
+        worker.expect_line(READY)?;
+        let look = |worker: &WorkerProcess| Moment::of(worker.id()).context("the process is gone");
+        let before = look(&worker)?;
+        worker.send(GO)?;
+        let line = worker.read_line()?;
         if line == LIVED {
-            player.finish()?;
+            worker.finish()?;
             return Ok(None);
         }
         let Some((created, reason)) = parse_last_words(&line) else { bail!("the process said {line:?}") };
-        let at = look(&player)?;
-        player.finish()?;
+        let at = look(&worker)?;
+        worker.finish()?;
         Ok(Some(Death { created, reason, before, at }))
     }
 

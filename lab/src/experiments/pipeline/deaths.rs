@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use super::death::{Death, MANNERS, Manner, PUBLISHED};
 use crate::kit::measurements::{Row, Run, Skipped};
 use crate::kit::progress::Progress;
-use crate::kit::{child, setting};
+use crate::kit::{child, kernel_setting};
 
 /// The part of the report.
 const PART: &str = "death";
@@ -93,7 +93,7 @@ impl Deaths {
     fn test(&mut self, text: Option<&PathBuf>, rows: &mut Vec<Row>) -> Result<()> {
         let known = self.seen.iter().find(|(manner, _)| *manner == PUBLISHED);
         let (_, known) = known.context("there is no death to learn from")?;
-        let changed = setting::change(Path::new(SETTING), &MAPS_MAX_OF_TEST.to_string());
+        let changed = kernel_setting::change(Path::new(SETTING), &MAPS_MAX_OF_TEST.to_string());
         let changed = changed.with_context(|| format!("changing {SETTING}"))?;
         let death = die(PUBLISHED, text, true);
         drop(changed);

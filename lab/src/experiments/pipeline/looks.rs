@@ -19,7 +19,7 @@ use crate::kit::child;
 use crate::kit::flame;
 use crate::kit::measurements::{Row, Run, Skipped};
 use crate::kit::progress::Progress;
-use crate::kit::stacks::{Profile, Scope};
+use crate::kit::stacks::{Profile, SampleScope};
 
 /// Requests of a turn that is looked at: a fifth of all, with waits in the same proportion, and few enough
 /// for a thread to be made for each of them.
@@ -82,7 +82,7 @@ impl Looks {
             }
         }
         if let Some(file) = &self.flame {
-            let scope = Scope::of_this_machine(TempDir::with_prefix("lab-")?.path());
+            let scope = SampleScope::permitted(TempDir::with_prefix("lab-")?.path());
             match scope {
                 Ok(scope) => {
                     let sample = |turn: &Turn, directory: &Path| sample(turn, scope, directory);
@@ -128,8 +128,8 @@ fn each<Found>(
     Ok(found)
 }
 
-fn sample(turn: &Turn, scope: Scope, directory: &Path) -> Result<Profile> {
-    Profile::of_started(turn.strategy.to_string(), scope, directory, |mut arguments| {
+fn sample(turn: &Turn, scope: SampleScope, directory: &Path) -> Result<Profile> {
+    Profile::sample_started(turn.strategy.to_string(), scope, directory, |mut arguments| {
         arguments.push(child::own_program()?.into());
         Ok(turn.run_under(Path::new("perf"), &arguments)?.process)
     })

@@ -34,7 +34,7 @@ pub(super) enum Part {
     /// Waits as timers, with 1,000 requests admitted at a time and with all
     Event,
     /// System calls, counted by strace
-    Calls,
+    SyscallCounts,
 }
 
 /// How much of everything.
@@ -69,7 +69,7 @@ pub(super) fn targets(parts: &[Part], cpus: u32) -> Vec<Target> {
                 let sizes = by_cpus.into_iter().chain([16, MANY]).collect();
                 targets.extend(distinct(sizes).map(Target::Pool));
             }
-            Part::ThreadPerRequest | Part::Calls => {}
+            Part::ThreadPerRequest | Part::SyscallCounts => {}
             Part::IoAware => targets.push(Target::IoAware),
             Part::Event => targets.extend([Target::Event(Some(1_000)), Target::Event(None)]),
         }
@@ -86,7 +86,7 @@ pub(super) fn traced(parts: &[Part], cpus: u32) -> Vec<Target> {
         Part::Pool => vec![Target::Pool(cpus), Target::Pool(MANY)],
         Part::IoAware => vec![Target::IoAware],
         Part::Event => vec![Target::Event(None)],
-        Part::Calls => Vec::new(),
+        Part::SyscallCounts => Vec::new(),
     };
     parts.iter().flat_map(traced).collect()
 }

@@ -118,7 +118,7 @@ impl Rounds<'_> {
 
 impl Found {
     fn note(&mut self, part: &'static str, target: &str, run: Run) {
-        measurements::note(&mut self.rows, part, target, run);
+        measurements::push_run(&mut self.rows, part, target, run);
     }
 
     fn fail(&mut self, target: &str, round: usize, error: &anyhow::Error) {

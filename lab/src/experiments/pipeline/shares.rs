@@ -31,7 +31,7 @@ pub(super) const PALETTE: Palette = Palette {
         ("waits", "yields, sleeps and timers"),
         ("other", "other, or not to be told"),
     ],
-    of: |stack| Purpose::of(stack) as usize,
+    purpose_of: |stack| Purpose::of(stack) as usize,
 };
 
 impl Purpose {

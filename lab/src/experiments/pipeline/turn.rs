@@ -22,10 +22,10 @@ use super::target::Target;
 use super::text;
 use super::work::{Controls, Work};
 use crate::kit::child;
-use crate::kit::disturbance::Watch;
+use crate::kit::disturbance::DisturbanceWatch;
 use crate::kit::machine;
-use crate::kit::measure::own_memory_bytes;
-use crate::kit::player::{GO, Player, READY, say};
+use crate::kit::usage::own_memory_bytes;
+use crate::kit::worker_process::{GO, READY, WorkerProcess, print_line};
 
 /// What `lab turn` is told.
 #[derive(clap::Args, Clone, Debug)]
@@ -78,17 +78,17 @@ impl Turn {
     pub(super) fn run_under(&self, program: &Path, its_arguments: &[OsString]) -> Result<Finished> {
         let arguments: Vec<OsString> = its_arguments.iter().cloned().chain(self.arguments()).collect();
         let started = Instant::now();
-        let mut player = Player::start(program, &arguments)?;
-        player.expect(READY)?;
+        let mut worker = WorkerProcess::start(program, &arguments)?;
+        worker.expect_line(READY)?;
         let to_begin = started.elapsed();
-        let watch = Watch::start();
+        let watch = DisturbanceWatch::start();
         let told = Instant::now();
-        player.say(GO)?;
-        let answer = player.line()?;
+        worker.send(GO)?;
+        let answer = worker.read_line()?;
         let working = told.elapsed();
         let marks = watch.finish().marks;
         let ending = Instant::now();
-        player.finish()?;
+        worker.finish()?;
         let whole = to_begin + working + ending.elapsed();
         let answer: Value = serde_json::from_str(&answer).context("an answer is one line of JSON")?;
         if let Some(reason) = answer.get("error").and_then(Value::as_str) {
@@ -133,7 +133,7 @@ impl Finished {
 pub(crate) fn take(turn: &Turn) -> Result<()> {
     let work = Work::new(turn.requests, text::read(turn.text.as_deref())?);
     let strategy = turn.strategy.strategy(machine::allowed_cpus().len());
-    say(READY)?;
+    print_line(READY)?;
     let mut words = std::io::stdin().lock().lines();
     let Some(GO) = words.next().transpose()?.as_deref() else { return Ok(()) };
     let recorder = turn.recording.as_ref().map(|_| Recorder::start());
@@ -158,7 +158,7 @@ pub(crate) fn take(turn: &Turn) -> Result<()> {
         }),
         Err(error) => json!({ "error": format!("{error:#}") }),
     };
-    say(&answer.to_string())?;
+    print_line(&answer.to_string())?;
     words.next();
     Ok(())
 }

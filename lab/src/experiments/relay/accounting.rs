@@ -17,13 +17,13 @@ use ledger::{FlowWriter, Ledger, LiveFlow, OpenSettings};
 use sys::clock::WallNanos;
 
 use super::ends::{Ends, answers, configuration};
-use crate::kit::agent::{Agent, Command, figure};
-use crate::kit::callgrind::Counted;
+use crate::kit::callgrind::CallgrindRun;
 use crate::kit::child;
 use crate::kit::load::{REPLY_BYTES, REQUEST_BYTES};
+use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
+use crate::kit::relays::config::{Plan, USER, configuration_file};
 use crate::kit::relays::installed::InstalledTarget;
-use crate::kit::relays::plan::{Plan, USER, configuration_file};
 use crate::kit::relays::running::{PROBE, Work};
 
 pub(super) const PART: &str = "accounting";
@@ -79,9 +79,13 @@ pub(super) fn time(directory: &Path) -> Result<Numbers> {
 ///
 /// # Errors
 /// The ledger failed.
-pub(crate) fn account(terms: &Flows) -> Result<()> {
-    let accounted = flows(terms.count, &terms.directory)?;
-    ensure!(accounted == u64::from(terms.count), "of {} flows {accounted} were accounted for", terms.count);
+pub(crate) fn account(settings: &Flows) -> Result<()> {
+    let accounted = flows(settings.count, &settings.directory)?;
+    ensure!(
+        accounted == u64::from(settings.count),
+        "of {} flows {accounted} were accounted for",
+        settings.count
+    );
     Ok(())
 }
 
@@ -147,7 +151,7 @@ fn identity(id: u128) -> Identity {
 pub(super) fn instructions(
     installed: &InstalledTarget,
     upstream: &Ends,
-    client: &mut Agent,
+    client: &mut LoadProcess,
     directory: &Path,
     next_port: &mut u16,
 ) -> Result<Numbers> {
@@ -160,7 +164,7 @@ pub(super) fn instructions(
         let directory = tempfile::tempdir_in(directory)?;
         let mut arguments: Vec<OsString> = vec!["flows".into(), "--count".into(), count.to_string().into()];
         arguments.extend(["--directory".into(), directory.path().join("ledger").into()]);
-        Counted::start(&child::own_program()?, arguments, directory.path())?.finish()
+        CallgrindRun::start(&child::own_program()?, arguments, directory.path())?.finish()
     };
     let accounting = per_connection(flows(CONNECTIONS_FEW)?, flows(CONNECTIONS_MANY)?);
     Ok(vec![
@@ -178,7 +182,7 @@ fn per_connection(few: u64, many: u64) -> f64 {
 fn of_gateway(
     installed: &InstalledTarget,
     upstream: &Ends,
-    client: &mut Agent,
+    client: &mut LoadProcess,
     directory: &Path,
     next_port: &mut u16,
     connections: u32,
@@ -188,18 +192,18 @@ fn of_gateway(
     let file = configuration_file(directory);
     std::fs::write(&file, configuration::tollgate(&plan))?;
     let arguments = vec!["serve".into(), "--config".into(), file.into()];
-    let mut counted = Counted::start(&installed.program, arguments, directory)?;
+    let mut counted = CallgrindRun::start(&installed.program, arguments, directory)?;
     let deadline = Instant::now() + READY;
     while !answers(&listen.echo().into(), PROBE) {
         if Instant::now() > deadline || !counted.is_alive() {
-            bail!("the gateway does not work under valgrind, which said: {}", counted.said());
+            bail!("the gateway does not work under valgrind, which said: {}", counted.last_output_line());
         }
         child::pause(PROBE)?;
     }
     let tunnel = listen.reply().into();
-    let answer = client.ask(&Command::Short { tunnel, connections, concurrency: CONCURRENCY })?;
-    ensure!(figure(&answer, "failed")? == 0.0, "connections failed under valgrind: {answer}");
-    counted.ask_to_end();
+    let answer = client.call(&Command::Short { tunnel, connections, concurrency: CONCURRENCY })?;
+    ensure!(number_in(&answer, "failed")? == 0.0, "connections failed under valgrind: {answer}");
+    counted.request_stop();
     counted.finish()
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::kit::agent::figure;
 use crate::kit::child;
+use crate::kit::load_process::number_in;
 use crate::kit::measurements::{Row, Run, Skipped};
 use crate::kit::relays::running::{Running, Work};
 use crate::kit::relays::target::Target;
@@ -72,9 +72,9 @@ fn billed<W: Work>(relays: &[Running<W>]) -> Result<Option<Billed>> {
 fn parse(report: &Value) -> Result<Billed> {
     let total = &report["total"];
     Ok(Billed {
-        flows: figure(total, "flows")?,
-        up_bytes: figure(total, "up")?,
-        down_bytes: figure(total, "down")?,
+        flows: number_in(total, "flows")?,
+        up_bytes: number_in(total, "up")?,
+        down_bytes: number_in(total, "down")?,
     })
 }
 

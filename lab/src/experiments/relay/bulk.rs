@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::ends::{Passage, STREAMS_MAX};
-use crate::kit::agent::{Agent, Command, figure};
 use crate::kit::load::Direction;
+use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
 use crate::kit::relays::cost::settled;
 use crate::kit::relays::running::Running;
@@ -37,8 +37,8 @@ pub(super) const CASES: [Case; 4] = [
 /// The load or the relay failed, or bytes were lost.
 pub(super) fn run<W: Passage>(
     relay: &mut Running<W>,
-    client: &mut Agent,
-    server: &mut Agent,
+    client: &mut LoadProcess,
+    server: &mut LoadProcess,
     cases: &[Case],
     time: Duration,
 ) -> Result<Vec<(&'static str, Numbers)>> {
@@ -47,30 +47,30 @@ pub(super) fn run<W: Passage>(
 
 fn one<W: Passage>(
     relay: &mut Running<W>,
-    client: &mut Agent,
-    server: &mut Agent,
+    client: &mut LoadProcess,
+    server: &mut LoadProcess,
     Case { direction, streams, .. }: Case,
     time: Duration,
 ) -> Result<Numbers> {
-    let totals = server.ask(&Command::Totals)?;
+    let totals = server.call(&Command::Totals)?;
     let spliced = relay.spliced_bytes()?;
     let before = relay.cpu();
     let tunnel = relay.ends.stream_tunnel(direction);
-    let answer = client.ask(&Command::Stream { tunnel, direction, time, streams })?;
+    let answer = client.call(&Command::Stream { tunnel, direction, time, streams })?;
     let after = settled(relay, 0)?;
     ensure!(relay.is_alive(), "it ended under the stream");
-    let bytes = figure(&answer, "bytes")?;
+    let bytes = number_in(&answer, "bytes")?;
     let counted =
-        counted_bytes(&server.ask(&Command::Totals)?, direction)? - counted_bytes(&totals, direction)?;
+        counted_bytes(&server.call(&Command::Totals)?, direction)? - counted_bytes(&totals, direction)?;
     ensure!(bytes == counted, "{direction}: one end counted {bytes} bytes and the other {counted}");
-    let mut numbers = vec![("gbit_per_s", bytes * 8.0 / figure(&answer, "elapsed_ns")?)];
+    let mut numbers = vec![("gbit_per_s", bytes * 8.0 / number_in(&answer, "elapsed_ns")?)];
     if direction == Direction::Up {
         numbers.push(("passes_half_close", f64::from(answer["half_closed"] == true)));
     }
     if relay.target != Target::Direct {
         let gigabytes = bytes / 1e9;
         let data_plane = relay.data_plane(&after, &before);
-        numbers.push(("process_cpu_s_per_gb", after.whole_since(&before).as_secs_f64() / gigabytes));
+        numbers.push(("process_cpu_s_per_gb", after.total_since(&before).as_secs_f64() / gigabytes));
         numbers.push(("data_plane_cpu_s_per_gb", data_plane.as_secs_f64() / gigabytes));
     }
     if let (Some(before), Some(after)) = (spliced, relay.spliced_bytes()?) {
@@ -80,7 +80,7 @@ fn one<W: Passage>(
 }
 
 fn counted_bytes(totals: &serde_json::Value, direction: Direction) -> Result<f64> {
-    figure(
+    number_in(
         totals,
         match direction {
             Direction::Down => "sent_bytes",

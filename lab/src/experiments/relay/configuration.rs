@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::kit::relays::plan::{Plan, TUNNELS_MAX};
+use crate::kit::relays::config::{Plan, TUNNELS_MAX};
 use crate::kit::relays::squid;
 
 /// A tunnel takes two connections, and each worker must be able to hold all of them, since which worker gets

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::kit::agent::Agent;
 use crate::kit::load::{Direction, Role, tunnel::Tunnel};
+use crate::kit::load_process::LoadProcess;
+use crate::kit::relays::config::Plan;
 use crate::kit::relays::installed::InstalledTarget;
-use crate::kit::relays::plan::Plan;
 use crate::kit::relays::ports::free_port;
 use crate::kit::relays::running::{PROBE, Work};
 use crate::kit::relays::target::Target;
@@ -45,7 +45,7 @@ impl Ends {
     ///
     /// # Errors
     /// An agent could not listen.
-    pub(crate) fn serve(server: &mut Agent, echo: &mut Agent) -> Result<Self> {
+    pub(crate) fn serve(server: &mut LoadProcess, echo: &mut LoadProcess) -> Result<Self> {
         let mut serve = |role| if role == Role::Echo { echo.serve(role) } else { server.serve(role) };
         let [reply, echo, source, sink] = Self::ROLES;
         Ok(Self { addresses: [serve(reply)?, serve(echo)?, serve(source)?, serve(sink)?] })

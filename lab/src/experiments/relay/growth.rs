@@ -7,10 +7,10 @@ use anyhow::{Result, ensure};
 
 use super::ends::Ends;
 use super::short;
-use crate::kit::agent::{Agent, Command, figure};
+use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
+use crate::kit::relays::config::TUNNELS_MAX;
 use crate::kit::relays::cost::settled;
-use crate::kit::relays::plan::TUNNELS_MAX;
 use crate::kit::relays::running::Running;
 
 /// So many open tunnels, and what the part is called then.
@@ -35,13 +35,13 @@ const _: () = assert!(MANY.tunnels + 4 * CONCURRENCY <= TUNNELS_MAX);
 /// The load or the relay failed, or a tunnel was lost.
 pub(super) fn run(
     relay: &mut Running<Ends>,
-    client: &mut Agent,
+    client: &mut LoadProcess,
     connections: u32,
 ) -> Result<Vec<(&'static str, Numbers)>> {
     let cases = [FEW, MANY].map(|case| beside(relay, client, case, connections));
     let lines = relay.log_lines()?;
     // Also after a failure, or the next relay would be measured beside this one's tunnels.
-    client.ask(&Command::Release)?;
+    client.call(&Command::Release)?;
     // Each tunnel's end is a line, which some relays keep for a while.
     settled(relay, lines + u64::from(MANY.tunnels))?;
     cases.into_iter().collect()
@@ -49,14 +49,14 @@ pub(super) fn run(
 
 fn beside(
     relay: &mut Running<Ends>,
-    client: &mut Agent,
+    client: &mut LoadProcess,
     Case { part, tunnels }: Case,
     connections: u32,
 ) -> Result<(&'static str, Numbers)> {
-    client.ask(&Command::Hold { to: relay.ends.echo(), tunnels })?;
+    client.call(&Command::Hold { to: relay.ends.echo(), tunnels })?;
     settled(relay, 0)?;
     let numbers = short::run(relay, client, connections, CONCURRENCY)?;
-    let touched = client.ask(&Command::Touch)?;
-    ensure!(figure(&touched, "lost")? == 0.0, "of {tunnels} tunnels some were lost: {touched}");
+    let touched = client.call(&Command::Touch)?;
+    ensure!(number_in(&touched, "lost")? == 0.0, "of {tunnels} tunnels some were lost: {touched}");
     Ok((part, numbers))
 }

@@ -7,13 +7,13 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::ends::Ends;
-use crate::kit::agent::{Agent, Command, figure};
 use crate::kit::child;
-use crate::kit::measure;
+use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
+use crate::kit::relays::config::TUNNELS_MAX;
 use crate::kit::relays::cost::settled;
-use crate::kit::relays::plan::TUNNELS_MAX;
 use crate::kit::relays::running::Running;
+use crate::kit::usage;
 
 /// The counts of open tunnels at which memory is read, and what the part is called then.
 pub(super) const COUNTS: [(u32, &str); 3] =
@@ -33,22 +33,25 @@ const REST: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// A tunnel failed, or the relay's memory cannot be read.
-pub(super) fn run(relay: &mut Running<Ends>, client: &mut Agent) -> Result<Vec<(&'static str, Numbers)>> {
+pub(super) fn run(
+    relay: &mut Running<Ends>,
+    client: &mut LoadProcess,
+) -> Result<Vec<(&'static str, Numbers)>> {
     let cases = grow(relay, client);
     // Also after a failure, or the next relay would be measured with this one's tunnels.
-    client.ask(&Command::Release)?;
+    client.call(&Command::Release)?;
     cases
 }
 
-fn grow(relay: &mut Running<Ends>, client: &mut Agent) -> Result<Vec<(&'static str, Numbers)>> {
+fn grow(relay: &mut Running<Ends>, client: &mut LoadProcess) -> Result<Vec<(&'static str, Numbers)>> {
     let to = relay.ends.echo();
-    client.ask(&Command::Hold { to, tunnels: WARM_UP })?;
-    client.ask(&Command::Release)?;
+    client.call(&Command::Hold { to, tunnels: WARM_UP })?;
+    client.call(&Command::Release)?;
     let without = at_rest_bytes(relay)?;
     let mut last = (0, without);
     let mut cases = Vec::new();
     for (tunnels, part) in COUNTS {
-        client.ask(&Command::Hold { to, tunnels })?;
+        client.call(&Command::Hold { to, tunnels })?;
         let with = at_rest_bytes(relay)?;
         let numbers = vec![
             ("pss_bytes_per_tunnel", (with - without) / f64::from(tunnels)),
@@ -58,13 +61,13 @@ fn grow(relay: &mut Running<Ends>, client: &mut Agent) -> Result<Vec<(&'static s
         last = (tunnels, with);
         cases.push((part, numbers));
     }
-    let touched = client.ask(&Command::Touch)?;
-    ensure!(figure(&touched, "lost")? == 0.0, "of {} tunnels some were lost: {touched}", COUNTS[2].0);
+    let touched = client.call(&Command::Touch)?;
+    ensure!(number_in(&touched, "lost")? == 0.0, "of {} tunnels some were lost: {touched}", COUNTS[2].0);
     Ok(cases)
 }
 
 fn at_rest_bytes(relay: &mut Running<Ends>) -> Result<f64> {
     settled(relay, 0)?;
     child::pause(REST)?;
-    Ok(measure::memory_bytes(&relay.processes())? as f64)
+    Ok(usage::pss_bytes(&relay.processes())? as f64)
 }

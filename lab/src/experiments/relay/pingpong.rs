@@ -9,9 +9,9 @@ use anyhow::{Context, Result, ensure};
 
 use super::Effort;
 use super::ends::Ends;
-use crate::kit::agent::{Agent, Command, figure};
 use crate::kit::child;
 use crate::kit::load::{Direction, pingpong::PingPong};
+use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::{Numbers, Row};
 use crate::kit::relays::running::Running;
 use crate::kit::relays::target::Target;
@@ -49,14 +49,14 @@ const LEAD: Duration = Duration::from_millis(300);
 /// The load or the relay failed.
 pub(super) fn run(
     relay: &mut Running<Ends>,
-    pinger: &mut Agent,
-    streamer: &mut Agent,
+    pinger: &mut LoadProcess,
+    streamer: &mut LoadProcess,
     effort: &Effort,
 ) -> Result<Vec<(&'static str, Numbers)>> {
     let mut cases = Vec::new();
     for Case { part, connections, rate_per_s } in CASES {
         let exchange = PingPong { to: relay.ends.echo(), connections, rate_per_s, time: effort.ping };
-        let answer = pinger.ask(&Command::PingPong(exchange)).context(part)?;
+        let answer = pinger.call(&Command::PingPong(exchange)).context(part)?;
         cases.push((part, numbers(&answer)?));
     }
     cases.push((BESIDE_STREAM, beside_stream(relay, pinger, streamer, effort)?));
@@ -66,8 +66,8 @@ pub(super) fn run(
 
 fn beside_stream(
     relay: &Running<Ends>,
-    pinger: &mut Agent,
-    streamer: &mut Agent,
+    pinger: &mut LoadProcess,
+    streamer: &mut LoadProcess,
     effort: &Effort,
 ) -> Result<Numbers> {
     let Case { connections, rate_per_s, .. } = CASES[0];
@@ -77,10 +77,13 @@ fn beside_stream(
     let time = effort.ping + LEAD * 2;
     streamer.begin(&Command::Stream { tunnel, direction, time, streams: 1 })?;
     child::pause(LEAD)?;
-    let beside = pinger.ask(&Command::PingPong(exchange)).context(BESIDE_STREAM);
+    let beside = pinger.call(&Command::PingPong(exchange)).context(BESIDE_STREAM);
     let streamed = streamer.finish().context("the stream")?;
     let mut numbers = numbers(&beside?)?;
-    numbers.push(("stream_gbit_per_s", figure(&streamed, "bytes")? * 8.0 / figure(&streamed, "elapsed_ns")?));
+    numbers.push((
+        "stream_gbit_per_s",
+        number_in(&streamed, "bytes")? * 8.0 / number_in(&streamed, "elapsed_ns")?,
+    ));
     Ok(numbers)
 }
 
@@ -91,9 +94,9 @@ pub(super) fn add_beyond_direct(rows: &mut [Row]) {
     for row in rows.iter_mut().filter(|row| !is_direct(row)) {
         let Some(direct) = directs.iter().find(|direct| direct.part == row.part) else { continue };
         for (latency, added) in ADDED {
-            for beyond in row.beyond(direct, latency).runs {
-                let run = row.runs.iter_mut().find(|run| run.round == beyond.round);
-                let values = beyond.numbers.iter().map(|&(_, value)| (added, value));
+            for excess in row.excess_over(direct, latency).runs {
+                let run = row.runs.iter_mut().find(|run| run.round == excess.round);
+                let values = excess.numbers.iter().map(|&(_, value)| (added, value));
                 run.into_iter().for_each(|run| run.numbers.extend(values.clone()));
             }
         }
@@ -102,10 +105,10 @@ pub(super) fn add_beyond_direct(rows: &mut [Row]) {
 
 fn numbers(answer: &serde_json::Value) -> Result<Numbers> {
     Ok(vec![
-        ("latency_p50_ms", figure(answer, "p50_ns")? / 1e6),
-        (P99, figure(answer, "p99_ns")? / 1e6),
-        ("latency_p999_ms", figure(answer, "p999_ns")? / 1e6),
-        ("lost_messages", figure(answer, "lost")?),
+        ("latency_p50_ms", number_in(answer, "p50_ns")? / 1e6),
+        (P99, number_in(answer, "p99_ns")? / 1e6),
+        ("latency_p999_ms", number_in(answer, "p999_ns")? / 1e6),
+        ("lost_messages", number_in(answer, "lost")?),
     ])
 }
 

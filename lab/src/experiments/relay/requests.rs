@@ -7,8 +7,8 @@ use anyhow::{Result, ensure};
 use super::Effort;
 use super::billing::Bill;
 use super::route::Route;
-use crate::kit::agent::{Agent, Command, figure};
 use crate::kit::load::{Persistence, requests::Requests};
+use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
 use crate::kit::relays::cost::Before;
 use crate::kit::relays::running::Running;
@@ -57,27 +57,27 @@ pub(super) const FAILED: &str = "failed_requests";
 /// The load or the proxy failed.
 pub(super) fn run(
     relay: &mut Running<Route>,
-    client: &mut Agent,
-    server: &mut Agent,
+    client: &mut LoadProcess,
+    server: &mut LoadProcess,
     effort: &Effort,
 ) -> Result<Numbers> {
     let before = Before::look(relay)?;
-    let connections_before = figure(&server.ask(&Command::Totals)?, "origin_connections")?;
+    let connections_before = number_in(&server.call(&Command::Totals)?, "origin_connections")?;
     let Route { via, origin, persistence } = relay.ends;
     let (count, concurrency) = effort.requests(persistence);
     let requests = Requests { via, origin, persistence, count, concurrency };
-    let answer = client.ask(&Command::Requests(requests))?;
-    let completed = figure(&answer, "completed")?;
+    let answer = client.call(&Command::Requests(requests))?;
+    let completed = number_in(&answer, "completed")?;
     let cost = before.settle(relay, completed)?;
-    let connections = figure(&server.ask(&Command::Totals)?, "origin_connections")? - connections_before;
+    let connections = number_in(&server.call(&Command::Totals)?, "origin_connections")? - connections_before;
     ensure!(relay.is_alive(), "it ended under the load");
     ensure!(completed > 0.0, "no request came through: {}", answer["failures"]);
     let mut numbers = vec![
-        ("requests_per_s", completed / (figure(&answer, "elapsed_ns")? / 1e9)),
-        ("latency_p50_ms", figure(&answer, "p50_ns")? / 1e6),
-        ("latency_p99_ms", figure(&answer, "p99_ns")? / 1e6),
-        (FAILED, figure(&answer, "failed")?),
-        ("client_connections_per_request", figure(&answer, "connections")? / completed),
+        ("requests_per_s", completed / (number_in(&answer, "elapsed_ns")? / 1e9)),
+        ("latency_p50_ms", number_in(&answer, "p50_ns")? / 1e6),
+        ("latency_p99_ms", number_in(&answer, "p99_ns")? / 1e6),
+        (FAILED, number_in(&answer, "failed")?),
+        ("client_connections_per_request", number_in(&answer, "connections")? / completed),
         ("origin_connections_per_request", connections / completed),
     ];
     let names = ["process_cpu_us_per_request", "data_plane_cpu_us_per_request", "log_lines_per_request"];

@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 
 use anyhow::{Result, bail};
 
-use crate::kit::agent::Agent;
 use crate::kit::load::{Persistence, Role, requests};
+use crate::kit::load_process::LoadProcess;
+use crate::kit::relays::config::Plan;
 use crate::kit::relays::installed::InstalledTarget;
-use crate::kit::relays::plan::Plan;
 use crate::kit::relays::ports::free_port;
 use crate::kit::relays::running::{PROBE, Work};
 use crate::kit::relays::target::Target;
@@ -34,7 +34,7 @@ impl Route {
     ///
     /// # Errors
     /// The agent could not listen.
-    pub(crate) fn serve(server: &mut Agent, persistence: Persistence) -> Result<Self> {
+    pub(crate) fn serve(server: &mut LoadProcess, persistence: Persistence) -> Result<Self> {
         let origin = server.serve(Role::Origin)?;
         Ok(Self { via: origin, origin, persistence })
     }

@@ -4,8 +4,8 @@ use anyhow::Result;
 
 use super::billing::Bill;
 use super::ends::Passage;
-use crate::kit::agent::{Agent, Command, figure};
 use crate::kit::load::{REPLY_BYTES, REQUEST_BYTES};
+use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
 use crate::kit::relays::cost::Before;
 use crate::kit::relays::running::Running;
@@ -32,23 +32,23 @@ pub(super) const fn bill(part: &'static str, of: &'static str) -> Bill {
 /// The load or the relay failed.
 pub(super) fn run<W: Passage>(
     relay: &mut Running<W>,
-    client: &mut Agent,
+    client: &mut LoadProcess,
     connections: u32,
     concurrency: u32,
 ) -> Result<Numbers> {
     let before = Before::look(relay)?;
     let answer =
-        client.ask(&Command::Short { tunnel: relay.ends.reply_tunnel(), connections, concurrency })?;
-    let completed = figure(&answer, "completed")?;
+        client.call(&Command::Short { tunnel: relay.ends.reply_tunnel(), connections, concurrency })?;
+    let completed = number_in(&answer, "completed")?;
     let cost = before.settle(relay, completed)?;
     anyhow::ensure!(relay.is_alive(), "it ended under the load");
     anyhow::ensure!(completed > 0.0, "no connection came through: {}", answer["failures"]);
     let mut numbers = vec![
-        ("connections_per_s", completed / (figure(&answer, "elapsed_ns")? / 1e9)),
-        ("latency_p50_ms", figure(&answer, "p50_ns")? / 1e6),
-        ("latency_p99_ms", figure(&answer, "p99_ns")? / 1e6),
-        (FAILED, figure(&answer, "failed")?),
-        ("connections_slower_than_1_s", figure(&answer, "slow")?),
+        ("connections_per_s", completed / (number_in(&answer, "elapsed_ns")? / 1e9)),
+        ("latency_p50_ms", number_in(&answer, "p50_ns")? / 1e6),
+        ("latency_p99_ms", number_in(&answer, "p99_ns")? / 1e6),
+        (FAILED, number_in(&answer, "failed")?),
+        ("connections_slower_than_1_s", number_in(&answer, "slow")?),
     ];
     let names =
         ["process_cpu_us_per_connection", "data_plane_cpu_us_per_connection", "log_lines_per_connection"];

@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::ends::Ends;
-use crate::kit::agent::{Agent, Command, figure};
 use crate::kit::load::Direction;
+use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
 use crate::kit::relays::running::Running;
 use crate::kit::strace::Tracer;
@@ -24,7 +24,7 @@ const STREAM: Duration = Duration::from_millis(700);
 /// strace could not attach, or the stream failed.
 pub(super) fn run(
     relay: &Running<Ends>,
-    client: &mut Agent,
+    client: &mut LoadProcess,
     directory: &Path,
 ) -> Result<Vec<(&'static str, Numbers)>> {
     let share = |direction| -> Result<Numbers> {
@@ -34,15 +34,20 @@ pub(super) fn run(
     Ok(vec![("splice-down", share(Direction::Down)?), ("splice-up", share(Direction::Up)?)])
 }
 
-fn one(relay: &Running<Ends>, client: &mut Agent, directory: &Path, direction: Direction) -> Result<f64> {
+fn one(
+    relay: &Running<Ends>,
+    client: &mut LoadProcess,
+    directory: &Path,
+    direction: Direction,
+) -> Result<f64> {
     let trace = directory.join(format!("{}-{direction}.trace", relay.target.name()));
     let strace = Tracer::attach(&relay.processes(), &["-e", "trace=splice"], &trace)?;
     let to = relay.ends.stream(direction);
-    let answer = client.ask(&Command::Stream { tunnel: to.into(), direction, time: STREAM, streams: 1 })?;
-    let trace = strace.end();
+    let answer = client.call(&Command::Stream { tunnel: to.into(), direction, time: STREAM, streams: 1 })?;
+    let trace = strace.stop();
     let text = fs::read_to_string(&trace).with_context(|| format!("reading {}", trace.display()))?;
     // Each byte passes through splice twice: from the socket into the pipe, and out of it.
-    Ok(returned_bytes(&text) as f64 / 2.0 / figure(&answer, "bytes")?)
+    Ok(returned_bytes(&text) as f64 / 2.0 / number_in(&answer, "bytes")?)
 }
 
 /// The sum of what the traced calls returned; a call that was cut in two by another thread's ends on the

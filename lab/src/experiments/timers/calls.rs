@@ -12,7 +12,7 @@ use sys::clock::{Nanos, monotonic};
 
 use super::DEADLINE;
 use super::facility::{Facility, Sink, User, Wakes};
-use crate::kit::measure::own_memory_bytes;
+use crate::kit::usage::own_memory_bytes;
 
 /// The loop of the client: so often it sees to what has come.
 const TURN: Duration = Duration::from_millis(1);

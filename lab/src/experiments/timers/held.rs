@@ -8,7 +8,7 @@ use sys::clock::monotonic;
 
 use super::DEADLINE;
 use super::facility::{Facility, User};
-use crate::kit::measure::own_memory_bytes;
+use crate::kit::usage::own_memory_bytes;
 
 /// Calls before the first look, so that what every way takes once is not counted.
 const WARM_UP: u64 = 10_000;

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use anyhow::{Context, Result};
 
 use super::echo::{Deadlines, Echo};
-use crate::kit::callgrind::Counted;
+use crate::kit::callgrind::CallgrindRun;
 use crate::kit::child;
 
 /// Calls of the two runs.
@@ -22,7 +22,7 @@ pub(super) fn per_call(in_flight: usize, deadlines: Deadlines) -> Result<f64> {
     let count = |calls| -> Result<u64> {
         let arguments = Echo::new(in_flight, deadlines, calls).arguments();
         let arguments = arguments.into_iter().map(OsString::from).collect();
-        Counted::start(&child::own_program()?, arguments, directory.path())?.finish()
+        CallgrindRun::start(&child::own_program()?, arguments, directory.path())?.finish()
     };
     let (few, many) = (count(CALLS_FEW)?, count(CALLS_MANY)?);
     Ok((many as f64 - few as f64) / (CALLS_MANY - CALLS_FEW) as f64)

@@ -22,7 +22,7 @@ use super::pairs::{By, Done, Pairs};
 use super::way::{Rival, Way, Work};
 use crate::kit::child;
 use crate::kit::measurements::Numbers;
-use crate::kit::player::{Player, say};
+use crate::kit::worker_process::{WorkerProcess, print_line};
 
 /// After so long a way that cannot cancel many timers has cancelled enough.
 const HELD_TIME_MAX: Duration = Duration::from_secs(5);
@@ -74,9 +74,9 @@ impl Task {
             Some(program) => program.to_owned(),
             None => child::own_program()?,
         };
-        let mut player = Player::start(&program, &self.arguments(rival))?;
-        let answer = player.line()?;
-        player.finish()?;
+        let mut worker = WorkerProcess::start(&program, &self.arguments(rival))?;
+        let answer = worker.read_line()?;
+        worker.finish()?;
         let answer: Value = serde_json::from_str(&answer).context("an answer is one line of JSON")?;
         parse(&answer)
     }
@@ -116,11 +116,11 @@ fn parse(answer: &Value) -> Result<Cases> {
 ///
 /// # Errors
 /// A timer could not be armed, or it fired where it must not.
-pub(crate) fn keep(terms: &Deadlines) -> Result<()> {
+pub(crate) fn keep(settings: &Deadlines) -> Result<()> {
     // One way has a descriptor for each timer.
     child::raise_descriptor_limit();
-    let answer = terms.way.with(Doing(terms))?;
-    say(&Value::Object(answer).to_string())
+    let answer = settings.way.with(Doing(settings))?;
+    print_line(&Value::Object(answer).to_string())
 }
 
 struct Doing<'a>(&'a Deadlines);

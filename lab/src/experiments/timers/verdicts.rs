@@ -56,8 +56,8 @@ fn owner(name: &'static str, report: &Report, parts: [&str; 2], least: f64) -> J
 fn cross(report: &Report) -> Judged {
     let (name, part, number) = ("cross-cancel-8", TURNS, "cpu_ns_per_pair");
     let alone = row(report, part, Way::Nothing.name())?;
-    let beyond = |way: Way| Ok::<_, String>(row(report, part, way.name())?.beyond(alone, number));
-    let (ours, theirs) = (beyond(Way::TollgateLocal)?, beyond(Way::Bucketed)?);
+    let excess = |way: Way| Ok::<_, String>(row(report, part, way.name())?.excess_over(alone, number));
+    let (ours, theirs) = (excess(Way::TollgateLocal)?, excess(Way::Bucketed)?);
     let ratios = paired_ratios(&theirs, &ours, number);
     let about = format!("CPU time of bucketed beside tollgate-local in {part}, both less that of nothing");
     Verdict::on_median(name, Threshold::AtLeast(1.5), &ratios, &about)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 
-use super::crowd::Failure;
+use super::clients::Failure;
 use super::http;
 
 /// What is spoken with a forward proxy.

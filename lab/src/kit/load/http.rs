@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use super::Persistence;
-use super::crowd::Failure;
+use super::clients::Failure;
 
 /// As long as the answer of a small API.
 const BODY_BYTES: usize = 1_024;

@@ -52,12 +52,12 @@ fn exchange(tunnel: &mut TcpStream) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Role, serve};
+    use super::super::{Role, servers};
     use super::*;
 
     #[test]
     fn tunnels_grow_to_the_count_and_stay_alive() {
-        let server = serve::start(Role::Echo).expect("loopback listens");
+        let server = servers::start(Role::Echo).expect("loopback listens");
         let mut tunnels = Tunnels::default();
         for count in [3, 7, 7] {
             let answer = tunnels.hold(server, count).expect("loopback connects");

@@ -230,11 +230,11 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Role, serve};
+    use super::super::{Role, servers};
     use super::*;
 
     fn exchanged(role: Role, connections: u32) -> Result<Value> {
-        let to = serve::start(role).expect("loopback listens");
+        let to = servers::start(role).expect("loopback listens");
         run(&PingPong { to, connections, rate_per_s: 1_000, time: Duration::from_millis(50) })
     }
 

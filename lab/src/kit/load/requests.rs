@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use serde_json::Value;
 
-use super::crowd::{self, Failure, Step};
+use super::clients::{self, Failure, Step};
 use super::{Persistence, http};
 
 /// What is to be asked, of whom, and how often.
@@ -37,7 +37,7 @@ pub(crate) fn run(requests: &Requests) -> Result<Value> {
     let &Requests { via, origin, persistence, count, concurrency } = requests;
     let request = http::request(origin, persistence).into();
     let client = Client { request, persistence, answer: Vec::new() };
-    crowd::run(via, count, concurrency, client)
+    clients::run(via, count, concurrency, client)
 }
 
 /// Asks once, and says what is wrong with the answer if something is.
@@ -65,7 +65,7 @@ struct Client {
     answer: Vec<u8>,
 }
 
-impl crowd::Client for Client {
+impl clients::Client for Client {
     fn request(&self) -> &[u8] {
         &self.request
     }
@@ -105,7 +105,7 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Role, serve};
+    use super::super::{Role, servers};
     use super::*;
     use serde_json::json;
 
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn connections_are_kept_or_not_as_asked() {
-        let server = serve::start(Role::Origin).expect("loopback listens");
+        let server = servers::start(Role::Origin).expect("loopback listens");
         let check = |persistence, connections| {
             let answer = asked(server, persistence, 100);
             assert_eq!((&answer["completed"], &answer["failed"]), (&json!(100), &json!(0)), "{answer}");
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn a_probe_tells_a_wrong_answer_from_none() {
         let time = Duration::from_secs(10);
-        let server = serve::start(Role::Origin).expect("loopback listens");
+        let server = servers::start(Role::Origin).expect("loopback listens");
         assert_eq!(probe(server, server, time).expect("the origin answers"), None);
         let wrong = saying("HTTP/1.1 501 Not Implemented\r\nConnection: close\r\n\r\n");
         assert_eq!(probe(wrong, wrong, time).expect("it answers"), Some("status 501".to_owned()));

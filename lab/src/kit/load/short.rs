@@ -12,7 +12,7 @@ use rustix::net::RecvFlags;
 use serde_json::Value;
 
 use super::arrivals::Arrivals;
-use super::crowd::{self, Failure, Step};
+use super::clients::{self, Failure, Step};
 use super::handshake::Handshake;
 use super::tunnel::Tunnel;
 use super::{REPLY_BYTES, REQUEST_BYTES};
@@ -23,7 +23,7 @@ use super::{REPLY_BYTES, REQUEST_BYTES};
 /// The load itself could not run; a connection that fails is counted instead.
 pub(crate) fn run(tunnel: &Tunnel, connections: u32, concurrency: u32) -> Result<Value> {
     let client = Client { handshake: tunnel.handshake(), received_bytes: 0 };
-    crowd::run(tunnel.entrance(), connections, concurrency, client)
+    clients::run(tunnel.entrance(), connections, concurrency, client)
 }
 
 /// Makes so many connections a second for a time, whatever becomes of those before; answers what the crowd
@@ -32,7 +32,7 @@ pub(crate) fn run(tunnel: &Tunnel, connections: u32, concurrency: u32) -> Result
 /// # Errors
 /// As `run`.
 pub(crate) fn arrive(to: SocketAddr, rate_per_s: u32, time: Duration) -> Result<Value> {
-    crowd::run_open(to, Arrivals::new(rate_per_s, time), Client { handshake: None, received_bytes: 0 })
+    clients::run_open(to, Arrivals::new(rate_per_s, time), Client { handshake: None, received_bytes: 0 })
 }
 
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ struct Client {
     received_bytes: usize,
 }
 
-impl crowd::Client for Client {
+impl clients::Client for Client {
     fn request(&self) -> &[u8] {
         let message = self.handshake.as_ref().and_then(Handshake::message);
         message.unwrap_or(&[b'q'; REQUEST_BYTES])
@@ -81,7 +81,7 @@ fn shake(handshake: &mut Handshake, socket: &OwnedFd, buffer: &mut [u8]) -> Resu
 #[cfg(test)]
 mod tests {
     use super::super::handshake::Protocol;
-    use super::super::{Role, serve, tunnel};
+    use super::super::{Role, servers, tunnel};
     use super::*;
     use serde_json::json;
     use std::net::SocketAddr;
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_proxy_is_asked_first() {
-        let to = serve::start(Role::Reply).expect("loopback listens");
+        let to = servers::start(Role::Reply).expect("loopback listens");
         for protocol in [Protocol::Connect, Protocol::Socks5] {
             let check = |is_willing, expected| {
                 let proxy = Some(tunnel::tests::proxy(protocol, is_willing));
@@ -106,14 +106,14 @@ mod tests {
 
     #[test]
     fn every_connection_is_accounted_for() {
-        let server = serve::start(Role::Reply).expect("loopback listens");
+        let server = servers::start(Role::Reply).expect("loopback listens");
         let answer = run(server, 100, 10).expect("the load runs");
         assert_eq!((answer["completed"].as_u64(), answer["failed"].as_u64()), (Some(100), Some(0)));
     }
 
     #[test]
     fn who_arrives_is_accounted_for() {
-        let server = serve::start(Role::Reply).expect("loopback listens");
+        let server = servers::start(Role::Reply).expect("loopback listens");
         let time = Duration::from_millis(200);
         let answer = arrive(server, 500, time).expect("the load runs");
         let mut arrivals = Arrivals::new(500, time);

@@ -100,17 +100,17 @@ fn up(stream: &mut TcpStream, time: Duration) -> std::io::Result<Moved> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Role, serve};
+    use super::super::{Role, servers};
     use super::*;
 
     #[test]
     fn streams_of_both_directions_arrive_whole() {
         for (role, direction) in [(Role::Source, Direction::Down), (Role::Sink, Direction::Up)] {
-            let server = serve::start(role).expect("loopback listens");
+            let server = servers::start(role).expect("loopback listens");
             let answer = run(&Tunnel::from(server), direction, Duration::from_millis(20), 3);
             let answer = answer.expect("loopback streams");
             let bytes = answer["bytes"].as_u64().expect("the answer counts bytes");
-            let totals = serve::totals();
+            let totals = servers::totals();
             let counted = match direction {
                 Direction::Down => &totals["sent_bytes"],
                 Direction::Up => &totals["received_bytes"],

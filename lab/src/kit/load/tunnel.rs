@@ -139,8 +139,8 @@ pub(super) mod tests {
 
     #[test]
     fn a_tunnel_stands_when_the_proxy_says_so() {
-        use super::super::{Role, serve};
-        let to = serve::start(Role::Echo).expect("loopback listens");
+        use super::super::{Role, servers};
+        let to = servers::start(Role::Echo).expect("loopback listens");
         for protocol in [Protocol::Connect, Protocol::Socks5] {
             let tunnel = Tunnel { to, proxy: Some(proxy(protocol, true)) };
             let mut stream = tunnel.open(Duration::from_secs(10)).expect("the proxy is willing");

@@ -9,8 +9,8 @@ use anyhow::Result;
 use super::running::{Running, Work};
 use super::target::Target;
 use crate::kit::child;
-use crate::kit::measure::CpuReading;
 use crate::kit::measurements::Numbers;
+use crate::kit::usage::CpuReading;
 
 /// A relay that uses less than this in a look of `LOOK` has finished its work.
 const QUIET: Duration = Duration::from_millis(1);
@@ -54,7 +54,7 @@ impl Before {
     pub(crate) fn settle<W: Work>(&self, relay: &mut Running<W>, completed: f64) -> Result<Option<Cost>> {
         let after = settled(relay, self.log_lines + completed as u64)?;
         let cost = Cost {
-            process: after.whole_since(&self.cpu),
+            process: after.total_since(&self.cpu),
             data_plane: relay.data_plane(&after, &self.cpu),
             log_lines: relay.log_lines()?.saturating_sub(self.log_lines),
         };
@@ -83,7 +83,7 @@ pub(crate) fn settled<W: Work>(relay: &mut Running<W>, lines: u64) -> Result<Cpu
     for _ in 0..LOOKS_MAX {
         child::pause(LOOK)?;
         let next = relay.cpu();
-        let is_quiet = next.whole_since(&reading) < QUIET;
+        let is_quiet = next.total_since(&reading) < QUIET;
         quiet_looks = if is_quiet { quiet_looks + 1 } else { 0 };
         reading = next;
         let is_logged = relay.target == Target::Direct || relay.log_lines()? >= lines;

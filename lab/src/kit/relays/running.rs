@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
 
+use super::config::{Plan, configuration_file};
 use super::installed::InstalledTarget;
 use super::log::Log;
-use super::plan::{Plan, configuration_file};
 use super::squid::{self, Remains};
 use super::target::Target;
-use crate::kit::child::{self, Child, Terms};
-use crate::kit::measure::{self, CpuReading, Thread};
+use crate::kit::child::{self, Child, ChildSettings};
 use crate::kit::rounds::RoundTarget;
+use crate::kit::usage::{self, CpuReading, Thread};
 
 /// How long a relay may take until it forwards.
 const READY_MS_MAX: u64 = 10_000;
@@ -86,7 +86,7 @@ impl<W> RoundTarget for Running<W> {
 pub(crate) struct Setting<'a, W> {
     pub(crate) upstream: &'a W,
     pub(crate) threads: usize,
-    pub(crate) terms: &'a Terms,
+    pub(crate) settings: &'a ChildSettings,
     /// A directory of its own.
     pub(crate) directory: &'a Path,
 }
@@ -129,7 +129,7 @@ impl<W: Work> Running<W> {
         fs::write(configuration_file(&directory), W::configuration(installed, &plan)?)?;
         let arguments: Vec<_> = W::arguments(installed, &plan)?.into_iter().map(Into::into).collect();
         let output = output_file(&directory);
-        running.child = Some(Child::start(&installed.program, &arguments, setting.terms, &output)?);
+        running.child = Some(Child::start(&installed.program, &arguments, setting.settings, &output)?);
         running.ends = listen;
         running.wait_until_ready(&output)?;
         Ok(running)
@@ -179,12 +179,12 @@ impl<W: Work> Running<W> {
 
     /// The processes that it consists of; none for a direct connection.
     pub(crate) fn processes(&self) -> Vec<i32> {
-        self.child.as_ref().map_or_else(Vec::new, |child| measure::family(child.id()))
+        self.child.as_ref().map_or_else(Vec::new, |child| usage::process_tree(child.id()))
     }
 
     /// The CPU time of all its threads so far.
     pub(crate) fn cpu(&self) -> CpuReading {
-        CpuReading::of(&self.processes())
+        CpuReading::read(&self.processes())
     }
 
     /// The CPU time between two readings of what moves connections: Tollgate's reactors, the workers of
@@ -201,7 +201,7 @@ impl<W: Work> Running<W> {
             | Target::Tinyproxy
             | Target::ThreeProxy
             | Target::Dante
-            | Target::Microsocks => after.whole_since(before),
+            | Target::Microsocks => after.total_since(before),
         }
     }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use super::super::configuration::{IDLE_S_MAX, nginx_head, quoted};
 use super::{Ends, STREAMS_MAX};
-use crate::kit::relays::plan::{Plan, TUNNELS_MAX, USER, tollgate_tables};
+use crate::kit::relays::config::{Plan, TUNNELS_MAX, USER, tollgate_tables};
 
 /// Pipes that HAProxy may hold: a stream that splices holds one, and without one it copies.
 const HAPROXY_PIPES_MAX: u32 = 256;

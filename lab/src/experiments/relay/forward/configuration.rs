@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use super::super::configuration::{IDLE_S_MAX, quoted, squid_with};
 use super::Forward;
 use crate::kit::load::handshake::Protocol;
-use crate::kit::relays::plan::{Plan, TUNNELS_MAX, USER, tollgate_tables};
+use crate::kit::relays::config::{Plan, TUNNELS_MAX, USER, tollgate_tables};
 
 /// Connections that may wait to be accepted: more than there are clients.
 const BACKLOG: u32 = 4_096;

@@ -11,7 +11,7 @@ use crate::kit::load::Persistence;
 
 use super::super::configuration::{nginx_head, squid_with};
 use super::Route;
-use crate::kit::relays::plan::{Plan, TUNNELS_MAX, USER, tollgate_tables};
+use crate::kit::relays::config::{Plan, TUNNELS_MAX, USER, tollgate_tables};
 
 /// Connections to the origin that a worker may keep: those of all clients, since which worker has which of
 /// them is the kernel's choice.

@@ -7,7 +7,7 @@ use std::{fs, io};
 
 /// A setting that was changed; dropping it takes the change back.
 #[derive(Debug)]
-pub(crate) struct Changed {
+pub(crate) struct ChangedSetting {
     setting: PathBuf,
     before: String,
 }
@@ -16,20 +16,20 @@ pub(crate) struct Changed {
 ///
 /// # Errors
 /// `ENOENT` where the kernel has no such setting, `EACCES` where only root may change it.
-pub(crate) fn change(setting: &Path, value: &str) -> io::Result<Changed> {
+pub(crate) fn change(setting: &Path, value: &str) -> io::Result<ChangedSetting> {
     let before = fs::read_to_string(setting)?;
     fs::write(setting, value)?;
-    Ok(Changed { setting: setting.to_owned(), before })
+    Ok(ChangedSetting { setting: setting.to_owned(), before })
 }
 
-impl Changed {
+impl ChangedSetting {
     /// What it was, and will be.
     pub(crate) fn before(&self) -> &str {
         self.before.trim()
     }
 }
 
-impl Drop for Changed {
+impl Drop for ChangedSetting {
     fn drop(&mut self) {
         if let Err(error) = fs::write(&self.setting, &self.before) {
             let (setting, before) = (self.setting.display(), self.before());

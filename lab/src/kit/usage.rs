@@ -18,7 +18,7 @@ pub(crate) struct CpuReading {
     /// Whole processes including threads that are gone, at the resolution of a tick.
     ticks: BTreeMap<i32, u64>,
     /// What their children had used that they waited for, and those children's.
-    waited_for_ticks: BTreeMap<i32, u64>,
+    reaped_ticks: BTreeMap<i32, u64>,
 }
 
 /// One thread: its name, and the time it has run so far.
@@ -31,7 +31,7 @@ pub(crate) struct Thread {
 
 impl CpuReading {
     /// Reads all threads of `processes`; those that have gone meanwhile are left out.
-    pub(crate) fn of(processes: &[i32]) -> Self {
+    pub(crate) fn read(processes: &[i32]) -> Self {
         let mut reading = Self::default();
         for &process in processes {
             reading.add(process);
@@ -42,7 +42,7 @@ impl CpuReading {
     fn add(&mut self, process: i32) {
         let Some(status) = read_stat(process) else { return };
         self.ticks.insert(process, status.ticks);
-        self.waited_for_ticks.insert(process, status.waited_for_ticks);
+        self.reaped_ticks.insert(process, status.reaped_ticks);
         let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else { return };
         for task in tasks.flatten() {
             let Some(id) = task.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -68,20 +68,20 @@ impl CpuReading {
     /// CPU time that the processes used since `earlier`: in nanoseconds where every thread lived through, at
     /// the resolution of a tick where one ended in between, also one that began in between; and that of
     /// processes which ended in between, if another of them waited for them.
-    pub(crate) fn whole_since(&self, earlier: &Self) -> Duration {
+    pub(crate) fn total_since(&self, earlier: &Self) -> Duration {
         let processes: BTreeSet<i32> = self.ticks.keys().copied().collect();
         let alive: Duration = processes.into_iter().map(|process| self.process_since(earlier, process)).sum();
-        alive + self.ended_since(earlier)
+        alive + self.exited_since(earlier)
     }
 
     /// What processes used since `earlier` that are gone: their parents have waited for all that these ever
     /// used.
-    fn ended_since(&self, earlier: &Self) -> Duration {
+    fn exited_since(&self, earlier: &Self) -> Duration {
         let sum = |ticks: &BTreeMap<i32, u64>| ticks.values().sum::<u64>();
         let is_gone = |process: &i32| !self.ticks.contains_key(process);
         let used_before: u64 =
             earlier.ticks.iter().filter(|(process, _)| is_gone(process)).map(|it| it.1).sum();
-        let ticks = sum(&self.waited_for_ticks).saturating_sub(sum(&earlier.waited_for_ticks) + used_before);
+        let ticks = sum(&self.reaped_ticks).saturating_sub(sum(&earlier.reaped_ticks) + used_before);
         Duration::from_millis(ticks * 1000 / TICKS_PER_S)
     }
 
@@ -98,33 +98,33 @@ impl CpuReading {
 }
 
 /// The process and everything descended from it, the process first.
-pub(crate) fn family(root: i32) -> Vec<i32> {
+pub(crate) fn process_tree(root: i32) -> Vec<i32> {
     let parents: Vec<(i32, i32)> = all_processes()
         .into_iter()
         .filter_map(|process| read_stat(process).map(|status| (process, status.parent)))
         .collect();
-    let mut family = vec![root];
+    let mut process_tree = vec![root];
     let mut next = 0;
-    while let Some(&parent) = family.get(next) {
-        family.extend(parents.iter().filter(|entry| entry.1 == parent).map(|entry| entry.0));
+    while let Some(&parent) = process_tree.get(next) {
+        process_tree.extend(parents.iter().filter(|entry| entry.1 == parent).map(|entry| entry.0));
         next += 1;
     }
-    family
+    process_tree
 }
 
 /// CPU time of all processes that this one has started and waited for, at the resolution of a tick.
-pub(crate) fn waited_for() -> Duration {
-    let ticks = read_stat(std::process::id() as i32).map_or(0, |status| status.waited_for_ticks);
+pub(crate) fn reaped_children_cpu() -> Duration {
+    let ticks = read_stat(std::process::id() as i32).map_or(0, |status| status.reaped_ticks);
     Duration::from_millis(ticks * 1000 / TICKS_PER_S)
 }
 
 /// The process that started this one; `None` when this one is gone.
-pub(crate) fn parent(process: i32) -> Option<i32> {
+pub(crate) fn parent_of(process: i32) -> Option<i32> {
     Some(read_stat(process)?.parent)
 }
 
 /// The processes whose names begin so, kernel threads among them.
-pub(crate) fn named(prefix: &str) -> Vec<i32> {
+pub(crate) fn processes_named(prefix: &str) -> Vec<i32> {
     let is_named = |&process: &i32| {
         let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
         name.starts_with(prefix)
@@ -137,7 +137,7 @@ pub(crate) fn named(prefix: &str) -> Vec<i32> {
 ///
 /// # Errors
 /// A process that has ended, or whose memory map may not be read.
-pub(crate) fn memory_bytes(processes: &[i32]) -> Result<u64> {
+pub(crate) fn pss_bytes(processes: &[i32]) -> Result<u64> {
     let mut bytes = 0;
     for process in processes {
         let path = format!("/proc/{process}/smaps_rollup");
@@ -147,10 +147,10 @@ pub(crate) fn memory_bytes(processes: &[i32]) -> Result<u64> {
     Ok(bytes)
 }
 
-struct Status {
+struct ProcStat {
     parent: i32,
     ticks: u64,
-    waited_for_ticks: u64,
+    reaped_ticks: u64,
 }
 
 /// A line of the calling process's status that is an amount of memory: `VmRSS` is resident now, `VmHWM` was
@@ -173,22 +173,22 @@ fn all_processes() -> Vec<i32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-fn read_stat(process: i32) -> Option<Status> {
+fn read_stat(process: i32) -> Option<ProcStat> {
     parse_stat(&fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
 }
 
 /// Fields of `/proc/PID/stat` (proc(5)): 4 is the parent, 14 and 15 are user and system ticks, 16 and 17
 /// those of children that were waited for. The name in field 2 may hold spaces and parentheses, so fields
 /// are counted from its last `)`.
-fn parse_stat(text: &str) -> Option<Status> {
+fn parse_stat(text: &str) -> Option<ProcStat> {
     let after_name = text.get(text.rfind(')')? + 1..)?;
     let fields: Vec<&str> = after_name.split_whitespace().collect();
-    let [user, system, user_of_children, system_of_children] = *fields.get(11..15)? else { return None };
+    let [user, system, children_user, children_system] = *fields.get(11..15)? else { return None };
     let sum = |one: &str, other: &str| Some(one.parse::<u64>().ok()? + other.parse::<u64>().ok()?);
-    Some(Status {
+    Some(ProcStat {
         parent: fields.get(1)?.parse().ok()?,
         ticks: sum(user, system)?,
-        waited_for_ticks: sum(user_of_children, system_of_children)?,
+        reaped_ticks: sum(children_user, children_system)?,
     })
 }
 
@@ -211,7 +211,7 @@ mod tests {
     fn stat_survives_odd_names() {
         let line = "812 (a) b (c) S 77 812 812 0 -1 4194560 1201 0 0 0 250 50 7 2 20 0 3 0 1 2 3";
         let status = parse_stat(line).expect("the line is whole");
-        assert_eq!((status.parent, status.ticks, status.waited_for_ticks), (77, 300, 9));
+        assert_eq!((status.parent, status.ticks, status.reaped_ticks), (77, 300, 9));
         assert!(parse_stat("812 (cut) S 77").is_none());
     }
 
@@ -243,37 +243,37 @@ mod tests {
         let after = reading(&[(1, 1, "main", 150), (1, 2, "reactor-0", 4_000), (1, 3, "late", 7)], &[(1, 0)]);
         let plane = after.since(&before, |thread| thread.name.starts_with("reactor-"));
         assert_eq!(plane, Duration::from_nanos(3_000));
-        assert_eq!(after.whole_since(&before), Duration::from_nanos(3_057));
+        assert_eq!(after.total_since(&before), Duration::from_nanos(3_057));
     }
 
     #[test]
     fn a_thread_that_ended_is_found_in_the_ticks() {
         let before = reading(&[(1, 1, "main", 0), (1, 2, "pool-0", 5_000_000)], &[(1, 10)]);
         let after = reading(&[(1, 1, "main", 2_000_000)], &[(1, 40)]);
-        assert_eq!(after.whole_since(&before), Duration::from_millis(300));
+        assert_eq!(after.total_since(&before), Duration::from_millis(300));
     }
 
     #[test]
     fn a_process_that_ended_is_found_with_its_parent() {
         let mut before = reading(&[], &[(1, 10), (2, 5), (3, 7)]);
-        before.waited_for_ticks.extend([(1, 100), (2, 0), (3, 20)]);
+        before.reaped_ticks.extend([(1, 100), (2, 0), (3, 20)]);
         let mut after = reading(&[], &[(1, 10), (2, 5)]);
         // The third ended with 9 ticks of its own more, and a child of its own with 4.
-        after.waited_for_ticks.extend([(1, 100 + 7 + 20 + 9 + 4), (2, 0)]);
-        assert_eq!(after.whole_since(&before), Duration::from_millis(130));
-        assert_eq!(before.whole_since(&before), Duration::ZERO);
+        after.reaped_ticks.extend([(1, 100 + 7 + 20 + 9 + 4), (2, 0)]);
+        assert_eq!(after.total_since(&before), Duration::from_millis(130));
+        assert_eq!(before.total_since(&before), Duration::ZERO);
     }
 
     #[test]
     fn this_process_is_measurable() {
         let own = std::process::id() as i32;
-        assert_eq!(family(own).first(), Some(&own));
-        assert!(memory_bytes(&[own]).expect("own memory is readable") > 0);
-        let reading = CpuReading::of(&[own]);
+        assert_eq!(process_tree(own).first(), Some(&own));
+        assert!(pss_bytes(&[own]).expect("own memory is readable") > 0);
+        let reading = CpuReading::read(&[own]);
         assert!(reading.threads.keys().any(|key| key.0 == own));
-        assert!(CpuReading::of(&[i32::MAX]).threads.is_empty());
+        assert!(CpuReading::read(&[i32::MAX]).threads.is_empty());
         let name = fs::read_to_string("/proc/self/comm").expect("a process may read its name");
-        assert!(named(name.trim_end()).contains(&own));
+        assert!(processes_named(name.trim_end()).contains(&own));
     }
 
     #[test]

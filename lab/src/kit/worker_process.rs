@@ -8,26 +8,26 @@ use std::process::{ChildStdin, ChildStdout};
 
 use anyhow::{Context, Result, bail};
 
-use crate::kit::child::{self, Child, Terms};
+use crate::kit::child::{self, Child, ChildSettings};
 
 /// What a process says when it has prepared itself, and what it then waits for.
 pub(crate) const READY: &str = "ready";
 pub(crate) const GO: &str = "go";
 
 /// The lab's end of the process; dropping it ends the process.
-pub(crate) struct Player {
+pub(crate) struct WorkerProcess {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-impl Player {
+impl WorkerProcess {
     /// Starts a program.
     ///
     /// # Errors
     /// The process could not be made.
     pub(crate) fn start(program: &Path, arguments: &[OsString]) -> Result<Self> {
-        let mut child = Child::start_piped(program, arguments, &Terms::default())?;
+        let mut child = Child::start_piped(program, arguments, &ChildSettings::default())?;
         let (input, output) = child.take_pipes().context("a player's input and output are piped")?;
         Ok(Self { child, input, output: BufReader::new(output) })
     }
@@ -41,7 +41,7 @@ impl Player {
     ///
     /// # Errors
     /// It ended without one, or the user interrupts.
-    pub(crate) fn line(&mut self) -> Result<String> {
+    pub(crate) fn read_line(&mut self) -> Result<String> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         child::fail_if_interrupted()?;
@@ -56,8 +56,8 @@ impl Player {
     ///
     /// # Errors
     /// As `line`, or it says something else.
-    pub(crate) fn expect(&mut self, word: &str) -> Result<()> {
-        let line = self.line()?;
+    pub(crate) fn expect_line(&mut self, word: &str) -> Result<()> {
+        let line = self.read_line()?;
         if line != word {
             bail!("instead of {word:?} the process said {line:?}");
         }
@@ -68,7 +68,7 @@ impl Player {
     ///
     /// # Errors
     /// It has ended.
-    pub(crate) fn say(&mut self, word: &str) -> Result<()> {
+    pub(crate) fn send(&mut self, word: &str) -> Result<()> {
         writeln!(self.input, "{word}").context("the process has ended")
     }
 
@@ -86,7 +86,7 @@ impl Player {
 ///
 /// # Errors
 /// The lab is gone.
-pub(crate) fn say(line: &str) -> Result<()> {
+pub(crate) fn print_line(line: &str) -> Result<()> {
     let mut output = std::io::stdout();
     writeln!(output, "{line}")?;
     output.flush().context("the lab is gone")

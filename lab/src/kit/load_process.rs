@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::kit::child::{self, Child, Terms};
+use crate::kit::child::{self, Child, ChildSettings};
 use crate::kit::load::{self, Direction, Role, pingpong::PingPong, requests::Requests, tunnel::Tunnel};
 
 /// What the lab may ask of an agent.
@@ -42,28 +42,28 @@ pub(crate) enum Command {
 
 /// The lab's end of an agent.
 #[derive(Debug)]
-pub(crate) struct Agent {
+pub(crate) struct LoadProcess {
     child: Child,
     commands: BufWriter<ChildStdin>,
-    answers: BufReader<ChildStdout>,
+    responses: BufReader<ChildStdout>,
 }
 
-impl Agent {
+impl LoadProcess {
     /// Starts an agent.
     ///
     /// # Errors
     /// The process could not be made.
-    pub(crate) fn start(terms: &Terms) -> Result<Self> {
-        let mut child = Child::start_piped(&child::own_program()?, &["agent".into()], terms)?;
+    pub(crate) fn start(settings: &ChildSettings) -> Result<Self> {
+        let mut child = Child::start_piped(&child::own_program()?, &["agent".into()], settings)?;
         let (input, output) = child.take_pipes().context("an agent's input and output are piped")?;
-        Ok(Self { child, commands: BufWriter::new(input), answers: BufReader::new(output) })
+        Ok(Self { child, commands: BufWriter::new(input), responses: BufReader::new(output) })
     }
 
     /// Gives a command and waits for the answer.
     ///
     /// # Errors
     /// The agent failed, and says why, or it is gone.
-    pub(crate) fn ask(&mut self, command: &Command) -> Result<Value> {
+    pub(crate) fn call(&mut self, command: &Command) -> Result<Value> {
         self.begin(command)?;
         self.finish()
     }
@@ -84,16 +84,16 @@ impl Agent {
     /// The agent failed, and says why, or it is gone.
     pub(crate) fn finish(&mut self) -> Result<Value> {
         let mut line = String::new();
-        self.answers.read_line(&mut line)?;
+        self.responses.read_line(&mut line)?;
         child::fail_if_interrupted()?;
         if line.is_empty() {
             bail!("agent {} has ended without an answer", self.child.id());
         }
-        let answer: Value = serde_json::from_str(&line).context("an agent's answer is one line of JSON")?;
-        if let Some(reason) = answer.get("error").and_then(Value::as_str) {
+        let response: Value = serde_json::from_str(&line).context("an agent's answer is one line of JSON")?;
+        if let Some(reason) = response.get("error").and_then(Value::as_str) {
             bail!("{reason}");
         }
-        Ok(answer)
+        Ok(response)
     }
 
     /// Starts a server in the agent and returns where it listens.
@@ -101,8 +101,8 @@ impl Agent {
     /// # Errors
     /// The agent could not listen.
     pub(crate) fn serve(&mut self, role: Role) -> Result<SocketAddr> {
-        let answer = self.ask(&Command::Serve(role))?;
-        let port = answer["port"].as_u64().and_then(|port| u16::try_from(port).ok());
+        let response = self.call(&Command::Serve(role))?;
+        let port = response["port"].as_u64().and_then(|port| u16::try_from(port).ok());
         Ok(SocketAddr::from(([127, 0, 0, 1], port.context("a server's answer names its port")?)))
     }
 }
@@ -111,31 +111,31 @@ impl Agent {
 ///
 /// # Errors
 /// The answer has no such number.
-pub(crate) fn figure(answer: &Value, name: &str) -> Result<f64> {
-    answer[name].as_f64().with_context(|| format!("an agent's answer has no {name}: {answer}"))
+pub(crate) fn number_in(response: &Value, name: &str) -> Result<f64> {
+    response[name].as_f64().with_context(|| format!("an agent's answer has no {name}: {response}"))
 }
 
 /// The agent's side: obeys until its input ends.
 ///
 /// # Errors
 /// Its output cannot be written.
-pub(crate) fn obey() -> Result<()> {
+pub(crate) fn serve_commands() -> Result<()> {
     let mut tunnels = load::idle::Tunnels::default();
     let mut output = std::io::stdout();
     for line in std::io::stdin().lock().lines() {
         let line = line?;
-        let answer = line.parse().and_then(|command| act(&command, &mut tunnels));
-        let answer = answer.unwrap_or_else(|error| json!({ "error": format!("{line}: {error:#}") }));
-        writeln!(output, "{answer}")?;
+        let response = line.parse().and_then(|command| execute(&command, &mut tunnels));
+        let response = response.unwrap_or_else(|error| json!({ "error": format!("{line}: {error:#}") }));
+        writeln!(output, "{response}")?;
         output.flush()?;
     }
     Ok(())
 }
 
-fn act(command: &Command, tunnels: &mut load::idle::Tunnels) -> Result<Value> {
+fn execute(command: &Command, tunnels: &mut load::idle::Tunnels) -> Result<Value> {
     match *command {
-        Command::Serve(role) => Ok(json!({ "port": load::serve::start(role)?.port() })),
-        Command::Totals => Ok(load::serve::totals()),
+        Command::Serve(role) => Ok(json!({ "port": load::servers::start(role)?.port() })),
+        Command::Totals => Ok(load::servers::totals()),
         Command::Short { ref tunnel, connections, concurrency } => {
             load::short::run(tunnel, connections, concurrency)
         }
