@@ -88,7 +88,7 @@ enum Command {
     Creation(pipeline::Creation),
     /// Keeps deadlines in one way
     #[command(hide = true)]
-    Deadlines(timers::Deadlines),
+    Deadlines(timers::TaskArguments),
     /// Calls and answers over loopback
     #[command(hide = true)]
     Echo(timers::Echo),
@@ -161,7 +161,7 @@ fn run(command: &Command) -> Result<ExitCode> {
             tell(&accept::run(options)?, output)
         }
         Command::Answering(settings) => accept::answer(settings).map(|()| ExitCode::SUCCESS),
-        Command::Deadlines(settings) => timers::keep(settings).map(|()| ExitCode::SUCCESS),
+        Command::Deadlines(settings) => timers::run_task(settings).map(|()| ExitCode::SUCCESS),
         Command::Echo(settings) => timers::echo(settings).map(|()| ExitCode::SUCCESS),
         Command::Turn(turn) => pipeline::take(turn).map(|()| ExitCode::SUCCESS),
         Command::Creation(creation) => pipeline::create(creation).map(|()| ExitCode::SUCCESS),

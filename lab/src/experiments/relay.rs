@@ -47,7 +47,7 @@ use crate::kit::measurements::Skipped;
 use crate::kit::progress::Progress;
 use crate::kit::relays::installed::{self, InstalledTarget};
 use crate::kit::relays::ports;
-use crate::kit::relays::running::{Running, Setting, Work};
+use crate::kit::relays::running::{RunningRelay, StartSettings, Workload};
 use crate::kit::relays::target::Target;
 use crate::kit::report::{self, Report};
 use crate::kit::rounds::{Outcome, RoundTarget, Rounds};
@@ -325,7 +325,7 @@ impl Load {
 /// A relay that is started for each run, and ends with the next one's start or its own drop.
 struct Anew {
     installed: InstalledTarget,
-    running: Option<Running<Ends>>,
+    running: Option<RunningRelay<Ends>>,
 }
 
 impl RoundTarget for Anew {
@@ -382,13 +382,13 @@ impl Bench {
     }
 
     /// One traced stream each way through each relay.
-    fn traced(&mut self, relays: Vec<Running<Ends>>, client: &mut LoadProcess) -> Result<Outcome> {
+    fn traced(&mut self, relays: Vec<RunningRelay<Ends>>, client: &mut LoadProcess) -> Result<Outcome> {
         if !strace::is_installed() {
             let reason = "strace is not installed".to_owned();
             let skipped = Skipped { name: "counting spliced bytes from outside".to_owned(), reason };
             return Ok(Outcome::default().with_failed(vec![skipped]));
         }
-        let mut relays: Vec<Running<Ends>> =
+        let mut relays: Vec<RunningRelay<Ends>> =
             relays.into_iter().filter(|relay| relay.target != Target::Direct).collect();
         self.progress.expect_more(relays.len() as u64);
         let rounds = Rounds { what: "a traced stream each way", wanted: 1, extra_max: 0, watched: false };
@@ -408,13 +408,13 @@ impl Bench {
         let mut starts = 0;
         rounds.run(&mut relays, &self.progress, |relay| {
             starts += 1;
-            let setting = Setting {
+            let settings = StartSettings {
                 upstream: &load.upstream,
                 threads: machine::allowed_cpus().len(),
                 settings: &ChildSettings::default(),
                 directory: &directory.join(format!("idle-{starts}")),
             };
-            let running = Running::start(&relay.installed, &setting, next_port)?;
+            let running = RunningRelay::start(&relay.installed, &settings, next_port)?;
             let running = relay.running.insert(running);
             let cases = idle::run(running, &mut load.client);
             relay.running = None;
@@ -534,19 +534,19 @@ impl Bench {
     }
 
     /// Starts every relay; one that does not start is set aside with its reason.
-    fn start_all<W: Work>(
+    fn start_all<W: Workload>(
         &mut self,
         upstream: &W,
         threads: usize,
         settings: &ChildSettings,
-    ) -> Result<(Vec<Running<W>>, Vec<Skipped>)> {
+    ) -> Result<(Vec<RunningRelay<W>>, Vec<Skipped>)> {
         let (mut relays, mut failed) = (Vec::new(), Vec::new());
         for installed in
             self.candidates.iter().filter(|installed| upstream.targets().contains(&installed.target))
         {
             let directory = TempDir::new_in(self.directory.path())?.keep();
-            let setting = Setting { upstream, threads, settings, directory: &directory };
-            match Running::start(installed, &setting, &mut self.next_port) {
+            let settings = StartSettings { upstream, threads, settings, directory: &directory };
+            match RunningRelay::start(installed, &settings, &mut self.next_port) {
                 Ok(relay) => relays.push(relay),
                 Err(error) => {
                     child::fail_if_interrupted()?;

@@ -18,31 +18,31 @@
 
 mod bucketed;
 mod calls;
-mod case;
+mod cases;
+mod counters;
 mod echo;
-mod facility;
-#[cfg(test)]
-mod facility_tests;
+mod free_list;
 mod heap;
 mod held;
 mod instructions;
-mod keeper;
 mod local;
-mod nothing;
+mod no_timers;
 mod own_wheel;
 mod pairs;
 mod shared;
 mod sleep;
 mod slots;
-mod spares;
-mod tally;
+mod target;
+mod task;
 mod threads;
 mod tick;
+mod timer_impl;
+#[cfg(test)]
+mod timer_impl_tests;
+mod timer_thread;
 mod timerfd;
 mod tokio;
-mod turn;
 mod verdicts;
-mod way;
 
 use std::path::PathBuf;
 use std::thread;
@@ -51,12 +51,12 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, ensure};
 use clap::ValueEnum;
 
-use self::case::{CALLS, ECHO, HELD, TURNS, TURNS_CASE, TURNS_WAYS};
-use self::echo::Deadlines as EchoDeadlines;
+use self::cases::{CALLS, ECHO, HELD, INTERLEAVED, INTERLEAVED_CASE, INTERLEAVED_TARGETS};
+use self::echo::DeadlineMode as EchoDeadlineMode;
 pub(crate) use self::echo::{Echo, echo};
-pub(crate) use self::turn::{Deadlines, keep};
-use self::turn::{Kind, Task};
-use self::way::{Rival, Way};
+use self::target::{BuiltIn, Target};
+use self::task::{Task, TaskKind};
+pub(crate) use self::task::{TaskArguments, run_task};
 use crate::kit::child;
 use crate::kit::disturbance::DisturbanceWatch;
 use crate::kit::machine;
@@ -145,7 +145,7 @@ impl Effort {
     }
 
     /// Rounds of the case that is short and decides.
-    fn turns(&self) -> usize {
+    fn interleaved_rounds(&self) -> usize {
         self.rounds * 3
     }
 }
@@ -158,21 +158,22 @@ impl Effort {
 pub(crate) fn run(options: &Options) -> Result<Report> {
     let machine = machine::facts(child::raise_descriptor_limit());
     let effort = Effort::of(options);
-    let rivals: Vec<Rival> = Way::value_variants().iter().copied().map(Rival::BuiltIn).collect();
-    let mut rivals: Vec<Rival> = rivals.into_iter().chain(options.brpc.clone().map(Rival::Brpc)).collect();
-    let keepers: Vec<Rival> = rivals.iter().filter(|rival| rival.keeps()).cloned().collect();
-    let groups = keepers.len().div_ceil(CALLERS_AT_ONCE);
-    let counted = effort.counts * ECHO.len() * EchoDeadlines::value_variants().len();
-    let echoes = effort.rounds * EchoDeadlines::value_variants().len();
-    let turns = effort.rounds * rivals.len() + effort.turns() * TURNS_WAYS.len();
-    let progress = Progress::new((turns + groups + keepers.len() + echoes + counted) as u64);
+    let targets: Vec<Target> = BuiltIn::value_variants().iter().copied().map(Target::BuiltIn).collect();
+    let mut targets: Vec<Target> =
+        targets.into_iter().chain(options.brpc.clone().map(Target::Brpc)).collect();
+    let timer_targets: Vec<Target> = targets.iter().filter(|target| target.has_timers()).cloned().collect();
+    let groups = timer_targets.len().div_ceil(CALLERS_AT_ONCE);
+    let counted = effort.counts * ECHO.len() * EchoDeadlineMode::value_variants().len();
+    let echoes = effort.rounds * EchoDeadlineMode::value_variants().len();
+    let runs = effort.rounds * targets.len() + effort.interleaved_rounds() * INTERLEAVED_TARGETS.len();
+    let progress = Progress::new((runs + groups + timer_targets.len() + echoes + counted) as u64);
 
     let plan = plan("schedule and cancel", &effort);
-    let task = Task { work: Kind::Pairs, for_ms: effort.case_ms, timers: 0, case: None };
-    let mut found = plan.run(&mut rivals, &progress, |rival| task.run(rival))?;
-    found.merge(in_turn(&effort, &progress)?);
-    calls(&keepers, &effort, &progress, &mut found)?;
-    held(&keepers, &effort, &progress, &mut found)?;
+    let task = Task { work: TaskKind::Pairs, for_ms: effort.case_ms, timers: 0, case: None };
+    let mut found = plan.run(&mut targets, &progress, |target| task.run(target))?;
+    found.merge(interleaved(&effort, &progress)?);
+    calls(&timer_targets, &effort, &progress, &mut found)?;
+    held(&timer_targets, &effort, &progress, &mut found)?;
     found.merge(echoes_of(&effort, &progress)?);
     for round in 0..effort.counts {
         count_instructions(round, &progress, &mut found)?;
@@ -183,7 +184,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         skipped.push(Skipped { name: "brpc".to_owned(), reason });
     }
     progress.finish();
-    rows.sort_by_key(|row| case::place(row.part));
+    rows.sort_by_key(|row| cases::place(row.part));
     let (verdicts, left_out, warnings) = (Vec::new(), Vec::new(), warnings(options));
     let mut report =
         Report { experiment: "timers", machine, rows, grids: GRIDS, verdicts, left_out, skipped, warnings };
@@ -197,30 +198,31 @@ fn plan(what: &'static str, effort: &Effort) -> Rounds {
 }
 
 /// The ways that one promise is about, one case each and one after another.
-fn in_turn(effort: &Effort, progress: &Progress) -> Result<Outcome> {
-    let task = Task { work: Kind::Pairs, for_ms: effort.case_ms, timers: 0, case: Some(TURNS_CASE) };
-    let rounds = Rounds { wanted: effort.turns(), ..plan("another thread cancels", effort) };
-    rounds.run(&mut TURNS_WAYS.map(Rival::BuiltIn).to_vec(), progress, |rival| {
-        let numbers = task.run(rival)?.into_iter().map(|(_, numbers)| (TURNS, numbers));
+fn interleaved(effort: &Effort, progress: &Progress) -> Result<Outcome> {
+    let task =
+        Task { work: TaskKind::Pairs, for_ms: effort.case_ms, timers: 0, case: Some(INTERLEAVED_CASE) };
+    let rounds = Rounds { wanted: effort.interleaved_rounds(), ..plan("another thread cancels", effort) };
+    rounds.run(&mut INTERLEAVED_TARGETS.map(Target::BuiltIn).to_vec(), progress, |target| {
+        let numbers = task.run(target)?.into_iter().map(|(_, numbers)| (INTERLEAVED, numbers));
         Ok(numbers.collect())
     })
 }
 
 /// 20,000 calls a second with each, a few of them at a time.
-fn calls(rivals: &[Rival], effort: &Effort, progress: &Progress, found: &mut Outcome) -> Result<()> {
-    let task = Task { work: Kind::Calls, for_ms: effort.calls_ms, timers: 0, case: None };
-    for group in rivals.chunks(CALLERS_AT_ONCE) {
+fn calls(targets: &[Target], effort: &Effort, progress: &Progress, found: &mut Outcome) -> Result<()> {
+    let task = Task { work: TaskKind::Calls, for_ms: effort.calls_ms, timers: 0, case: None };
+    for group in targets.chunks(CALLERS_AT_ONCE) {
         let names: Vec<_> = group.iter().map(RoundTarget::name).collect();
         progress.begin(format!("calls of 5 ms, {}", names.join(" and ")));
         let watch = DisturbanceWatch::start();
         let done: Vec<_> = thread::scope(|scope| {
-            let started: Vec<_> = group.iter().map(|rival| scope.spawn(|| task.run(rival))).collect();
+            let started: Vec<_> = group.iter().map(|target| scope.spawn(|| task.run(target))).collect();
             started.into_iter().map(|it| it.join().unwrap_or_else(|_| Err(anyhow!("a panic")))).collect()
         });
         let marks = watch.finish().marks;
         child::fail_if_interrupted()?;
-        for (rival, done) in group.iter().zip(done) {
-            note(CALLS, rival, done, &marks, found);
+        for (target, done) in group.iter().zip(done) {
+            note(CALLS, target, done, &marks, found);
         }
         progress.end();
     }
@@ -228,34 +230,34 @@ fn calls(rivals: &[Rival], effort: &Effort, progress: &Progress, found: &mut Out
 }
 
 /// The memory of cancelled timers with each.
-fn held(rivals: &[Rival], effort: &Effort, progress: &Progress, found: &mut Outcome) -> Result<()> {
-    let task = Task { work: Kind::Held, for_ms: 0, timers: effort.timers, case: None };
-    for rival in rivals {
-        progress.begin(format!("memory of cancelled timers, {}", rival.name()));
-        let done = task.run(rival);
+fn held(targets: &[Target], effort: &Effort, progress: &Progress, found: &mut Outcome) -> Result<()> {
+    let task = Task { work: TaskKind::Held, for_ms: 0, timers: effort.timers, case: None };
+    for target in targets {
+        progress.begin(format!("memory of cancelled timers, {}", target.name()));
+        let done = task.run(target);
         child::fail_if_interrupted()?;
-        note(HELD, rival, done, &[], found);
+        note(HELD, target, done, &[], found);
         progress.end();
     }
     Ok(())
 }
 
-fn note(what: &str, rival: &Rival, done: Result<turn::Cases>, marks: &[String], found: &mut Outcome) {
+fn note(what: &str, target: &Target, done: Result<task::Cases>, marks: &[String], found: &mut Outcome) {
     match done {
-        Ok(cases) => found.record(rival.name(), 0, marks, cases),
-        Err(error) => found.fail(what, rival.name(), &error),
+        Ok(cases) => found.record(target.name(), 0, marks, cases),
+        Err(error) => found.fail(what, target.name(), &error),
     }
 }
 
-impl RoundTarget for EchoDeadlines {
+impl RoundTarget for EchoDeadlineMode {
     fn name(&self) -> &'static str {
-        self.word()
+        self.as_str()
     }
 }
 
 /// The echo, without deadlines and with them.
 fn echoes_of(effort: &Effort, progress: &Progress) -> Result<Outcome> {
-    let mut targets = EchoDeadlines::value_variants().to_vec();
+    let mut targets = EchoDeadlineMode::value_variants().to_vec();
     plan("echo", effort).run(&mut targets, progress, |deadlines| {
         let one = |(part, in_flight): (&'static str, usize)| {
             let figures = echo::run(in_flight, *deadlines, effort.echo_calls)?;
@@ -270,8 +272,8 @@ fn echoes_of(effort: &Effort, progress: &Progress) -> Result<Outcome> {
 
 fn count_instructions(round: usize, progress: &Progress, found: &mut Outcome) -> Result<()> {
     for (part, in_flight) in ECHO {
-        for deadlines in EchoDeadlines::value_variants() {
-            let target = deadlines.word();
+        for deadlines in EchoDeadlineMode::value_variants() {
+            let target = deadlines.as_str();
             progress.begin(format!("instructions of {part}, deadlines {target}"));
             let counted = instructions::per_call(in_flight, *deadlines);
             child::fail_if_interrupted()?;

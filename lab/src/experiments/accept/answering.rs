@@ -69,22 +69,22 @@ impl Answering {
 pub(crate) fn answer(settings: &Answering) -> Result<()> {
     let strategy = accept::strategy(settings.strategy.name()).context("the engine has no such strategy")?;
     let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
-    let entrances = accept::listen(strategy, any_port, ListenOptions::plain(BACKLOG), settings.workers, 0)?;
-    let address = entrances.first().context("a server has at least one thread")?.local()?;
+    let listeners = accept::listen(strategy, any_port, ListenOptions::plain(BACKLOG), settings.workers, 0)?;
+    let address = listeners.first().context("a server has at least one thread")?.local()?;
     let part = || Ok((Arc::new(Notifier::new()?), Arc::<ReactorStats>::default()));
     let parts: Vec<_> = (0..settings.workers).map(|_| part()).collect::<Result<_>>()?;
     let seats = worker_group(parts.iter().cloned());
     let busy = Burn::of(Duration::from_micros(settings.busy_us));
     thread::scope(|scope| {
         let (mut threads, mut ends) = (Vec::new(), Vec::new());
-        for (number, ((seat, entrance), (parking, stats))) in
-            seats.into_iter().zip(entrances).zip(&parts).enumerate()
+        for (number, ((seat, listener), (notifier, stats))) in
+            seats.into_iter().zip(listeners).zip(&parts).enumerate()
         {
             let (opened, is_open) = sync_channel(1);
-            let inbox = Inbox::new(Arc::clone(parking));
+            let inbox = Inbox::new(Arc::clone(notifier));
             ends.push(EndAtDrop(inbox.sender()));
             let draft =
-                Draft { seat, entrance, parking: Arc::clone(parking), stats: Arc::clone(stats), inbox };
+                Draft { seat, listener, notifier: Arc::clone(notifier), stats: Arc::clone(stats), inbox };
             let busy = (number == 0 && settings.busy_us > 0).then_some(busy);
             let name = thread::Builder::new().name(format!("reactor-{number}"));
             threads.push(name.spawn_scoped(scope, move || Server::new(draft, busy)?.run(&opened))?);
@@ -130,8 +130,8 @@ impl Drop for EndAtDrop {
 /// What a thread is made of, before it runs.
 struct Draft {
     seat: WorkerHandle,
-    entrance: ListenerHandle,
-    parking: Arc<Notifier>,
+    listener: ListenerHandle,
+    notifier: Arc<Notifier>,
     stats: Arc<ReactorStats>,
     inbox: Inbox<End>,
 }
@@ -155,10 +155,10 @@ struct Connection {
 
 impl Server {
     fn new(draft: Draft, busy: Option<Burn>) -> Result<Self> {
-        let Draft { seat, entrance, parking, stats, inbox } = draft;
+        let Draft { seat, listener, notifier, stats, inbox } = draft;
         let seat = Rc::new(seat);
-        let reactor = Reactor::new(parking, stats)?;
-        let acceptor = Acceptor::new(&reactor, &seat, entrance, LISTENER)?;
+        let reactor = Reactor::new(notifier, stats)?;
+        let acceptor = Acceptor::new(&reactor, &seat, listener, LISTENER)?;
         Ok(Self { reactor, inbox, seat, acceptor, connections: Slab::new(), busy })
     }
 

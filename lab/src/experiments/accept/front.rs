@@ -9,10 +9,10 @@ use anyhow::{Result, ensure};
 
 use super::strategy::Strategy;
 use crate::kit::load::REQUEST_BYTES;
-use crate::kit::relays::config::{Plan, TUNNELS_MAX, USER, tollgate_tables};
+use crate::kit::relays::config::{ConfigInputs, TUNNELS_MAX, USER, tollgate_tables};
 use crate::kit::relays::installed::InstalledTarget;
 use crate::kit::relays::ports::free_port;
-use crate::kit::relays::running::{PROBE, Work};
+use crate::kit::relays::running::{PROBE_TIMEOUT, Workload};
 use crate::kit::relays::target::Target;
 
 /// Where clients connect, and what lies behind.
@@ -33,7 +33,7 @@ impl Front {
     }
 
     /// The configuration of its gateway, with none of the spare listeners or the one of that number.
-    pub(super) fn text(&self, plan: &Plan<'_, Self>, spare: Option<usize>) -> String {
+    pub(super) fn text(&self, inputs: &ConfigInputs<'_, Self>, spare: Option<usize>) -> String {
         let upstream = self.upstream;
         let listener = |address| {
             format!(
@@ -46,13 +46,13 @@ impl Front {
             "{}{spare}[[user]]\nname = \"{USER}\"\nallow = [\"{upstream}\"]\nconnections = \
              {TUNNELS_MAX}\n{}\n[accept]\nstrategy = \"{}\"\n",
             listener(self.address),
-            tollgate_tables(plan),
+            tollgate_tables(inputs),
             self.strategy.name(),
         )
     }
 }
 
-impl Work for Front {
+impl Workload for Front {
     fn targets(&self) -> &'static [Target] {
         &[Target::Tollgate]
     }
@@ -63,20 +63,20 @@ impl Work for Front {
         Ok((Self { address, spares, admin, ..self.clone() }, admin))
     }
 
-    fn configuration(installed: &InstalledTarget, plan: &Plan<'_, Self>) -> Result<String> {
+    fn configuration(installed: &InstalledTarget, inputs: &ConfigInputs<'_, Self>) -> Result<String> {
         ensure!(installed.target == Target::Tollgate, "{} has no such strategies", installed.target.name());
-        Ok(plan.listen.text(plan, None))
+        Ok(inputs.listen.text(inputs, None))
     }
 
-    fn is_done(&self) -> Result<bool> {
+    fn is_forwarding(&self) -> Result<bool> {
         Ok(answers(self.address).is_ok())
     }
 }
 
 /// Whether something came back: both a reply and an echo are longer than a byte.
 fn answers(address: SocketAddr) -> std::io::Result<()> {
-    let mut stream = TcpStream::connect_timeout(&address, PROBE)?;
-    stream.set_read_timeout(Some(PROBE))?;
+    let mut stream = TcpStream::connect_timeout(&address, PROBE_TIMEOUT)?;
+    stream.set_read_timeout(Some(PROBE_TIMEOUT))?;
     stream.write_all(&[b'?'; REQUEST_BYTES])?;
     stream.read_exact(&mut [0])
 }
@@ -94,9 +94,9 @@ mod tests {
         let (address, spares, admin) = (end(21_000), [end(21_001), end(21_002)], end(21_003));
         let front = Front { address, spares, admin, ..upstream.clone() };
         let directory = Path::new("/tmp/lab");
-        let plan = Plan { listen: &front, upstream: &upstream, admin, threads: 24, directory };
+        let inputs = ConfigInputs { listen: &front, upstream: &upstream, admin, threads: 24, directory };
         let check = |spare, ports: &[u16]| {
-            let text = front.text(&plan, spare);
+            let text = front.text(&inputs, spare);
             for line in ["strategy = \"mutex\"\n", "reactors = 24\n", "to = \"127.0.0.1:22000\"\n"] {
                 assert!(text.contains(line), "{line:?} is missing from:\n{text}");
             }

@@ -12,16 +12,16 @@ use super::losses::Losses;
 use super::strategy::Strategy;
 use crate::kit::child::ChildSettings;
 use crate::kit::load_process::{Command, LoadProcess};
-use crate::kit::relays::config::Plan;
+use crate::kit::relays::config::ConfigInputs;
 use crate::kit::relays::installed::InstalledTarget;
-use crate::kit::relays::running::{Running, Setting};
+use crate::kit::relays::running::{RunningRelay, StartSettings};
 use crate::kit::rounds::RoundTarget;
 
 /// A running gateway.
 #[derive(Debug)]
 pub(super) struct Gateway {
     pub(super) strategy: Strategy,
-    pub(super) running: Running<Front>,
+    pub(super) running: RunningRelay<Front>,
     upstream: Front,
     threads: usize,
     directory: PathBuf,
@@ -47,13 +47,13 @@ impl Gateway {
         next_port: &mut u16,
     ) -> Result<Self> {
         let upstream = Front::before(upstream, strategy);
-        let setting = Setting {
+        let settings = StartSettings {
             upstream: &upstream,
             threads,
             settings: &ChildSettings::default(),
             directory: &directory,
         };
-        let running = Running::start(installed, &setting, next_port)?;
+        let running = RunningRelay::start(installed, &settings, next_port)?;
         Ok(Self { strategy, running, upstream, threads, directory })
     }
 
@@ -89,13 +89,13 @@ impl Gateway {
     /// It is gone.
     pub(super) fn reload(&self, spare: Option<usize>) -> Result<()> {
         let front = &self.running.ends;
-        let plan = Plan {
+        let inputs = ConfigInputs {
             listen: front,
             upstream: &self.upstream,
             admin: front.admin,
             threads: self.threads,
             directory: &self.directory,
         };
-        self.running.reconfigure(&front.text(&plan, spare))
+        self.running.reconfigure(&front.text(&inputs, spare))
     }
 }

@@ -14,7 +14,7 @@ use super::gateway::Gateway;
 use super::losses::Losses;
 use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
-use crate::kit::relays::cost::Before;
+use crate::kit::relays::cost::CostBaseline;
 
 /// Names that verdicts rest on.
 pub(super) const CPU: &str = "process_cpu_us_per_connection";
@@ -97,13 +97,14 @@ fn measure(
     case: &str,
     load: impl FnOnce(&Gateway) -> Result<Value>,
 ) -> Result<Numbers> {
-    let (drops, before) = (ListenDrops::read(&ProcRoot::machine()), Before::look(&mut gateway.running)?);
+    let (drops, before) =
+        (ListenDrops::read(&ProcRoot::machine()), CostBaseline::read(&mut gateway.running)?);
     let counts = gateway.counts()?;
     let answer = load(gateway)?;
     losses.note(case, &answer);
     let completed = number_in(&answer, "completed")?;
     let counts = gateway.counts()?.since(&counts);
-    let cost = before.settle(&mut gateway.running, completed)?;
+    let cost = before.cost_after(&mut gateway.running, completed)?;
     ensure!(gateway.running.is_alive(), "it ended under the load");
     ensure!(completed > 0.0, "no connection came through: {}", answer["failures"]);
     let mut numbers = of_clients(&answer)?;
@@ -111,7 +112,7 @@ fn measure(
         numbers.push(("listen_overflows", now.since(then).overflows as f64));
     }
     let names = [CPU, "data_plane_cpu_us_per_connection", "log_lines_per_connection"];
-    numbers.extend(cost.into_iter().flat_map(|cost| cost.each(completed, names)));
+    numbers.extend(cost.into_iter().flat_map(|cost| cost.per_unit(completed, names)));
     numbers.extend(counts.each());
     numbers.extend(counts.balance_of_accepts().map(|balance| ("most_to_mean_accepts", balance)));
     Ok(numbers)

@@ -95,9 +95,9 @@ impl<'a> Loop<'a> {
         window: usize,
         number: usize,
     ) -> Result<Self> {
-        let parking = Arc::new(Notifier::new().context("making an eventfd")?);
+        let notifier = Arc::new(Notifier::new().context("making an eventfd")?);
         let stats = Arc::new(ReactorStats::default());
-        let reactor = Reactor::new(parking, stats).context("making an epoll instance")?;
+        let reactor = Reactor::new(notifier, stats).context("making an epoll instance")?;
         let lane = work.lane(Place::Slot(number as u32));
         Ok(Self { work, next, lane, reactor, ready, number, waiting: HashMap::new(), window })
     }

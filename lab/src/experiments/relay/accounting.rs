@@ -22,9 +22,9 @@ use crate::kit::child;
 use crate::kit::load::{REPLY_BYTES, REQUEST_BYTES};
 use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
-use crate::kit::relays::config::{Plan, USER, configuration_file};
+use crate::kit::relays::config::{ConfigInputs, USER, configuration_file};
 use crate::kit::relays::installed::InstalledTarget;
-use crate::kit::relays::running::{PROBE, Work};
+use crate::kit::relays::running::{PROBE_TIMEOUT, Workload};
 
 pub(super) const PART: &str = "accounting";
 pub(super) const INSTRUCTIONS: &str = "instructions";
@@ -188,17 +188,17 @@ fn of_gateway(
     connections: u32,
 ) -> Result<u64> {
     let (listen, admin) = upstream.through_relay(next_port)?;
-    let plan = Plan { listen: &listen, upstream, admin, threads: 1, directory };
+    let inputs = ConfigInputs { listen: &listen, upstream, admin, threads: 1, directory };
     let file = configuration_file(directory);
-    std::fs::write(&file, configuration::tollgate(&plan))?;
+    std::fs::write(&file, configuration::tollgate(&inputs))?;
     let arguments = vec!["serve".into(), "--config".into(), file.into()];
     let mut counted = CallgrindRun::start(&installed.program, arguments, directory)?;
     let deadline = Instant::now() + READY;
-    while !answers(&listen.echo().into(), PROBE) {
+    while !answers(&listen.echo().into(), PROBE_TIMEOUT) {
         if Instant::now() > deadline || !counted.is_alive() {
             bail!("the gateway does not work under valgrind, which said: {}", counted.last_output_line());
         }
-        child::pause(PROBE)?;
+        child::pause(PROBE_TIMEOUT)?;
     }
     let tunnel = listen.reply().into();
     let answer = client.call(&Command::Short { tunnel, connections, concurrency: CONCURRENCY })?;

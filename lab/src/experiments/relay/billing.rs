@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::kit::child;
 use crate::kit::load_process::number_in;
 use crate::kit::measurements::{Row, Run, Skipped};
-use crate::kit::relays::running::{Running, Work};
+use crate::kit::relays::running::{RunningRelay, Workload};
 use crate::kit::relays::target::Target;
 use crate::kit::rounds::Outcome;
 
@@ -39,7 +39,7 @@ pub(super) struct Billed {
 ///
 /// # Errors
 /// The relay could not be asked.
-pub(super) fn settled<W: Work>(relays: &[Running<W>]) -> Result<Option<Billed>> {
+pub(super) fn settled<W: Workload>(relays: &[RunningRelay<W>]) -> Result<Option<Billed>> {
     let mut last = billed(relays)?;
     for _ in 0..LOOKS_MAX {
         child::pause(LOOK)?;
@@ -58,8 +58,10 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Looks at a bill that does not come to rest, which then shows.
 const LOOKS_MAX: usize = 20;
 
-fn billed<W: Work>(relays: &[Running<W>]) -> Result<Option<Billed>> {
-    let Some((program, configuration)) = relays.iter().find_map(Running::ledger) else { return Ok(None) };
+fn billed<W: Workload>(relays: &[RunningRelay<W>]) -> Result<Option<Billed>> {
+    let Some((program, configuration)) = relays.iter().find_map(RunningRelay::ledger) else {
+        return Ok(None);
+    };
     let mut usage = Command::new(program);
     usage.args(["usage", "--json", "--config"]).arg(configuration);
     let output = usage.output().context("asking for the usage")?;
@@ -81,11 +83,11 @@ fn parse(report: &Value) -> Result<Billed> {
 impl Bill {
     /// Adds to the rounds of a part what was billed for them, `count` pieces each; `before` is what had been
     /// billed before the first.
-    pub(super) fn add<W: Work>(
+    pub(super) fn add<W: Workload>(
         &self,
         outcome: &mut Outcome,
         before: Result<Option<Billed>>,
-        relays: &[Running<W>],
+        relays: &[RunningRelay<W>],
         count: u32,
     ) {
         match (before, settled(relays)) {

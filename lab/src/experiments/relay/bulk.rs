@@ -10,8 +10,8 @@ use super::ends::{Passage, STREAMS_MAX};
 use crate::kit::load::Direction;
 use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
-use crate::kit::relays::cost::settled;
-use crate::kit::relays::running::Running;
+use crate::kit::relays::cost::wait_until_quiet;
+use crate::kit::relays::running::RunningRelay;
 use crate::kit::relays::target::Target;
 
 /// Streams of one direction.
@@ -36,7 +36,7 @@ pub(super) const CASES: [Case; 4] = [
 /// # Errors
 /// The load or the relay failed, or bytes were lost.
 pub(super) fn run<W: Passage>(
-    relay: &mut Running<W>,
+    relay: &mut RunningRelay<W>,
     client: &mut LoadProcess,
     server: &mut LoadProcess,
     cases: &[Case],
@@ -46,7 +46,7 @@ pub(super) fn run<W: Passage>(
 }
 
 fn one<W: Passage>(
-    relay: &mut Running<W>,
+    relay: &mut RunningRelay<W>,
     client: &mut LoadProcess,
     server: &mut LoadProcess,
     Case { direction, streams, .. }: Case,
@@ -57,7 +57,7 @@ fn one<W: Passage>(
     let before = relay.cpu();
     let tunnel = relay.ends.stream_tunnel(direction);
     let answer = client.call(&Command::Stream { tunnel, direction, time, streams })?;
-    let after = settled(relay, 0)?;
+    let after = wait_until_quiet(relay, 0)?;
     ensure!(relay.is_alive(), "it ended under the stream");
     let bytes = number_in(&answer, "bytes")?;
     let counted =

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::kit::relays::config::{Plan, TUNNELS_MAX};
+use crate::kit::relays::config::{ConfigInputs, TUNNELS_MAX};
 use crate::kit::relays::squid;
 
 /// A tunnel takes two connections, and each worker must be able to hold all of them, since which worker gets
@@ -19,8 +19,8 @@ pub(super) fn quoted(addresses: &[SocketAddr]) -> String {
 }
 
 /// What every configuration of nginx begins with: its workers, and where it leaves its files.
-pub(super) fn nginx_head<L>(plan: &Plan<'_, L>) -> String {
-    let directory = plan.directory.display();
+pub(super) fn nginx_head<L>(inputs: &ConfigInputs<'_, L>) -> String {
+    let directory = inputs.directory.display();
     // As root it would become a user who may not be able to enter the directory.
     let user = if rustix::process::geteuid().is_root() { "user root;\n" } else { "" };
     format!(
@@ -33,7 +33,7 @@ events {{
     worker_connections {NGINX_CONNECTIONS_MAX};
 }}
 ",
-        threads = plan.threads,
+        threads = inputs.threads,
         descriptors = NGINX_CONNECTIONS_MAX + 500,
     )
 }
@@ -41,9 +41,9 @@ events {{
 /// Squid: no cache in memory or on disk, a worker per CPU where several can work, each with a queue of its
 /// own at the port, as nginx's have; an access log that each worker writes itself, buffered, which costs less
 /// than a helper process; access by `access`, and else none.
-pub(super) fn squid_with<W>(plan: &Plan<'_, W>, listen: SocketAddr, access: &str) -> String {
-    let directory = plan.directory.display();
-    let workers = squid::workers(plan.threads);
+pub(super) fn squid_with<W>(inputs: &ConfigInputs<'_, W>, listen: SocketAddr, access: &str) -> String {
+    let directory = inputs.directory.display();
+    let workers = squid::workers(inputs.threads);
     let queues = if workers > 1 { " worker-queues" } else { "" };
     format!(
         r"http_port {listen}{queues}
@@ -62,6 +62,6 @@ shutdown_lifetime 0 seconds
 connect_timeout 5 seconds
 {access}http_access deny all
 ",
-        log = squid::log(plan.directory, "${process_number}").display(),
+        log = squid::log(inputs.directory, "${process_number}").display(),
     )
 }

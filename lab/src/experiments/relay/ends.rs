@@ -11,10 +11,10 @@ use anyhow::{Result, bail};
 
 use crate::kit::load::{Direction, Role, tunnel::Tunnel};
 use crate::kit::load_process::LoadProcess;
-use crate::kit::relays::config::Plan;
+use crate::kit::relays::config::ConfigInputs;
 use crate::kit::relays::installed::InstalledTarget;
 use crate::kit::relays::ports::free_port;
-use crate::kit::relays::running::{PROBE, Work};
+use crate::kit::relays::running::{PROBE_TIMEOUT, Workload};
 use crate::kit::relays::target::Target;
 
 /// The most streams at a time.
@@ -86,7 +86,7 @@ impl Ends {
 }
 
 /// A way for clients to the ends, straight or through a relay.
-pub(crate) trait Passage: Work {
+pub(crate) trait Passage: Workload {
     /// For short connections.
     fn reply_tunnel(&self) -> Tunnel;
 
@@ -105,7 +105,7 @@ impl Passage for Ends {
 }
 
 /// Tunnels to all four; the echo shows that they stand.
-impl Work for Ends {
+impl Workload for Ends {
     fn targets(&self) -> &'static [Target] {
         Self::TARGETS
     }
@@ -115,17 +115,17 @@ impl Work for Ends {
         Ok((Self::new([one()?, one()?, one()?, one()?]), one()?))
     }
 
-    fn configuration(installed: &InstalledTarget, plan: &Plan<'_, Self>) -> Result<String> {
+    fn configuration(installed: &InstalledTarget, inputs: &ConfigInputs<'_, Self>) -> Result<String> {
         Ok(match installed.target {
-            Target::Tollgate => configuration::tollgate(plan),
-            Target::Haproxy => configuration::haproxy(plan),
-            Target::Nginx => configuration::nginx(plan, installed.module.as_deref()),
+            Target::Tollgate => configuration::tollgate(inputs),
+            Target::Haproxy => configuration::haproxy(inputs),
+            Target::Nginx => configuration::nginx(inputs, installed.module.as_deref()),
             target => bail!("{} leads nobody who did not ask", target.name()),
         })
     }
 
-    fn is_done(&self) -> Result<bool> {
-        Ok(answers(&self.echo().into(), PROBE))
+    fn is_forwarding(&self) -> Result<bool> {
+        Ok(answers(&self.echo().into(), PROBE_TIMEOUT))
     }
 }
 

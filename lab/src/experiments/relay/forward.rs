@@ -16,10 +16,10 @@ use super::short;
 use crate::kit::load::Direction;
 use crate::kit::load::handshake::Protocol;
 use crate::kit::load::tunnel::{Proxy, Tunnel};
-use crate::kit::relays::config::Plan;
+use crate::kit::relays::config::ConfigInputs;
 use crate::kit::relays::installed::InstalledTarget;
 use crate::kit::relays::ports::free_port;
-use crate::kit::relays::running::{self, PROBE, Work};
+use crate::kit::relays::running::{self, PROBE_TIMEOUT, Workload};
 use crate::kit::relays::target::Target;
 
 /// What one protocol's parts of the experiment are called.
@@ -113,7 +113,7 @@ impl Passage for Forward {
 }
 
 /// Tunnels to all four; the echo shows that they stand.
-impl Work for Forward {
+impl Workload for Forward {
     fn targets(&self) -> &'static [Target] {
         Self::targets(self.protocol)
     }
@@ -123,14 +123,14 @@ impl Work for Forward {
         Ok((Self { proxy, ..self.clone() }, free_port(next_port)?))
     }
 
-    fn configuration(installed: &InstalledTarget, plan: &Plan<'_, Self>) -> Result<String> {
+    fn configuration(installed: &InstalledTarget, inputs: &ConfigInputs<'_, Self>) -> Result<String> {
         Ok(match installed.target {
-            Target::Tollgate => configuration::tollgate(plan)?,
-            Target::Squid => configuration::squid(plan)?,
-            Target::Tinyproxy => configuration::tinyproxy(plan)?,
-            Target::ThreeProxy => configuration::three_proxy(plan)?,
-            Target::Dante => configuration::dante(plan)?,
-            Target::G3proxy => configuration::g3proxy(plan)?,
+            Target::Tollgate => configuration::tollgate(inputs)?,
+            Target::Squid => configuration::squid(inputs)?,
+            Target::Tinyproxy => configuration::tinyproxy(inputs)?,
+            Target::ThreeProxy => configuration::three_proxy(inputs)?,
+            Target::Dante => configuration::dante(inputs)?,
+            Target::G3proxy => configuration::g3proxy(inputs)?,
             Target::Microsocks => String::new(),
             target @ (Target::Direct | Target::Haproxy | Target::Nginx) => {
                 bail!("{} opens no tunnels when asked", target.name())
@@ -138,14 +138,14 @@ impl Work for Forward {
         })
     }
 
-    fn arguments(installed: &InstalledTarget, plan: &Plan<'_, Self>) -> Result<Vec<String>> {
+    fn arguments(installed: &InstalledTarget, inputs: &ConfigInputs<'_, Self>) -> Result<Vec<String>> {
         match installed.target {
-            Target::Microsocks => configuration::microsocks(plan),
-            target => Ok(running::arguments(target, plan)),
+            Target::Microsocks => configuration::microsocks(inputs),
+            target => Ok(running::arguments(target, inputs)),
         }
     }
 
-    fn is_done(&self) -> Result<bool> {
-        Ok(answers(&self.tunnel(self.ends.echo()), PROBE))
+    fn is_forwarding(&self) -> Result<bool> {
+        Ok(answers(&self.tunnel(self.ends.echo()), PROBE_TIMEOUT))
     }
 }

@@ -10,8 +10,8 @@ use super::short;
 use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
 use crate::kit::relays::config::TUNNELS_MAX;
-use crate::kit::relays::cost::settled;
-use crate::kit::relays::running::Running;
+use crate::kit::relays::cost::wait_until_quiet;
+use crate::kit::relays::running::RunningRelay;
 
 /// So many open tunnels, and what the part is called then.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,7 @@ const _: () = assert!(MANY.tunnels + 4 * CONCURRENCY <= TUNNELS_MAX);
 /// # Errors
 /// The load or the relay failed, or a tunnel was lost.
 pub(super) fn run(
-    relay: &mut Running<Ends>,
+    relay: &mut RunningRelay<Ends>,
     client: &mut LoadProcess,
     connections: u32,
 ) -> Result<Vec<(&'static str, Numbers)>> {
@@ -43,18 +43,18 @@ pub(super) fn run(
     // Also after a failure, or the next relay would be measured beside this one's tunnels.
     client.call(&Command::Release)?;
     // Each tunnel's end is a line, which some relays keep for a while.
-    settled(relay, lines + u64::from(MANY.tunnels))?;
+    wait_until_quiet(relay, lines + u64::from(MANY.tunnels))?;
     cases.into_iter().collect()
 }
 
 fn beside(
-    relay: &mut Running<Ends>,
+    relay: &mut RunningRelay<Ends>,
     client: &mut LoadProcess,
     Case { part, tunnels }: Case,
     connections: u32,
 ) -> Result<(&'static str, Numbers)> {
     client.call(&Command::Hold { to: relay.ends.echo(), tunnels })?;
-    settled(relay, 0)?;
+    wait_until_quiet(relay, 0)?;
     let numbers = short::run(relay, client, connections, CONCURRENCY)?;
     let touched = client.call(&Command::Touch)?;
     ensure!(number_in(&touched, "lost")? == 0.0, "of {tunnels} tunnels some were lost: {touched}");

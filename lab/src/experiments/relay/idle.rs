@@ -11,8 +11,8 @@ use crate::kit::child;
 use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
 use crate::kit::relays::config::TUNNELS_MAX;
-use crate::kit::relays::cost::settled;
-use crate::kit::relays::running::Running;
+use crate::kit::relays::cost::wait_until_quiet;
+use crate::kit::relays::running::RunningRelay;
 use crate::kit::usage;
 
 /// The counts of open tunnels at which memory is read, and what the part is called then.
@@ -34,7 +34,7 @@ const REST: Duration = Duration::from_millis(500);
 /// # Errors
 /// A tunnel failed, or the relay's memory cannot be read.
 pub(super) fn run(
-    relay: &mut Running<Ends>,
+    relay: &mut RunningRelay<Ends>,
     client: &mut LoadProcess,
 ) -> Result<Vec<(&'static str, Numbers)>> {
     let cases = grow(relay, client);
@@ -43,7 +43,7 @@ pub(super) fn run(
     cases
 }
 
-fn grow(relay: &mut Running<Ends>, client: &mut LoadProcess) -> Result<Vec<(&'static str, Numbers)>> {
+fn grow(relay: &mut RunningRelay<Ends>, client: &mut LoadProcess) -> Result<Vec<(&'static str, Numbers)>> {
     let to = relay.ends.echo();
     client.call(&Command::Hold { to, tunnels: WARM_UP })?;
     client.call(&Command::Release)?;
@@ -66,8 +66,8 @@ fn grow(relay: &mut Running<Ends>, client: &mut LoadProcess) -> Result<Vec<(&'st
     Ok(cases)
 }
 
-fn at_rest_bytes(relay: &mut Running<Ends>) -> Result<f64> {
-    settled(relay, 0)?;
+fn at_rest_bytes(relay: &mut RunningRelay<Ends>) -> Result<f64> {
+    wait_until_quiet(relay, 0)?;
     child::pause(REST)?;
     Ok(usage::pss_bytes(&relay.processes())? as f64)
 }

@@ -13,7 +13,7 @@ use crate::kit::child;
 use crate::kit::load::{Direction, pingpong::PingPong};
 use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::{Numbers, Row};
-use crate::kit::relays::running::Running;
+use crate::kit::relays::running::RunningRelay;
 use crate::kit::relays::target::Target;
 
 /// Messages on connections that are alone with each other: far below saturation, often enough for a p99
@@ -48,7 +48,7 @@ const LEAD: Duration = Duration::from_millis(300);
 /// # Errors
 /// The load or the relay failed.
 pub(super) fn run(
-    relay: &mut Running<Ends>,
+    relay: &mut RunningRelay<Ends>,
     pinger: &mut LoadProcess,
     streamer: &mut LoadProcess,
     effort: &Effort,
@@ -65,7 +65,7 @@ pub(super) fn run(
 }
 
 fn beside_stream(
-    relay: &Running<Ends>,
+    relay: &RunningRelay<Ends>,
     pinger: &mut LoadProcess,
     streamer: &mut LoadProcess,
     effort: &Effort,

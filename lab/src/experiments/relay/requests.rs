@@ -10,8 +10,8 @@ use super::route::Route;
 use crate::kit::load::{Persistence, requests::Requests};
 use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
-use crate::kit::relays::cost::Before;
-use crate::kit::relays::running::Running;
+use crate::kit::relays::cost::CostBaseline;
+use crate::kit::relays::running::RunningRelay;
 
 /// One way of making requests.
 #[derive(Clone, Copy, Debug)]
@@ -56,19 +56,19 @@ pub(super) const FAILED: &str = "failed_requests";
 /// # Errors
 /// The load or the proxy failed.
 pub(super) fn run(
-    relay: &mut Running<Route>,
+    relay: &mut RunningRelay<Route>,
     client: &mut LoadProcess,
     server: &mut LoadProcess,
     effort: &Effort,
 ) -> Result<Numbers> {
-    let before = Before::look(relay)?;
+    let before = CostBaseline::read(relay)?;
     let connections_before = number_in(&server.call(&Command::Totals)?, "origin_connections")?;
     let Route { via, origin, persistence } = relay.ends;
     let (count, concurrency) = effort.requests(persistence);
     let requests = Requests { via, origin, persistence, count, concurrency };
     let answer = client.call(&Command::Requests(requests))?;
     let completed = number_in(&answer, "completed")?;
-    let cost = before.settle(relay, completed)?;
+    let cost = before.cost_after(relay, completed)?;
     let connections = number_in(&server.call(&Command::Totals)?, "origin_connections")? - connections_before;
     ensure!(relay.is_alive(), "it ended under the load");
     ensure!(completed > 0.0, "no request came through: {}", answer["failures"]);
@@ -81,6 +81,6 @@ pub(super) fn run(
         ("origin_connections_per_request", connections / completed),
     ];
     let names = ["process_cpu_us_per_request", "data_plane_cpu_us_per_request", "log_lines_per_request"];
-    numbers.extend(cost.into_iter().flat_map(|cost| cost.each(completed, names)));
+    numbers.extend(cost.into_iter().flat_map(|cost| cost.per_unit(completed, names)));
     Ok(numbers)
 }

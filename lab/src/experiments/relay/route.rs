@@ -10,10 +10,10 @@ use anyhow::{Result, bail};
 
 use crate::kit::load::{Persistence, Role, requests};
 use crate::kit::load_process::LoadProcess;
-use crate::kit::relays::config::Plan;
+use crate::kit::relays::config::ConfigInputs;
 use crate::kit::relays::installed::InstalledTarget;
 use crate::kit::relays::ports::free_port;
-use crate::kit::relays::running::{PROBE, Work};
+use crate::kit::relays::running::{PROBE_TIMEOUT, Workload};
 use crate::kit::relays::target::Target;
 
 /// Where requests go, and whether connections are kept, on both sides of a proxy.
@@ -40,7 +40,7 @@ impl Route {
     }
 }
 
-impl Work for Route {
+impl Workload for Route {
     fn targets(&self) -> &'static [Target] {
         Self::TARGETS
     }
@@ -49,17 +49,17 @@ impl Work for Route {
         Ok((Self { via: free_port(next_port)?, ..self.clone() }, free_port(next_port)?))
     }
 
-    fn configuration(installed: &InstalledTarget, plan: &Plan<'_, Self>) -> Result<String> {
+    fn configuration(installed: &InstalledTarget, inputs: &ConfigInputs<'_, Self>) -> Result<String> {
         Ok(match installed.target {
-            Target::Tollgate => configuration::tollgate(plan),
-            Target::Nginx => configuration::nginx(plan),
-            Target::Squid => configuration::squid(plan),
+            Target::Tollgate => configuration::tollgate(inputs),
+            Target::Nginx => configuration::nginx(inputs),
+            Target::Squid => configuration::squid(inputs),
             target => bail!("{} forwards no plain requests", target.name()),
         })
     }
 
-    fn is_done(&self) -> Result<bool> {
-        match requests::probe(self.via, self.origin, PROBE) {
+    fn is_forwarding(&self) -> Result<bool> {
+        match requests::probe(self.via, self.origin, PROBE_TIMEOUT) {
             Ok(None) => Ok(true),
             Ok(Some(wrong)) => bail!("it answers a plain request wrongly: {wrong}"),
             Err(_) => Ok(false),

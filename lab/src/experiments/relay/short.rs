@@ -7,8 +7,8 @@ use super::ends::Passage;
 use crate::kit::load::{REPLY_BYTES, REQUEST_BYTES};
 use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
-use crate::kit::relays::cost::Before;
-use crate::kit::relays::running::Running;
+use crate::kit::relays::cost::CostBaseline;
+use crate::kit::relays::running::RunningRelay;
 
 pub(super) const PART: &str = "short";
 
@@ -31,16 +31,16 @@ pub(super) const fn bill(part: &'static str, of: &'static str) -> Bill {
 /// # Errors
 /// The load or the relay failed.
 pub(super) fn run<W: Passage>(
-    relay: &mut Running<W>,
+    relay: &mut RunningRelay<W>,
     client: &mut LoadProcess,
     connections: u32,
     concurrency: u32,
 ) -> Result<Numbers> {
-    let before = Before::look(relay)?;
+    let before = CostBaseline::read(relay)?;
     let answer =
         client.call(&Command::Short { tunnel: relay.ends.reply_tunnel(), connections, concurrency })?;
     let completed = number_in(&answer, "completed")?;
-    let cost = before.settle(relay, completed)?;
+    let cost = before.cost_after(relay, completed)?;
     anyhow::ensure!(relay.is_alive(), "it ended under the load");
     anyhow::ensure!(completed > 0.0, "no connection came through: {}", answer["failures"]);
     let mut numbers = vec![
@@ -52,6 +52,6 @@ pub(super) fn run<W: Passage>(
     ];
     let names =
         ["process_cpu_us_per_connection", "data_plane_cpu_us_per_connection", "log_lines_per_connection"];
-    numbers.extend(cost.into_iter().flat_map(|cost| cost.each(completed, names)));
+    numbers.extend(cost.into_iter().flat_map(|cost| cost.per_unit(completed, names)));
     Ok(numbers)
 }

@@ -12,7 +12,7 @@ use super::ends::Ends;
 use crate::kit::load::Direction;
 use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
-use crate::kit::relays::running::Running;
+use crate::kit::relays::running::RunningRelay;
 use crate::kit::strace::Tracer;
 
 /// Long enough for a relay to see that the stream is one.
@@ -23,7 +23,7 @@ const STREAM: Duration = Duration::from_millis(700);
 /// # Errors
 /// strace could not attach, or the stream failed.
 pub(super) fn run(
-    relay: &Running<Ends>,
+    relay: &RunningRelay<Ends>,
     client: &mut LoadProcess,
     directory: &Path,
 ) -> Result<Vec<(&'static str, Numbers)>> {
@@ -35,7 +35,7 @@ pub(super) fn run(
 }
 
 fn one(
-    relay: &Running<Ends>,
+    relay: &RunningRelay<Ends>,
     client: &mut LoadProcess,
     directory: &Path,
     direction: Direction,

@@ -24,43 +24,43 @@ use std::thread;
 
 use sys::clock::{Nanos, monotonic};
 
-use super::facility::{self, Facility, Sink, Wakes};
-use super::keeper::{Keep, Keeper};
+use super::counters::{Counters, WakeAccount};
+use super::free_list::LocalFreeList;
 use super::sleep;
 use super::slots::{NONE, Slots};
-use super::spares::Stack;
-use super::tally::{Account, Tally};
+use super::timer_impl::{self, Sink, TimerImpl, Wakes};
+use super::timer_thread::{TimerLoop, TimerThread};
 
 const BUCKETS: usize = 13;
 
 /// See the file's header.
 #[derive(Clone)]
-pub(super) struct Bucketed(Arc<Keeper<Timers>>);
+pub(super) struct Bucketed(Arc<TimerThread<Timers>>);
 
-impl Facility for Bucketed {
+impl TimerImpl for Bucketed {
     type User = User;
 
     fn start(sink: Sink) -> io::Result<Self> {
-        Ok(Self(Keeper::start("bucketed", Timers::new(sink))?))
+        Ok(Self(TimerThread::start("bucketed", Timers::new(sink))?))
     }
 
     fn enter(&self) -> User {
         let mut hasher = DefaultHasher::new();
         thread::current().id().hash(&mut hasher);
         let bucket = (hasher.finish() % BUCKETS as u64) as usize;
-        User { spares: self.0.tasks.stack(), timers: Arc::clone(&self.0), bucket }
+        User { free: self.0.tasks.local(), timers: Arc::clone(&self.0), bucket }
     }
 
     fn wakes(&self) -> Option<Wakes> {
-        Some(self.0.tally.wakes())
+        Some(self.0.counters.wakes())
     }
 }
 
 /// A thread's end: its bucket and its spare tasks.
 pub(super) struct User {
-    timers: Arc<Keeper<Timers>>,
+    timers: Arc<TimerThread<Timers>>,
     bucket: usize,
-    spares: Stack<u32>,
+    free: LocalFreeList<u32>,
 }
 
 /// Names an armed timer.
@@ -70,12 +70,12 @@ pub(super) struct Id {
     version: u32,
 }
 
-impl facility::User for User {
+impl timer_impl::User for User {
     type Handle = Id;
 
     fn arm(&mut self, deadline: Nanos) -> io::Result<Id> {
         let timers: &Timers = &self.timers;
-        let number = timers.tasks.claim(&mut self.spares)?;
+        let number = timers.tasks.claim(&mut self.free)?;
         let task = timers.tasks.at(number);
         let version = task.version.load(Ordering::Relaxed);
         task.armed.store(version, Ordering::Relaxed);
@@ -159,7 +159,7 @@ struct Timers {
     global: Mutex<Global>,
     earlier: Condvar,
     sink: Sink,
-    tally: Tally,
+    counters: Counters,
 }
 
 struct Global {
@@ -169,10 +169,10 @@ struct Global {
 }
 
 /// What the thread has for itself.
-struct Own<'a> {
+struct ThreadState<'a> {
     heap: BinaryHeap<Reverse<(Nanos, u32)>>,
-    spares: Stack<u32>,
-    account: Account<'a>,
+    free: LocalFreeList<u32>,
+    account: WakeAccount<'a>,
 }
 
 impl Timers {
@@ -183,7 +183,7 @@ impl Timers {
             global: Mutex::new(Global { nearest: Nanos::NEVER, is_closed: false }),
             earlier: Condvar::new(),
             sink,
-            tally: Tally::default(),
+            counters: Counters::default(),
         }
     }
 
@@ -200,16 +200,16 @@ impl Timers {
         }
     }
 
-    fn pull(&self, own: &mut Own<'_>) {
+    fn pull(&self, state: &mut ThreadState<'_>) {
         for bucket in &self.buckets {
             let mut number = bucket.take();
             while number != NONE {
                 let task = self.tasks.at(number);
                 let next = task.next.load(Ordering::Relaxed);
                 if task.is_wanted() {
-                    own.heap.push(Reverse((Nanos(task.deadline.load(Ordering::Relaxed)), number)));
+                    state.heap.push(Reverse((Nanos(task.deadline.load(Ordering::Relaxed)), number)));
                 } else {
-                    own.spares.push(number);
+                    state.free.push(number);
                 }
                 number = next;
             }
@@ -217,18 +217,18 @@ impl Timers {
     }
 
     /// Whether all that is due was run: false if a nearer one came meanwhile.
-    fn run_due(&self, own: &mut Own<'_>) -> bool {
-        while let Some(&Reverse((deadline, number))) = own.heap.peek()
+    fn run_due(&self, state: &mut ThreadState<'_>) -> bool {
+        while let Some(&Reverse((deadline, number))) = state.heap.peek()
             && deadline <= monotonic()
         {
             if self.lock().nearest < deadline {
                 return false;
             }
-            own.heap.pop();
+            state.heap.pop();
             if self.fire(number, deadline) {
-                own.account.was_worth_it();
+                state.account.note_fired();
             }
-            own.spares.push(number);
+            state.free.push(number);
         }
         true
     }
@@ -245,14 +245,14 @@ impl Timers {
         is_wanted
     }
 
-    fn sleep(&self, own: &mut Own<'_>) {
-        let next = own.heap.peek().map_or(Nanos::NEVER, |Reverse((deadline, _))| *deadline);
+    fn sleep(&self, state: &mut ThreadState<'_>) {
+        let next = state.heap.peek().map_or(Nanos::NEVER, |Reverse((deadline, _))| *deadline);
         let mut global = self.lock();
         if global.is_closed || global.nearest < next {
             return;
         }
         global.nearest = next;
-        own.account.around(|| {
+        state.account.sleep(|| {
             if next == Nanos::NEVER {
                 drop(self.earlier.wait(global));
             } else {
@@ -262,10 +262,10 @@ impl Timers {
     }
 }
 
-impl Keep for Timers {
+impl TimerLoop for Timers {
     fn run(&self) {
-        let account = self.tally.account();
-        let mut own = Own { heap: BinaryHeap::new(), spares: self.tasks.stack(), account };
+        let account = self.counters.account();
+        let mut state = ThreadState { heap: BinaryHeap::new(), free: self.tasks.local(), account };
         loop {
             let mut global = self.lock();
             if global.is_closed {
@@ -273,9 +273,9 @@ impl Keep for Timers {
             }
             global.nearest = Nanos::NEVER;
             drop(global);
-            self.pull(&mut own);
-            if self.run_due(&mut own) {
-                self.sleep(&mut own);
+            self.pull(&mut state);
+            if self.run_due(&mut state) {
+                self.sleep(&mut state);
             }
         }
     }

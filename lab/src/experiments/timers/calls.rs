@@ -11,20 +11,20 @@ use anyhow::{Result, ensure};
 use sys::clock::{Nanos, monotonic};
 
 use super::DEADLINE;
-use super::facility::{Facility, Sink, User, Wakes};
+use super::timer_impl::{Sink, TimerImpl, User, Wakes};
 use crate::kit::usage::own_memory_bytes;
 
 /// The loop of the client: so often it sees to what has come.
-const TURN: Duration = Duration::from_millis(1);
-const CALLS_PER_TURN: usize = 20;
+const PASS: Duration = Duration::from_millis(1);
+const CALLS_PER_PASS: usize = 20;
 /// Turns after which a call is answered.
 const ANSWERED_AFTER: usize = 5;
 /// One of so many calls is never answered.
 const UNANSWERED_SHARE: u64 = 200;
 /// How long a facility has to fire the last deadline after the last call was made, and how long it has if the
 /// machine stands still meanwhile.
-const AFTERMATH: Duration = Duration::from_millis(700);
-const PATIENCE: Duration = Duration::from_secs(10);
+const LAST_DEADLINE_MAX: Duration = Duration::from_millis(700);
+const STALL_MAX: Duration = Duration::from_secs(10);
 
 /// How late timers fired, in nanoseconds; below zero where one was early.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +32,7 @@ pub(super) struct Lateness(Arc<Mutex<Vec<i64>>>);
 
 /// What a run came to.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct CallResults {
     pub(super) calls: u64,
     pub(super) fired: u64,
     /// Over the whole run, and in its last quarter.
@@ -45,10 +45,10 @@ pub(super) struct Seen {
 impl Lateness {
     /// Who is told of timers that fire.
     pub(super) fn sink(&self) -> Sink {
-        let told = Arc::clone(&self.0);
+        let fired = Arc::clone(&self.0);
         Arc::new(move |deadline| {
             let late = monotonic().0 as i64 - deadline.0 as i64;
-            told.lock().unwrap_or_else(PoisonError::into_inner).push(late);
+            fired.lock().unwrap_or_else(PoisonError::into_inner).push(late);
         })
     }
 
@@ -68,27 +68,27 @@ impl Lateness {
 ///
 /// # Errors
 /// A timer could not be armed, or fired although it was to be cancelled, or not at all.
-pub(super) fn run<F: Facility>(time: Duration) -> Result<Seen> {
+pub(super) fn run<F: TimerImpl>(time: Duration) -> Result<CallResults> {
     let lateness = Lateness::default();
-    let facility = F::start(lateness.sink())?;
-    let mut client = Client { user: facility.enter(), under_way: VecDeque::new(), calls: 0, unanswered: 0 };
+    let timer_impl = F::start(lateness.sink())?;
+    let mut client = Client { user: timer_impl.enter(), under_way: VecDeque::new(), calls: 0, unanswered: 0 };
     let before = own_memory_bytes("VmRSS")?;
     let mut gained_bytes = 0;
-    let turns = (time.as_nanos() / TURN.as_nanos()) as usize;
+    let passes = (time.as_nanos() / PASS.as_nanos()) as usize;
     let mut next = monotonic();
     let mut at_three_quarters = None;
-    for turn in 0..turns {
-        client.turn()?;
-        if turn % 64 == 0 {
+    for pass in 0..passes {
+        client.run_pass()?;
+        if pass % 64 == 0 {
             gained_bytes = gained_bytes.max(own_memory_bytes("VmRSS")?.saturating_sub(before));
         }
-        if turn == turns * 3 / 4 {
-            at_three_quarters = facility.wakes();
+        if pass == passes * 3 / 4 {
+            at_three_quarters = timer_impl.wakes();
         }
-        next = next + TURN;
+        next = next + PASS;
         client.user.sleep_until(next);
     }
-    let wakes = facility.wakes().zip(at_three_quarters);
+    let wakes = timer_impl.wakes().zip(at_three_quarters);
     client.finish(|| lateness.count())?;
     let lateness = lateness.sorted();
     let fired = lateness.len() as u64;
@@ -96,7 +96,7 @@ pub(super) fn run<F: Facility>(time: Duration) -> Result<Seen> {
     let wakes = wakes.map(|(all, before)| {
         (all, Wakes { all: all.all - before.all, dead: all.dead.saturating_sub(before.dead) })
     });
-    Ok(Seen { calls: client.calls, fired, wakes, lateness, gained_bytes })
+    Ok(CallResults { calls: client.calls, fired, wakes, lateness, gained_bytes })
 }
 
 /// A thread that makes calls.
@@ -109,13 +109,13 @@ struct Client<U: User> {
 }
 
 impl<U: User> Client<U> {
-    fn turn(&mut self) -> Result<()> {
+    fn run_pass(&mut self) -> Result<()> {
         let mut batch = match self.under_way.len() {
             ANSWERED_AFTER.. => self.answer()?,
-            _ => Vec::with_capacity(CALLS_PER_TURN),
+            _ => Vec::with_capacity(CALLS_PER_PASS),
         };
         let deadline: Nanos = monotonic() + DEADLINE;
-        for _ in 0..CALLS_PER_TURN {
+        for _ in 0..CALLS_PER_PASS {
             let handle = self.user.arm(deadline)?;
             self.calls += 1;
             if self.calls.is_multiple_of(UNANSWERED_SHARE) {
@@ -127,7 +127,7 @@ impl<U: User> Client<U> {
             }
         }
         self.under_way.push_back((deadline, batch));
-        self.user.turn();
+        self.user.run_due();
         Ok(())
     }
 
@@ -150,9 +150,9 @@ impl<U: User> Client<U> {
             self.answer()?;
         }
         let now = monotonic();
-        self.user.sleep_until(now + AFTERMATH);
-        while fired() < self.unanswered && monotonic() < now + PATIENCE {
-            self.user.sleep_until(monotonic() + TURN);
+        self.user.sleep_until(now + LAST_DEADLINE_MAX);
+        while fired() < self.unanswered && monotonic() < now + STALL_MAX {
+            self.user.sleep_until(monotonic() + PASS);
         }
         Ok(())
     }

@@ -17,8 +17,8 @@
 mod client;
 mod deadlines;
 mod frame;
+mod framed_stream;
 mod server;
-mod wire;
 
 use std::io;
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ use sys::clock::process_cpu;
 use sys::socket::ListenOptions;
 
 use self::client::Client;
-pub(super) use self::deadlines::Deadlines;
+pub(super) use self::deadlines::DeadlineMode;
 use self::server::{Server, Stop};
 
 /// Calls of one connection that are in flight; see the file's header.
@@ -58,15 +58,15 @@ pub(super) struct Figures {
 ///
 /// # Errors
 /// A connection failed, or an answer was not that of a call.
-pub(super) fn run(in_flight: usize, deadlines: Deadlines, calls: u64) -> Result<Figures> {
+pub(super) fn run(in_flight: usize, deadlines: DeadlineMode, calls: u64) -> Result<Figures> {
     ensure!(in_flight > 0 && calls > 0, "an echo needs calls");
-    let entrance = listen()?;
-    let address = entrance.local()?;
-    let parking = Arc::new(Notifier::new().context("making an eventfd")?);
-    let inbox = Inbox::new(Arc::clone(&parking));
+    let listener = listen()?;
+    let address = listener.local()?;
+    let notifier = Arc::new(Notifier::new().context("making an eventfd")?);
+    let inbox = Inbox::new(Arc::clone(&notifier));
     thread::scope(|scope| {
         let stop = StopAtEnd(inbox.sender());
-        let serve = move || Server::new(parking, inbox, entrance, deadlines)?.run();
+        let serve = move || Server::new(notifier, inbox, listener, deadlines)?.run();
         let server = thread::Builder::new().name("echo-server".to_owned()).spawn_scoped(scope, serve)?;
         let called = call(address, in_flight, deadlines, calls);
         drop(stop);
@@ -79,7 +79,7 @@ pub(super) fn run(in_flight: usize, deadlines: Deadlines, calls: u64) -> Result<
 }
 
 /// The client's side of a run, measured from its first call to its last answer.
-fn call(address: SocketAddr, in_flight: usize, deadlines: Deadlines, calls: u64) -> Result<Figures> {
+fn call(address: SocketAddr, in_flight: usize, deadlines: DeadlineMode, calls: u64) -> Result<Figures> {
     let mut client = Client::connect(address, in_flight, deadlines)?;
     let (began, cpu_before) = (Instant::now(), process_cpu());
     let done = client.run(calls)?;
@@ -115,21 +115,21 @@ pub(crate) struct Echo {
     in_flight: usize,
     /// How the calls' deadlines are kept
     #[arg(long)]
-    deadlines: Deadlines,
+    deadlines: DeadlineMode,
     /// Calls in all
     #[arg(long)]
     calls: u64,
 }
 
 impl Echo {
-    pub(super) fn new(in_flight: usize, deadlines: Deadlines, calls: u64) -> Self {
+    pub(super) fn new(in_flight: usize, deadlines: DeadlineMode, calls: u64) -> Self {
         Self { in_flight, deadlines, calls }
     }
 
     /// As `lab` understands them.
     pub(super) fn arguments(&self) -> Vec<String> {
         let (in_flight, calls) = (self.in_flight.to_string(), self.calls.to_string());
-        let deadlines = self.deadlines.word();
+        let deadlines = self.deadlines.as_str();
         let words = ["echo", "--in-flight", &in_flight, "--deadlines", deadlines, "--calls", &calls];
         words.map(str::to_owned).into()
     }
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn each_call_is_answered_exactly_once() {
-        for &deadlines in Deadlines::value_variants() {
+        for &deadlines in DeadlineMode::value_variants() {
             // Fewer than fit into one connection, some connections, a last one that is not full; and fewer
             // calls than are in flight.
             for (in_flight, calls) in [(1, 300), (50, 700), (400, 900), (50, 20)] {
@@ -181,9 +181,9 @@ mod tests {
 
     #[test]
     fn a_server_that_never_answers_makes_deadlines_fire() {
-        for deadlines in [Deadlines::Lazy, Deadlines::Each] {
-            let entrance = listen().expect("loopback listens");
-            let address = entrance.local().expect("a listener has an address");
+        for deadlines in [DeadlineMode::Lazy, DeadlineMode::Each] {
+            let listener = listen().expect("loopback listens");
+            let address = listener.local().expect("a listener has an address");
             let figures = call(address, 50, deadlines, 700).expect("the kernel takes connections and bytes");
             assert_eq!(figures.calls, 0, "{deadlines:?}");
             assert!(figures.deadlines_fired > 0, "{deadlines:?}");
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_server_that_falls_silent_makes_deadlines_fire() {
-        for deadlines in [Deadlines::Lazy, Deadlines::Each] {
+        for deadlines in [DeadlineMode::Lazy, DeadlineMode::Each] {
             let listener = TcpListener::bind("127.0.0.1:0").expect("loopback listens");
             let address = listener.local_addr().expect("a listener has an address");
             let server = thread::spawn(move || {
@@ -210,15 +210,15 @@ mod tests {
 
     #[test]
     fn a_server_that_is_gone_is_an_error() {
-        let entrance = listen().expect("loopback listens");
-        let address = entrance.local().expect("a listener has an address");
-        drop(entrance);
-        assert!(call(address, 50, Deadlines::Lazy, 700).is_err());
+        let listener = listen().expect("loopback listens");
+        let address = listener.local().expect("a listener has an address");
+        drop(listener);
+        assert!(call(address, 50, DeadlineMode::Lazy, 700).is_err());
     }
 
     #[test]
     fn an_echo_survives_the_command_line() {
-        for &deadlines in Deadlines::value_variants() {
+        for &deadlines in DeadlineMode::value_variants() {
             let echo = Echo::new(400, deadlines, 20_000);
             let line = Line::try_parse_from(echo.arguments()).expect("its own arguments are understood");
             let parsed = (line.echo.in_flight, line.echo.deadlines, line.echo.calls);

@@ -11,20 +11,20 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use sys::clock::{Nanos, monotonic};
 
-use super::facility::{Facility, Sink, User, Wakes};
-use super::keeper::{Keep, Keeper};
+use super::counters::Counters;
 use super::sleep;
-use super::tally::Tally;
+use super::timer_impl::{Sink, TimerImpl, User, Wakes};
+use super::timer_thread::{TimerLoop, TimerThread};
 
 /// See the file's header.
 #[derive(Clone)]
-pub(super) struct Heap(Arc<Keeper<Shelf>>);
+pub(super) struct Heap(Arc<TimerThread<LockedHeap>>);
 
-impl Facility for Heap {
+impl TimerImpl for Heap {
     type User = Heap;
 
     fn start(sink: Sink) -> io::Result<Self> {
-        Ok(Self(Shelf::start(sink)?))
+        Ok(Self(LockedHeap::start(sink)?))
     }
 
     fn enter(&self) -> Heap {
@@ -60,12 +60,12 @@ pub(super) struct Id {
 }
 
 /// A heap, its mutex, and the thread's part of it.
-pub(super) struct Shelf {
+pub(super) struct LockedHeap {
     timers: Mutex<Timers>,
     /// The first deadline is another, or all is closed.
     changed: Condvar,
     sink: Sink,
-    tally: Tally,
+    counters: Counters,
 }
 
 #[derive(Default)]
@@ -78,12 +78,12 @@ struct Timers {
     is_closed: bool,
 }
 
-impl Shelf {
+impl LockedHeap {
     /// # Errors
     /// No thread can be created.
-    pub(super) fn start(sink: Sink) -> io::Result<Arc<Keeper<Self>>> {
+    pub(super) fn start(sink: Sink) -> io::Result<Arc<TimerThread<Self>>> {
         let (timers, changed) = (Mutex::default(), Condvar::new());
-        Keeper::start("heap", Self { timers, changed, sink, tally: Tally::default() })
+        TimerThread::start("heap", Self { timers, changed, sink, counters: Counters::default() })
     }
 
     pub(super) fn arm(&self, deadline: Nanos) -> Id {
@@ -102,7 +102,7 @@ impl Shelf {
     }
 
     pub(super) fn wakes(&self) -> Wakes {
-        self.tally.wakes()
+        self.counters.wakes()
     }
 
     fn lock(&self) -> MutexGuard<'_, Timers> {
@@ -120,22 +120,22 @@ impl Shelf {
     }
 }
 
-impl Keep for Shelf {
+impl TimerLoop for LockedHeap {
     fn run(&self) {
-        let mut account = self.tally.account();
+        let mut account = self.counters.account();
         let mut due = Vec::new();
         let mut timers = self.lock();
         while !timers.is_closed {
             timers.take_due(monotonic(), &mut due);
             if !due.is_empty() {
-                account.was_worth_it();
+                account.note_fired();
                 drop(timers);
                 due.drain(..).for_each(|deadline| (self.sink)(deadline));
                 timers = self.lock();
                 continue;
             }
             let first = timers.first();
-            timers = account.around(|| self.wait(timers, first));
+            timers = account.sleep(|| self.wait(timers, first));
         }
     }
 

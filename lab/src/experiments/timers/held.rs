@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use sys::clock::monotonic;
 
 use super::DEADLINE;
-use super::facility::{Facility, User};
+use super::timer_impl::{TimerImpl, User};
 use crate::kit::usage::own_memory_bytes;
 
 /// Calls before the first look, so that what every way takes once is not counted.
@@ -27,9 +27,9 @@ pub(super) struct Held {
 ///
 /// # Errors
 /// A timer could not be armed, or it fired.
-pub(super) fn run<F: Facility>(wanted: u64, time: Duration) -> Result<Held> {
-    let facility = F::start(std::sync::Arc::new(|_| ()))?;
-    let mut user = facility.enter();
+pub(super) fn run<F: TimerImpl>(wanted: u64, time: Duration) -> Result<Held> {
+    let timer_impl = F::start(std::sync::Arc::new(|_| ()))?;
+    let mut user = timer_impl.enter();
     call(&mut user, WARM_UP)?;
     let (before, end) = (own_memory_bytes("VmRSS")?, monotonic() + time);
     let mut held = Held { cancelled: WARM_UP, bytes_max: 0 };
@@ -47,6 +47,6 @@ fn call<U: User>(user: &mut U, calls: u64) -> Result<()> {
         let handle = user.arm(monotonic() + DEADLINE)?;
         ensure!(user.cancel(handle), "a timer fired that was to be cancelled");
     }
-    user.turn();
+    user.run_due();
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use anyhow::{Context, Result};
 
-use super::echo::{Deadlines, Echo};
+use super::echo::{DeadlineMode, Echo};
 use crate::kit::callgrind::CallgrindRun;
 use crate::kit::child;
 
@@ -17,7 +17,7 @@ const CALLS_MANY: u64 = 25_000;
 ///
 /// # Errors
 /// Valgrind is not installed, the echo failed under it, or the user interrupts.
-pub(super) fn per_call(in_flight: usize, deadlines: Deadlines) -> Result<f64> {
+pub(super) fn per_call(in_flight: usize, deadlines: DeadlineMode) -> Result<f64> {
     let directory = tempfile::tempdir().context("making a temporary directory")?;
     let count = |calls| -> Result<u64> {
         let arguments = Echo::new(in_flight, deadlines, calls).arguments();

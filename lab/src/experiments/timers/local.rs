@@ -8,8 +8,8 @@ use engine::timer::{Cancel, LocalTimers, Next, Service, Settings, Slack, TimerHa
 use sys::clock::{Nanos, monotonic};
 use sys::parker::Parker;
 
-use super::facility::{Facility, Sink, User, Wakes};
-use super::tally::Tally;
+use super::counters::Counters;
+use super::timer_impl::{Sink, TimerImpl, User, Wakes};
 
 /// More than any part of the experiment has threads, and arms at a time in one of them.
 const LOCALS: usize = 64;
@@ -17,32 +17,36 @@ const TIMERS_MAX: usize = 1_024;
 
 /// See the file's header.
 #[derive(Clone)]
-pub(super) struct LocalEnds(Arc<Ends>);
+pub(super) struct LocalService(Arc<Shared>);
 
-struct Ends {
+struct Shared {
     service: Service,
     sink: Sink,
-    tally: Tally,
+    counters: Counters,
 }
 
-impl Facility for LocalEnds {
+impl TimerImpl for LocalService {
     type User = LocalUser;
 
     fn start(sink: Sink) -> io::Result<Self> {
         let settings = Settings { locals: LOCALS, local_timers_max: TIMERS_MAX, ..Settings::default() };
         let service = Service::start(&settings, |_, _| Next::Done)?;
-        Ok(Self(Arc::new(Ends { service, sink, tally: Tally::default() })))
+        Ok(Self(Arc::new(Shared { service, sink, counters: Counters::default() })))
     }
 
     fn enter(&self) -> LocalUser {
         let parker = Arc::new(Parker::new());
         let wake = Arc::clone(&parker);
         let local = self.0.service.timers().attach(move || wake.unpark());
-        LocalUser { local: local.expect("there are ends for all threads"), parker, ends: Arc::clone(&self.0) }
+        LocalUser {
+            local: local.expect("there are ends for all threads"),
+            parker,
+            shared: Arc::clone(&self.0),
+        }
     }
 
     fn wakes(&self) -> Option<Wakes> {
-        Some(self.0.tally.wakes())
+        Some(self.0.counters.wakes())
     }
 }
 
@@ -50,13 +54,13 @@ impl Facility for LocalEnds {
 pub(super) struct LocalUser {
     local: LocalTimers,
     parker: Arc<Parker>,
-    ends: Arc<Ends>,
+    shared: Arc<Shared>,
 }
 
 impl LocalUser {
     /// Fires what is due; whether anything was.
     fn fire(&mut self) -> bool {
-        let sink = &self.ends.sink;
+        let sink = &self.shared.sink;
         let fired = self.local.turn(monotonic(), |_, tag| {
             sink(Nanos(tag));
             Next::Done
@@ -76,7 +80,7 @@ impl User for LocalUser {
         self.local.cancel(handle) == Cancel::Cancelled
     }
 
-    fn turn(&mut self) {
+    fn run_due(&mut self) {
         self.fire();
     }
 
@@ -95,7 +99,7 @@ impl User for LocalUser {
                 Some(due) if due < until => {
                     self.parker.park_for(due.since(now));
                     let has_fired = self.fire();
-                    self.ends.tally.note(has_fired);
+                    self.shared.counters.record_wake(has_fired);
                 }
                 Some(_) => {
                     self.parker.park_for(until.since(now));

@@ -7,39 +7,39 @@ use std::sync::Arc;
 use engine::timer::wheel::{TimerId, Wheel};
 use sys::clock::{Nanos, monotonic};
 
-use super::facility::{Facility, Sink, User, Wakes};
+use super::counters::Counters;
 use super::sleep;
-use super::tally::Tally;
+use super::timer_impl::{Sink, TimerImpl, User, Wakes};
 
 /// See the file's header.
 #[derive(Clone)]
-pub(super) struct OwnWheel(Arc<Told>);
+pub(super) struct OwnWheel(Arc<SinkCounters>);
 
-struct Told {
+struct SinkCounters {
     sink: Sink,
-    tally: Tally,
+    counters: Counters,
 }
 
-impl Facility for OwnWheel {
+impl TimerImpl for OwnWheel {
     type User = WheelUser;
 
     fn start(sink: Sink) -> io::Result<Self> {
-        Ok(Self(Arc::new(Told { sink, tally: Tally::default() })))
+        Ok(Self(Arc::new(SinkCounters { sink, counters: Counters::default() })))
     }
 
     fn enter(&self) -> WheelUser {
-        WheelUser { wheel: Wheel::new(monotonic()), told: Arc::clone(&self.0) }
+        WheelUser { wheel: Wheel::new(monotonic()), shared: Arc::clone(&self.0) }
     }
 
     fn wakes(&self) -> Option<Wakes> {
-        Some(self.0.tally.wakes())
+        Some(self.0.counters.wakes())
     }
 }
 
 /// A thread's wheel.
 pub(super) struct WheelUser {
     wheel: Wheel<Nanos>,
-    told: Arc<Told>,
+    shared: Arc<SinkCounters>,
 }
 
 impl WheelUser {
@@ -48,7 +48,7 @@ impl WheelUser {
         let now = monotonic();
         let mut has_fired = false;
         while let Some(deadline) = self.wheel.pop_due(now) {
-            (self.told.sink)(deadline);
+            (self.shared.sink)(deadline);
             has_fired = true;
         }
         has_fired
@@ -66,7 +66,7 @@ impl User for WheelUser {
         self.wheel.cancel(handle).is_some()
     }
 
-    fn turn(&mut self) {
+    fn run_due(&mut self) {
         self.fire();
     }
 
@@ -77,7 +77,7 @@ impl User for WheelUser {
             sleep::until(due.unwrap_or(until));
             let has_fired = self.fire();
             if due.is_some() {
-                self.told.tally.note(has_fired);
+                self.shared.counters.record_wake(has_fired);
             }
         }
     }

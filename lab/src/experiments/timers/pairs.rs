@@ -14,17 +14,17 @@ use anyhow::{Result, ensure};
 use sys::clock::{Nanos, monotonic, process_cpu};
 
 use super::DEADLINE;
-use super::facility::{Facility, User};
+use super::timer_impl::{TimerImpl, User};
 
 /// Calls between two turns of a thread's loop, at which it looks at the clock.
-const CALLS_PER_TURN: usize = 64;
+const CALLS_PER_PASS: usize = 64;
 
 /// One timer of so many may fire: fifty threads on two CPUs may keep one from cancelling for half a second.
 const FIRED_SHARE_MAX: u64 = 100;
 
 /// Who takes a timer back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum CancelledBy {
     /// The thread that armed it.
     Owner,
     /// Another thread.
@@ -34,7 +34,7 @@ pub(super) enum By {
 /// One case.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pairs {
-    pub(super) by: By,
+    pub(super) by: CancelledBy,
     pub(super) threads: usize,
     /// Timers that each thread has armed and not seen cancelled, at most.
     pub(super) window: usize,
@@ -42,7 +42,7 @@ pub(super) struct Pairs {
 
 /// Calls of one or of all threads.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tallied {
+pub(super) struct PairCounts {
     /// Those that were cancelled.
     pub(super) pairs: u64,
     /// Those that were not, as they had fired.
@@ -52,7 +52,7 @@ pub(super) struct Tallied {
 /// What a case came to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Done {
-    pub(super) tallied: Tallied,
+    pub(super) counts: PairCounts,
     pub(super) elapsed: Duration,
     /// Of the whole process, with the threads of the facility.
     pub(super) cpu: Duration,
@@ -63,23 +63,23 @@ impl Pairs {
     ///
     /// # Errors
     /// A timer could not be armed, or many fired that were to be cancelled.
-    pub(super) fn run<F: Facility>(self, facility: &F, time: Duration) -> Result<Done> {
+    pub(super) fn run<F: TimerImpl>(self, timer_impl: &F, time: Duration) -> Result<Done> {
         let is_over = AtomicBool::new(false);
         let begin = Barrier::new(self.threads + 1);
-        let mut lanes = lanes(self.threads, self.window);
+        let mut ring_threads = ring_threads(self.threads, self.window);
         thread::scope(|scope| {
-            let threads: Vec<_> = lanes
+            let threads: Vec<_> = ring_threads
                 .drain(..)
-                .map(|lane| {
-                    let (facility, is_over, begin) = (facility.clone(), &is_over, &begin);
+                .map(|ring_thread| {
+                    let (timer_impl, is_over, begin) = (timer_impl.clone(), &is_over, &begin);
                     scope.spawn(move || {
-                        let mut user = facility.enter();
+                        let mut user = timer_impl.enter();
                         // All are here; then the clock is read; then they begin.
                         begin.wait();
                         begin.wait();
                         match self.by {
-                            By::Owner => own(&mut user, self.window, is_over),
-                            By::Other => lane.run(&mut user, is_over),
+                            CancelledBy::Owner => cancel_own(&mut user, self.window, is_over),
+                            CancelledBy::Other => ring_thread.run(&mut user, is_over),
                         }
                     })
                 })
@@ -89,12 +89,12 @@ impl Pairs {
             begin.wait();
             thread::sleep(time);
             is_over.store(true, Ordering::Relaxed);
-            let done: Vec<Result<Tallied>> =
+            let done: Vec<Result<PairCounts>> =
                 threads.into_iter().map(|thread| thread.join().expect("no thread panics")).collect();
             let (elapsed, cpu) = (monotonic().since(began), process_cpu() - cpu_before);
-            let mut all = Tallied::default();
-            for tallied in done {
-                let Tallied { pairs, fired } = tallied?;
+            let mut all = PairCounts::default();
+            for counts in done {
+                let PairCounts { pairs, fired } = counts?;
                 (all.pairs, all.fired) = (all.pairs + pairs, all.fired + fired);
             }
             ensure!(
@@ -102,7 +102,7 @@ impl Pairs {
                 "{} timers fired before their cancel",
                 all.fired
             );
-            Ok(Done { tallied: all, elapsed, cpu })
+            Ok(Done { counts: all, elapsed, cpu })
         })
     }
 }
@@ -113,25 +113,25 @@ fn deadline() -> Nanos {
 }
 
 /// A thread that cancels its own, oldest first.
-fn own<U: User>(user: &mut U, window: usize, is_over: &AtomicBool) -> Result<Tallied> {
+fn cancel_own<U: User>(user: &mut U, window: usize, is_over: &AtomicBool) -> Result<PairCounts> {
     let mut armed: Vec<Option<U::Handle>> = (0..window).map(|_| None).collect();
-    let (mut tallied, mut place) = (Tallied::default(), 0);
+    let (mut counts, mut index) = (PairCounts::default(), 0);
     while !is_over.load(Ordering::Relaxed) {
         let deadline = deadline();
-        for _ in 0..CALLS_PER_TURN {
-            if let Some(handle) = armed[place].take() {
-                tallied.add(user.cancel(handle));
+        for _ in 0..CALLS_PER_PASS {
+            if let Some(handle) = armed[index].take() {
+                counts.add(user.cancel(handle));
             }
-            armed[place] = Some(user.arm(deadline)?);
-            place = if place + 1 == window { 0 } else { place + 1 };
+            armed[index] = Some(user.arm(deadline)?);
+            index = if index + 1 == window { 0 } else { index + 1 };
         }
-        user.turn();
+        user.run_due();
     }
-    armed.into_iter().flatten().for_each(|handle| tallied.add(user.cancel(handle)));
-    Ok(tallied)
+    armed.into_iter().flatten().for_each(|handle| counts.add(user.cancel(handle)));
+    Ok(counts)
 }
 
-impl Tallied {
+impl PairCounts {
     #[inline]
     fn add(&mut self, is_cancelled: bool) {
         self.pairs += u64::from(is_cancelled);
@@ -148,29 +148,29 @@ struct Batch<H> {
 }
 
 /// A thread of the ring: what it hands on, and what it gets. All of it comes back empty.
-struct Lane<H> {
+struct RingThread<H> {
     onward: Arc<[Batch<H>]>,
     incoming: Arc<[Batch<H>]>,
     batch: usize,
 }
 
 /// The ring. A window is two batches, so that one can be armed while the other is cancelled, or a single one.
-fn lanes<H>(threads: usize, window: usize) -> Vec<Lane<H>> {
+fn ring_threads<H>(threads: usize, window: usize) -> Vec<RingThread<H>> {
     let batches = window.min(2);
     let batch = window / batches;
     let empty = || Batch { is_full: AtomicBool::new(false), timers: Mutex::new(Vec::with_capacity(batch)) };
     let ring: Vec<Arc<[Batch<H>]>> = (0..threads).map(|_| (0..batches).map(|_| empty()).collect()).collect();
-    let lane = |number: usize| Lane {
+    let ring_thread = |number: usize| RingThread {
         onward: Arc::clone(&ring[number]),
         incoming: Arc::clone(&ring[(number + threads - 1) % threads]),
         batch,
     };
-    (0..threads).map(lane).collect()
+    (0..threads).map(ring_thread).collect()
 }
 
-impl<H: Send> Lane<H> {
-    fn run<U: User<Handle = H>>(self, user: &mut U, is_over: &AtomicBool) -> Result<Tallied> {
-        let mut tallied = Tallied::default();
+impl<H: Send> RingThread<H> {
+    fn run<U: User<Handle = H>>(self, user: &mut U, is_over: &AtomicBool) -> Result<PairCounts> {
+        let mut counts = PairCounts::default();
         let (mut onward, mut incoming) = (self.onward.iter().cycle(), self.incoming.iter().cycle());
         let (mut empty, mut full) = (onward.next(), incoming.next());
         while !is_over.load(Ordering::Relaxed) {
@@ -186,17 +186,17 @@ impl<H: Send> Lane<H> {
                     timers.push(user.arm(deadline)?);
                 }
                 drop(timers);
-                batch.hand_over(true);
+                batch.set_full(true);
                 empty = onward.next();
             }
             if let Some(batch) = cancels {
-                batch.timers().drain(..).for_each(|handle| tallied.add(user.cancel(handle)));
-                batch.hand_over(false);
+                batch.timers().drain(..).for_each(|handle| counts.add(user.cancel(handle)));
+                batch.set_full(false);
                 full = incoming.next();
             }
-            user.turn();
+            user.run_due();
         }
-        Ok(tallied)
+        Ok(counts)
     }
 }
 
@@ -209,7 +209,7 @@ impl<H> Batch<H> {
         self.timers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hand_over(&self, is_full: bool) {
+    fn set_full(&self, is_full: bool) {
         self.is_full.store(is_full, Ordering::Release);
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use engine::timer::{Cancel, Next, Service, Settings, Slack, TimerHandle, Timers};
 use sys::clock::Nanos;
 
-use super::facility::{Facility, Sink, User, Wakes};
 use super::sleep;
+use super::timer_impl::{Sink, TimerImpl, User, Wakes};
 
 /// So that users do not meet; the bucketed design has 13 buckets for that.
 const THREADS: usize = 8;
@@ -17,9 +17,9 @@ const TIMERS_MAX: usize = 4_096;
 
 /// See the file's header.
 #[derive(Clone)]
-pub(super) struct Shared(Arc<Service>);
+pub(super) struct SharedService(Arc<Service>);
 
-impl Facility for Shared {
+impl TimerImpl for SharedService {
     type User = SharedUser;
 
     fn start(sink: Sink) -> io::Result<Self> {

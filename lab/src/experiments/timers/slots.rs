@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use super::spares::{Spares, Stack};
+use super::free_list::{FreeList, LocalFreeList};
 
 /// No slot's number.
 pub(super) const NONE: u32 = u32::MAX;
@@ -23,28 +23,28 @@ pub(super) struct Slots<T> {
     blocks: Box<[OnceLock<Box<[T; BLOCK]>>]>,
     /// Blocks that somebody makes or has made; more than BLOCKS_MAX where there was no room.
     count: AtomicUsize,
-    spares: Arc<Spares<u32>>,
+    free: Arc<FreeList<u32>>,
 }
 
 impl<T: Default> Slots<T> {
     pub(super) fn new() -> Self {
         let blocks = (0..BLOCKS_MAX).map(|_| OnceLock::new()).collect();
-        Self { blocks, count: AtomicUsize::new(0), spares: Spares::new() }
+        Self { blocks, count: AtomicUsize::new(0), free: FreeList::new() }
     }
 
     /// A thread's own numbers, none yet.
-    pub(super) fn stack(&self) -> Stack<u32> {
-        self.spares.stack()
+    pub(super) fn local(&self) -> LocalFreeList<u32> {
+        self.free.local()
     }
 
     /// A slot that nobody else has, as its last owner left it, or new.
     ///
     /// # Errors
     /// All are in use.
-    pub(super) fn claim(&self, stack: &mut Stack<u32>) -> io::Result<u32> {
-        match stack.pop() {
+    pub(super) fn claim(&self, local: &mut LocalFreeList<u32>) -> io::Result<u32> {
+        match local.pop() {
             Some(number) => Ok(number),
-            None => self.grow(stack),
+            None => self.grow(local),
         }
     }
 
@@ -56,7 +56,7 @@ impl<T: Default> Slots<T> {
     }
 
     #[cold]
-    fn grow(&self, stack: &mut Stack<u32>) -> io::Result<u32> {
+    fn grow(&self, local: &mut LocalFreeList<u32>) -> io::Result<u32> {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let Some(home) = self.blocks.get(number) else {
             return Err(io::Error::new(ErrorKind::OutOfMemory, "no timer is left"));
@@ -67,7 +67,7 @@ impl<T: Default> Slots<T> {
         });
         // Below NONE, as asserted above.
         let first = (number << BLOCK_BITS) as u32;
-        stack.extend((first + 1..first + BLOCK as u32).rev());
+        local.extend((first + 1..first + BLOCK as u32).rev());
         Ok(first)
     }
 }

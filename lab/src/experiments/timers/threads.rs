@@ -9,27 +9,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sys::clock::Nanos;
 
-use super::facility::{self, Facility, Sink, Wakes};
-use super::heap::{Id, Shelf};
-use super::keeper::Keeper;
+use super::heap::{Id, LockedHeap};
 use super::sleep;
+use super::timer_impl::{self, Sink, TimerImpl, Wakes};
+use super::timer_thread::TimerThread;
 
-type Shelves = Vec<Arc<Keeper<Shelf>>>;
+type Heaps = Vec<Arc<TimerThread<LockedHeap>>>;
 
 /// See the file's header.
 #[derive(Clone)]
 pub(super) struct Threads(Arc<Shared>);
 
 struct Shared {
-    shelves: Mutex<Shelves>,
+    heaps: Mutex<Heaps>,
     sink: Sink,
 }
 
-impl Facility for Threads {
+impl TimerImpl for Threads {
     type User = User;
 
     fn start(sink: Sink) -> io::Result<Self> {
-        Ok(Self(Arc::new(Shared { shelves: Mutex::default(), sink })))
+        Ok(Self(Arc::new(Shared { heaps: Mutex::default(), sink })))
     }
 
     fn enter(&self) -> User {
@@ -38,13 +38,13 @@ impl Facility for Threads {
 
     fn wakes(&self) -> Option<Wakes> {
         let add = |sum: Wakes, one: Wakes| Wakes { all: sum.all + one.all, dead: sum.dead + one.dead };
-        Some(self.0.lock().iter().map(|shelf| shelf.wakes()).fold(Wakes::default(), add))
+        Some(self.0.lock().iter().map(|heap| heap.wakes()).fold(Wakes::default(), add))
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Shelves> {
-        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Heaps> {
+        self.heaps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -52,39 +52,39 @@ impl Shared {
 pub(super) struct User {
     shared: Arc<Shared>,
     /// Its number, and the same as `known` has there.
-    own: Option<(usize, Arc<Keeper<Shelf>>)>,
+    own: Option<(usize, Arc<TimerThread<LockedHeap>>)>,
     /// The first of the facility's shelves, so that to reach another's takes no common lock.
-    known: Shelves,
+    known: Heaps,
 }
 
 /// Names an armed timer, and the shelf where it is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Handle {
-    shelf: usize,
+    heap: usize,
     id: Id,
 }
 
-impl facility::User for User {
+impl timer_impl::User for User {
     type Handle = Handle;
 
     fn arm(&mut self, deadline: Nanos) -> io::Result<Handle> {
         if self.own.is_none() {
-            self.own = Some(self.found()?);
+            self.own = Some(self.create_heap()?);
         }
-        let (shelf, own) = self.own.as_ref().expect("it was just made");
-        Ok(Handle { shelf: *shelf, id: own.arm(deadline) })
+        let (heap, own) = self.own.as_ref().expect("it was just made");
+        Ok(Handle { heap: *heap, id: own.arm(deadline) })
     }
 
     fn cancel(&mut self, handle: Handle) -> bool {
-        if let Some((shelf, own)) = &self.own
-            && *shelf == handle.shelf
+        if let Some((heap, own)) = &self.own
+            && *heap == handle.heap
         {
             return own.cancel(handle.id);
         }
-        if handle.shelf >= self.known.len() {
+        if handle.heap >= self.known.len() {
             self.known.clone_from(&self.shared.lock());
         }
-        self.known[handle.shelf].cancel(handle.id)
+        self.known[handle.heap].cancel(handle.id)
     }
 
     fn sleep_until(&mut self, until: Nanos) {
@@ -93,10 +93,10 @@ impl facility::User for User {
 }
 
 impl User {
-    fn found(&self) -> io::Result<(usize, Arc<Keeper<Shelf>>)> {
-        let shelf = Shelf::start(Arc::clone(&self.shared.sink))?;
-        let mut shelves = self.shared.lock();
-        shelves.push(Arc::clone(&shelf));
-        Ok((shelves.len() - 1, shelf))
+    fn create_heap(&self) -> io::Result<(usize, Arc<TimerThread<LockedHeap>>)> {
+        let heap = LockedHeap::start(Arc::clone(&self.shared.sink))?;
+        let mut heaps = self.shared.lock();
+        heaps.push(Arc::clone(&heap));
+        Ok((heaps.len() - 1, heap))
     }
 }

@@ -19,40 +19,40 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use sys::clock::{Nanos, monotonic};
 
-use super::facility::{self, Facility, Sink, Wakes};
-use super::keeper::{Keep, Keeper};
+use super::counters::{Counters, WakeAccount};
+use super::free_list::LocalFreeList;
 use super::sleep;
 use super::slots::{NONE, Slots};
-use super::spares::Stack;
-use super::tally::{Account, Tally};
+use super::timer_impl::{self, Sink, TimerImpl, Wakes};
+use super::timer_thread::{TimerLoop, TimerThread};
 
 const TICK_NANOS: u64 = 1_000_000;
 const SLOTS: u64 = 512;
 
 /// See the file's header.
 #[derive(Clone)]
-pub(super) struct Tick(Arc<Keeper<Wheel>>);
+pub(super) struct Tick(Arc<TimerThread<Wheel>>);
 
-impl Facility for Tick {
+impl TimerImpl for Tick {
     type User = User;
 
     fn start(sink: Sink) -> io::Result<Self> {
-        Ok(Self(Keeper::start("tick", Wheel::new(sink))?))
+        Ok(Self(TimerThread::start("tick", Wheel::new(sink))?))
     }
 
     fn enter(&self) -> User {
-        User { spares: self.0.timers.stack(), wheel: Arc::clone(&self.0) }
+        User { free: self.0.timers.local(), wheel: Arc::clone(&self.0) }
     }
 
     fn wakes(&self) -> Option<Wakes> {
-        Some(self.0.tally.wakes())
+        Some(self.0.counters.wakes())
     }
 }
 
 /// A thread's end, with its spare timers.
 pub(super) struct User {
-    wheel: Arc<Keeper<Wheel>>,
-    spares: Stack<u32>,
+    wheel: Arc<TimerThread<Wheel>>,
+    free: LocalFreeList<u32>,
 }
 
 /// Names an armed timer.
@@ -62,12 +62,12 @@ pub(super) struct Id {
     version: u32,
 }
 
-impl facility::User for User {
+impl timer_impl::User for User {
     type Handle = Id;
 
     fn arm(&mut self, deadline: Nanos) -> io::Result<Id> {
         let wheel: &Wheel = &self.wheel;
-        let number = wheel.timers.claim(&mut self.spares)?;
+        let number = wheel.timers.claim(&mut self.free)?;
         let timer = wheel.timers.at(number);
         let version = timer.version.load(Ordering::Relaxed);
         timer.armed.store(version, Ordering::Relaxed);
@@ -151,16 +151,16 @@ struct Wheel {
     start: Nanos,
     is_closed: AtomicBool,
     sink: Sink,
-    tally: Tally,
+    counters: Counters,
 }
 
 /// What the thread has for itself.
-struct Own<'a> {
+struct ThreadState<'a> {
     heads: [u32; SLOTS as usize],
     /// The tick that has ended last, and whose slot is looked at.
     tick: u64,
-    spares: Stack<u32>,
-    account: Account<'a>,
+    free: LocalFreeList<u32>,
+    account: WakeAccount<'a>,
 }
 
 impl Wheel {
@@ -172,12 +172,12 @@ impl Wheel {
             start: monotonic(),
             is_closed: AtomicBool::new(false),
             sink,
-            tally: Tally::default(),
+            counters: Counters::default(),
         }
     }
 
     /// Moves what was armed since the last tick to its slots, and frees what was cancelled.
-    fn take_in(&self, own: &mut Own<'_>) {
+    fn drain_inboxes(&self, state: &mut ThreadState<'_>) {
         // Taken first: what is there was pushed to the inbox before, and is taken from it now at the latest.
         let mut cancelled = self.cancelled.take();
         let mut number = self.inbox.take();
@@ -185,7 +185,7 @@ impl Wheel {
             let timer = self.timers.at(number);
             let next = timer.newer.load(Ordering::Relaxed);
             if timer.is_wanted() {
-                self.link(own, number, timer);
+                self.link(state, number, timer);
             } else {
                 timer.slot.store(NONE, Ordering::Relaxed);
             }
@@ -194,20 +194,20 @@ impl Wheel {
         while cancelled != NONE {
             let timer = self.timers.at(cancelled);
             let next = timer.cancelled.load(Ordering::Relaxed);
-            self.unlink(own, timer);
-            own.spares.push(cancelled);
+            self.unlink(state, timer);
+            state.free.push(cancelled);
             cancelled = next;
         }
     }
 
-    fn link(&self, own: &mut Own<'_>, number: u32, timer: &Timer) {
+    fn link(&self, state: &mut ThreadState<'_>, number: u32, timer: &Timer) {
         let deadline = Nanos(timer.deadline.load(Ordering::Relaxed));
         // One that is due already comes in this tick.
-        let tick = (deadline.0.saturating_sub(self.start.0) / TICK_NANOS).max(own.tick);
+        let tick = (deadline.0.saturating_sub(self.start.0) / TICK_NANOS).max(state.tick);
         let slot = tick % SLOTS;
-        timer.rounds.store((tick - own.tick) / SLOTS, Ordering::Relaxed);
+        timer.rounds.store((tick - state.tick) / SLOTS, Ordering::Relaxed);
         timer.slot.store(slot as u32, Ordering::Relaxed);
-        let head = std::mem::replace(&mut own.heads[slot as usize], number);
+        let head = std::mem::replace(&mut state.heads[slot as usize], number);
         timer.next.store(head, Ordering::Relaxed);
         timer.previous.store(NONE, Ordering::Relaxed);
         if head != NONE {
@@ -215,7 +215,7 @@ impl Wheel {
         }
     }
 
-    fn unlink(&self, own: &mut Own<'_>, timer: &Timer) {
+    fn unlink(&self, state: &mut ThreadState<'_>, timer: &Timer) {
         let slot = timer.slot.load(Ordering::Relaxed);
         if slot == NONE {
             return;
@@ -225,14 +225,14 @@ impl Wheel {
             self.timers.at(next).previous.store(previous, Ordering::Relaxed);
         }
         if previous == NONE {
-            own.heads[slot as usize] = next;
+            state.heads[slot as usize] = next;
         } else {
             self.timers.at(previous).next.store(next, Ordering::Relaxed);
         }
     }
 
-    fn fire_slot(&self, own: &mut Own<'_>) {
-        let mut number = own.heads[(own.tick % SLOTS) as usize];
+    fn fire_slot(&self, state: &mut ThreadState<'_>) {
+        let mut number = state.heads[(state.tick % SLOTS) as usize];
         while number != NONE {
             let timer = self.timers.at(number);
             let next = timer.next.load(Ordering::Relaxed);
@@ -240,29 +240,29 @@ impl Wheel {
             if rounds > 0 {
                 timer.rounds.store(rounds - 1, Ordering::Relaxed);
             } else if timer.claim(timer.armed.load(Ordering::Relaxed)) {
-                self.unlink(own, timer);
+                self.unlink(state, timer);
                 (self.sink)(Nanos(timer.deadline.load(Ordering::Relaxed)));
-                own.spares.push(number);
-                own.account.was_worth_it();
+                state.free.push(number);
+                state.account.note_fired();
             }
             number = next;
         }
     }
 }
 
-impl Keep for Wheel {
+impl TimerLoop for Wheel {
     fn run(&self) {
-        let (spares, account) = (self.timers.stack(), self.tally.account());
-        let mut own = Own { heads: [NONE; SLOTS as usize], tick: 0, spares, account };
+        let (free, account) = (self.timers.local(), self.counters.account());
+        let mut state = ThreadState { heads: [NONE; SLOTS as usize], tick: 0, free, account };
         // Relaxed: it is looked at again in a tick.
         while !self.is_closed.load(Ordering::Relaxed) {
-            let end = Nanos(self.start.0 + (own.tick + 1) * TICK_NANOS);
+            let end = Nanos(self.start.0 + (state.tick + 1) * TICK_NANOS);
             if monotonic() < end {
-                own.account.around(|| sleep::until(end));
+                state.account.sleep(|| sleep::until(end));
             }
-            self.take_in(&mut own);
-            self.fire_slot(&mut own);
-            own.tick += 1;
+            self.drain_inboxes(&mut state);
+            self.fire_slot(&mut state);
+            state.tick += 1;
         }
     }
 

@@ -20,10 +20,10 @@ use rustix::time::{
 };
 use sys::clock::Nanos;
 
-use super::facility::{Facility, Sink, User, Wakes};
-use super::keeper::{Keep, Keeper};
+use super::counters::Counters;
 use super::sleep;
-use super::tally::Tally;
+use super::timer_impl::{Sink, TimerImpl, User, Wakes};
+use super::timer_thread::{TimerLoop, TimerThread};
 
 /// More calls than any experiment has at a time, and the descriptors of all else.
 const DESCRIPTORS_MAX: usize = 1 << 16;
@@ -33,13 +33,13 @@ const CLOSED: u64 = u64::MAX;
 
 /// See the file's header.
 #[derive(Clone)]
-pub(super) struct Timerfd(Arc<Keeper<Reaper>>);
+pub(super) struct Timerfd(Arc<TimerThread<TimerfdThread>>);
 
-impl Facility for Timerfd {
+impl TimerImpl for Timerfd {
     type User = Timerfd;
 
     fn start(sink: Sink) -> io::Result<Self> {
-        Ok(Self(Keeper::start("timerfd", Reaper::new(sink)?)?))
+        Ok(Self(TimerThread::start("timerfd", TimerfdThread::new(sink)?)?))
     }
 
     fn enter(&self) -> Timerfd {
@@ -47,7 +47,7 @@ impl Facility for Timerfd {
     }
 
     fn wakes(&self) -> Option<Wakes> {
-        Some(self.0.tally.wakes())
+        Some(self.0.counters.wakes())
     }
 }
 
@@ -86,18 +86,18 @@ impl Id {
     }
 }
 
-struct Reaper {
+struct TimerfdThread {
     epoll: OwnedFd,
     /// Readable when all is closed.
     closing: OwnedFd,
     /// By the number of the descriptor.
-    places: Box<[Mutex<Place>]>,
+    slots: Box<[Mutex<Slot>]>,
     sink: Sink,
-    tally: Tally,
+    counters: Counters,
 }
 
 #[derive(Default)]
-struct Place {
+struct Slot {
     generation: u32,
     call: Option<Call>,
 }
@@ -107,35 +107,35 @@ struct Call {
     deadline: Nanos,
 }
 
-impl Reaper {
+impl TimerfdThread {
     fn new(sink: Sink) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let closing = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &closing, EventData::new_u64(CLOSED), EventFlags::IN)?;
-        let places = (0..DESCRIPTORS_MAX).map(|_| Mutex::default()).collect();
-        Ok(Self { epoll, closing, places, sink, tally: Tally::default() })
+        let slots = (0..DESCRIPTORS_MAX).map(|_| Mutex::default()).collect();
+        Ok(Self { epoll, closing, slots, sink, counters: Counters::default() })
     }
 
     fn arm(&self, deadline: Nanos) -> io::Result<Id> {
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         let number = usize::try_from(timer.as_raw_fd()).expect("descriptors are not negative");
-        let mut place = self.place(number).ok_or(ErrorKind::OutOfMemory)?;
-        place.generation = place.generation.wrapping_add(1);
-        let id = Id { descriptor: number as u32, generation: place.generation };
+        let mut slot = self.slot(number).ok_or(ErrorKind::OutOfMemory)?;
+        slot.generation = slot.generation.wrapping_add(1);
+        let id = Id { descriptor: number as u32, generation: slot.generation };
         timerfd_settime(&timer, TimerfdTimerFlags::ABSTIME, &once_at(deadline))?;
         epoll::add(&self.epoll, &timer, id.data(), EventFlags::IN | EventFlags::ONESHOT)?;
-        place.call = Some(Call { timer, deadline });
+        slot.call = Some(Call { timer, deadline });
         Ok(id)
     }
 
     fn take(&self, id: Id) -> Option<Call> {
-        let mut place = self.place(id.descriptor as usize)?;
-        if place.generation == id.generation { place.call.take() } else { None }
+        let mut slot = self.slot(id.descriptor as usize)?;
+        if slot.generation == id.generation { slot.call.take() } else { None }
     }
 
-    fn place(&self, number: usize) -> Option<MutexGuard<'_, Place>> {
-        Some(self.places.get(number)?.lock().unwrap_or_else(PoisonError::into_inner))
+    fn slot(&self, number: usize) -> Option<MutexGuard<'_, Slot>> {
+        Some(self.slots.get(number)?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -145,21 +145,21 @@ fn once_at(deadline: Nanos) -> Itimerspec {
     Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value }
 }
 
-impl Keep for Reaper {
+impl TimerLoop for TimerfdThread {
     fn run(&self) {
-        let mut account = self.tally.account();
+        let mut account = self.counters.account();
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
         loop {
             events.clear();
-            let waited = account
-                .around(|| epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None));
+            let waited =
+                account.sleep(|| epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None));
             assert!(matches!(waited, Ok(_) | Err(Errno::INTR)), "waiting for timers: {waited:?}");
             for Event { data, .. } in events.drain(..) {
                 if data.u64() == CLOSED {
                     return;
                 }
                 if let Some(Call { timer, deadline }) = self.take(Id::of(data)) {
-                    account.was_worth_it();
+                    account.note_fired();
                     (self.sink)(deadline);
                     drop(timer);
                 }

@@ -19,9 +19,9 @@ use sys::clock::{Nanos, monotonic};
 use tokio::runtime::{Builder, Runtime, RuntimeMetrics};
 use tokio::time::Sleep;
 
-use super::facility::{self, Facility, Sink, Wakes};
+use super::free_list::{FreeList, LocalFreeList};
 use super::sleep;
-use super::spares::{Spares, Stack};
+use super::timer_impl::{self, Sink, TimerImpl, Wakes};
 
 const WORKERS: usize = 2;
 
@@ -36,34 +36,35 @@ struct Shared {
     runtime: Runtime,
     /// The same moment on both clocks, or the second a little later: then no timer is early.
     start: (Nanos, Instant),
-    spares: Arc<Spares<Call>>,
-    told: Arc<Told>,
+    free: Arc<FreeList<Call>>,
+    state: Arc<SinkState>,
 }
 
-impl Facility for Tokio {
+impl TimerImpl for Tokio {
     type User = User;
 
     fn start(sink: Sink) -> io::Result<Self> {
         let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
         let metrics = runtime.handle().metrics();
         let (parks_seen, fired) = (AtomicU64::new(0), AtomicU64::new(0));
-        let told = Arc::new(Told { sink, metrics, parks_seen, fired, left: Mutex::new(Some(Vec::new())) });
+        let state =
+            Arc::new(SinkState { sink, metrics, parks_seen, fired, detached: Mutex::new(Some(Vec::new())) });
         Ok(Self(Arc::new(Shared {
             runtime,
             start: (monotonic(), Instant::now()),
-            spares: Spares::new(),
-            told,
+            free: FreeList::new(),
+            state,
         })))
     }
 
     fn enter(&self) -> User {
-        User { spares: self.0.spares.stack(), shared: Arc::clone(&self.0) }
+        User { free: self.0.free.local(), shared: Arc::clone(&self.0) }
     }
 
     /// A wake that only moved timers within tokio's wheel is counted as dead: it cannot be told.
     fn wakes(&self) -> Option<Wakes> {
-        let all = self.0.told.parks().saturating_sub(WORKERS as u64);
-        Some(Wakes { all, dead: all.saturating_sub(self.0.told.fired.load(Ordering::Relaxed)) })
+        let all = self.0.state.parks().saturating_sub(WORKERS as u64);
+        Some(Wakes { all, dead: all.saturating_sub(self.0.state.fired.load(Ordering::Relaxed)) })
     }
 }
 
@@ -75,39 +76,39 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let left = self.told.left.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let detached = self.state.detached.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Outside of the lock: to drop a timer takes the runtime's.
-        drop(left);
+        drop(detached);
     }
 }
 
 /// A thread's end, with its spare calls.
 pub(super) struct User {
     shared: Arc<Shared>,
-    spares: Stack<Call>,
+    free: LocalFreeList<Call>,
 }
 
-impl facility::User for User {
+impl timer_impl::User for User {
     type Handle = Handle;
 
     fn arm(&mut self, deadline: Nanos) -> io::Result<Handle> {
-        let mut call = self.spares.pop().unwrap_or_else(|| Call::new(&self.shared.told));
-        call.bell.arm(deadline);
+        let mut call = self.free.pop().unwrap_or_else(|| Call::new(&self.shared.state));
+        call.call_waker.arm(deadline);
         let context = self.shared.runtime.enter();
         call.sleep.set(Some(tokio::time::sleep_until(self.shared.instant(deadline).into())));
         drop(context);
         let sleep = call.sleep.as_mut().as_pin_mut().expect("it was just set");
         if sleep.poll(&mut Context::from_waker(&call.waker)).is_ready() {
-            call.bell.ring();
+            call.call_waker.fire();
         }
         Ok(Handle(Some(call)))
     }
 
     fn cancel(&mut self, mut handle: Handle) -> bool {
         let mut call = handle.0.take().expect("only here and where it is dropped");
-        let is_ours = call.bell.disarm();
+        let is_ours = call.call_waker.disarm();
         call.sleep.set(None);
-        self.spares.push(call);
+        self.free.push(call);
         is_ours
     }
 
@@ -119,15 +120,16 @@ impl facility::User for User {
 /// What a task of tokio's users has: room for the timer, and a waker.
 struct Call {
     sleep: Pin<Box<Option<Sleep>>>,
-    bell: Arc<Bell>,
+    call_waker: Arc<CallWaker>,
     waker: Waker,
 }
 
 impl Call {
-    fn new(told: &Arc<Told>) -> Self {
-        let told = Arc::clone(told);
-        let bell = Arc::new(Bell { version: AtomicU32::new(0), deadline: AtomicU64::new(0), told });
-        Self { sleep: Box::pin(None), waker: Waker::from(Arc::clone(&bell)), bell }
+    fn new(state: &Arc<SinkState>) -> Self {
+        let state = Arc::clone(state);
+        let call_waker =
+            Arc::new(CallWaker { version: AtomicU32::new(0), deadline: AtomicU64::new(0), state });
+        Self { sleep: Box::pin(None), waker: Waker::from(Arc::clone(&call_waker)), call_waker }
     }
 }
 
@@ -137,13 +139,13 @@ pub(super) struct Handle(Option<Call>);
 impl Drop for Handle {
     fn drop(&mut self) {
         if let Some(call) = self.0.take() {
-            Told::keep(&Arc::clone(&call.bell.told), call);
+            SinkState::keep_detached(&Arc::clone(&call.call_waker.state), call);
         }
     }
 }
 
 /// Who is told, and of what.
-struct Told {
+struct SinkState {
     sink: Sink,
     metrics: RuntimeMetrics,
     /// The workers' parks when the last timer fired.
@@ -151,40 +153,40 @@ struct Told {
     /// Wakes in which a timer fired.
     fired: AtomicU64,
     /// Timers whose handles were dropped; `None` when all is closed.
-    left: Mutex<Option<Vec<Call>>>,
+    detached: Mutex<Option<Vec<Call>>>,
 }
 
-impl Told {
+impl SinkState {
     fn parks(&self) -> u64 {
         (0..WORKERS).map(|worker| self.metrics.worker_park_count(worker)).sum()
     }
 
-    fn keep(&self, call: Call) {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut rung = Vec::new();
-        if let Some(left) = left.as_mut() {
+    fn keep_detached(&self, call: Call) {
+        let mut detached = self.detached.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut finished = Vec::new();
+        if let Some(detached) = detached.as_mut() {
             // Looked through when it is full, and so as often as it doubles.
-            if left.len() == left.capacity() {
-                rung.extend(left.extract_if(.., |call| !call.bell.is_armed()));
+            if detached.len() == detached.capacity() {
+                finished.extend(detached.extract_if(.., |call| !call.call_waker.is_armed()));
             }
-            left.push(call);
+            detached.push(call);
         } else {
-            rung.push(call);
+            finished.push(call);
         }
-        drop(left);
+        drop(detached);
         // Outside of the lock: to drop a timer takes the runtime's.
-        drop(rung);
+        drop(finished);
     }
 }
 
 /// The waker of a call. Its version is odd while the timer is armed.
-struct Bell {
+struct CallWaker {
     version: AtomicU32,
     deadline: AtomicU64,
-    told: Arc<Told>,
+    state: Arc<SinkState>,
 }
 
-impl Bell {
+impl CallWaker {
     fn arm(&self, deadline: Nanos) {
         self.deadline.store(deadline.0, Ordering::Relaxed);
         // Release pairs with the Acquire in `ring`; nobody else changes it while it is even.
@@ -207,30 +209,30 @@ impl Bell {
 
     /// Tells the sink, if the timer is armed and due. A wake for a timer that was cancelled may come when the
     /// call has a later deadline already, and all are woken when the runtime ends: neither is due.
-    fn ring(&self) -> bool {
+    fn fire(&self) -> bool {
         let version = self.version.load(Ordering::Acquire);
         let deadline = Nanos(self.deadline.load(Ordering::Relaxed));
         let is_ours = version % 2 == 1 && deadline <= monotonic() && self.claim(version);
         if is_ours {
-            (self.told.sink)(deadline);
+            (self.state.sink)(deadline);
         }
         is_ours
     }
 }
 
-impl Wake for Bell {
+impl Wake for CallWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.ring() {
+        if !self.fire() {
             return;
         }
         // The worker that fires does not park meanwhile, hence one count for each wake.
-        let parks = self.told.parks();
-        if self.told.parks_seen.swap(parks, Ordering::Relaxed) != parks {
-            self.told.fired.fetch_add(1, Ordering::Relaxed);
+        let parks = self.state.parks();
+        if self.state.parks_seen.swap(parks, Ordering::Relaxed) != parks {
+            self.state.fired.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

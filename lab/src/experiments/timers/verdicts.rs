@@ -3,9 +3,9 @@
 
 use clap::ValueEnum;
 
-use super::case::{CALLS, ECHO, HELD, TURNS};
-use super::echo::Deadlines;
-use super::way::Way;
+use super::cases::{CALLS, ECHO, HELD, INTERLEAVED};
+use super::echo::DeadlineMode;
+use super::target::BuiltIn;
 use crate::kit::measurements::{Row, Sample, Skipped};
 use crate::kit::report::Report;
 use crate::kit::verdict::{Threshold, Verdict, paired_ratios};
@@ -45,7 +45,7 @@ fn row<'a>(report: &'a Report, part: &str, target: &str) -> Result<&'a Row, Stri
 fn owner(name: &'static str, report: &Report, parts: [&str; 2], least: f64) -> Judged {
     let threshold = Threshold::AtLeast(least);
     let [one, other] =
-        parts.map(|part| beside_bucketed(name, report, part, Way::TollgateOwnWheel, threshold));
+        parts.map(|part| beside_bucketed(name, report, part, BuiltIn::TollgateOwnWheel, threshold));
     Ok(threshold.worse(one?, other?))
 }
 
@@ -54,10 +54,11 @@ fn owner(name: &'static str, report: &Report, parts: [&str; 2], least: f64) -> J
 /// after some 60 of them, which takes longer than the timers of any way. A round in which ours took no more
 /// than nothing is left out, for it has no ratio: it would be in our favour.
 fn cross(report: &Report) -> Judged {
-    let (name, part, number) = ("cross-cancel-8", TURNS, "cpu_ns_per_pair");
-    let alone = row(report, part, Way::Nothing.name())?;
-    let excess = |way: Way| Ok::<_, String>(row(report, part, way.name())?.excess_over(alone, number));
-    let (ours, theirs) = (excess(Way::TollgateLocal)?, excess(Way::Bucketed)?);
+    let (name, part, number) = ("cross-cancel-8", INTERLEAVED, "cpu_ns_per_pair");
+    let alone = row(report, part, BuiltIn::Nothing.name())?;
+    let excess =
+        |built_in: BuiltIn| Ok::<_, String>(row(report, part, built_in.name())?.excess_over(alone, number));
+    let (ours, theirs) = (excess(BuiltIn::TollgateLocal)?, excess(BuiltIn::Bucketed)?);
     let ratios = paired_ratios(&theirs, &ours, number);
     let about = format!("CPU time of bucketed beside tollgate-local in {part}, both less that of nothing");
     Verdict::on_median(name, Threshold::AtLeast(1.5), &ratios, &about)
@@ -68,12 +69,12 @@ fn beside_bucketed(
     name: &'static str,
     report: &Report,
     part: &str,
-    way: Way,
+    built_in: BuiltIn,
     threshold: Threshold,
 ) -> Judged {
-    let (ours, theirs) = (row(report, part, way.name())?, row(report, part, Way::Bucketed.name())?);
+    let (ours, theirs) = (row(report, part, built_in.name())?, row(report, part, BuiltIn::Bucketed.name())?);
     let ratios = paired_ratios(ours, theirs, "pairs_per_s");
-    let about = format!("{} beside bucketed in {part}", way.name());
+    let about = format!("{} beside bucketed in {part}", built_in.name());
     Verdict::on_median(name, threshold, &ratios, &about).ok_or_else(|| format!("no round of {part} has both"))
 }
 
@@ -83,12 +84,12 @@ fn worst_of_ours(
     part: &str,
     number: &str,
     threshold: Threshold,
-) -> Result<(Way, f64), String> {
-    let mut worst: Option<(Way, f64)> = None;
-    for way in Way::value_variants().iter().copied().filter(|way| way.is_ours()) {
-        for value in row(report, part, way.name())?.series(number) {
+) -> Result<(BuiltIn, f64), String> {
+    let mut worst: Option<(BuiltIn, f64)> = None;
+    for built_in in BuiltIn::value_variants().iter().copied().filter(|built_in| built_in.is_ours()) {
+        for value in row(report, part, built_in.name())?.series(number) {
             if worst.is_none_or(|(_, before)| threshold.is_worse(value, before)) {
-                worst = Some((way, value));
+                worst = Some((built_in, value));
             }
         }
     }
@@ -102,23 +103,24 @@ fn on_single(name: &'static str, threshold: Threshold, value: f64, about: &str) 
 
 fn memory(report: &Report) -> Judged {
     let threshold = Threshold::AtMost(HELD_MB_MAX);
-    let (way, worst) = worst_of_ours(report, HELD, "held_mb", threshold)?;
-    let cancelled = row(report, HELD, way.name())?.median("cancelled").unwrap_or(0.0) / 1e6;
-    let about = format!("MB that {} gained while {cancelled:.1} million timers were cancelled", way.name());
+    let (built_in, worst) = worst_of_ours(report, HELD, "held_mb", threshold)?;
+    let cancelled = row(report, HELD, built_in.name())?.median("cancelled").unwrap_or(0.0) / 1e6;
+    let about =
+        format!("MB that {} gained while {cancelled:.1} million timers were cancelled", built_in.name());
     on_single("cancelled-memory-bounded", threshold, worst, &about)
 }
 
 fn dead_wakes(report: &Report) -> Judged {
     let threshold = Threshold::AtMost(1.0);
-    let (way, worst) = worst_of_ours(report, CALLS, "dead_wakes_percent", threshold)?;
-    let about = format!("percent of the wakes of {} that fired nothing", way.name());
+    let (built_in, worst) = worst_of_ours(report, CALLS, "dead_wakes_percent", threshold)?;
+    let about = format!("percent of the wakes of {} that fired nothing", built_in.name());
     on_single("dead-wakes", threshold, worst, &about)
 }
 
 fn never_early(report: &Report) -> Judged {
     let threshold = Threshold::AtLeast(0.0);
-    let (way, worst) = worst_of_ours(report, CALLS, "late_min_us", threshold)?;
-    let about = format!("us after its deadline of the earliest timer, which was of {}", way.name());
+    let (built_in, worst) = worst_of_ours(report, CALLS, "late_min_us", threshold)?;
+    let about = format!("us after its deadline of the earliest timer, which was of {}", built_in.name());
     on_single("never-early", threshold, worst, &about)
 }
 
@@ -126,11 +128,11 @@ fn instructions(report: &Report) -> Judged {
     let threshold = Threshold::AtMost(1.05);
     let mut worst: Option<(&str, f64)> = None;
     for (part, _) in ECHO {
-        let count = |deadlines: Deadlines| {
-            let count = row(report, part, deadlines.word())?.median("instructions_per_call");
+        let count = |deadlines: DeadlineMode| {
+            let count = row(report, part, deadlines.as_str())?.median("instructions_per_call");
             count.ok_or_else(|| "instructions were not counted".to_owned())
         };
-        let ratio = count(Deadlines::Lazy)? / count(Deadlines::Off)?;
+        let ratio = count(DeadlineMode::Lazy)? / count(DeadlineMode::Off)?;
         if worst.is_none_or(|(_, before)| ratio > before) {
             worst = Some((part, ratio));
         }

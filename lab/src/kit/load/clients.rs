@@ -40,11 +40,11 @@ pub(super) enum Step {
     /// The socket has to do something first.
     Wait,
     /// The answer has come, and the attempt goes on with what `request` says now.
-    Ask,
+    SendNext,
     /// The attempt has succeeded, and its connection is of no more use.
     Done,
     /// The attempt has succeeded, and the next one may use its connection.
-    DoneAndKept,
+    DoneKeptAlive,
 }
 
 /// One connection's side of the talk; each new connection begins with a copy of the first.
@@ -73,25 +73,25 @@ pub(super) fn run(
     let threads = (machine::allowed_cpus().len() as u32).clamp(1, concurrency.max(1));
     // A seat's first attempt is its own: a thread that starts late finds it, however fast the others are.
     let (left, started) = (AtomicU32::new(attempts - concurrency), Instant::now());
-    let part = |thread: u32| {
-        let mut crowd = Crowd::new(to, &left, client.clone())?;
+    let run_thread = |thread: u32| {
+        let mut client_loop = ClientLoop::new(to, &left, client.clone())?;
         // The first ones have one seat more if they cannot all have as many.
-        for place in 0..(concurrency - thread).div_ceil(threads) as usize {
-            crowd.seats.push(None);
-            crowd.attempt(place);
+        for slot in 0..(concurrency - thread).div_ceil(threads) as usize {
+            client_loop.slots.push(None);
+            client_loop.attempt(slot);
         }
-        crowd.run(None)?;
-        anyhow::Ok(crowd.tally)
+        client_loop.run(None)?;
+        anyhow::Ok(client_loop.counters)
     };
-    let tallies: Vec<Result<Tally>> = thread::scope(|scope| {
-        let part = &part;
-        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || part(thread))).collect();
+    let results: Vec<Result<Counters>> = thread::scope(|scope| {
+        let run_thread = &run_thread;
+        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || run_thread(thread))).collect();
         running.into_iter().map(|thread| thread.join().expect("a crowd does not panic")).collect()
     });
     let elapsed = started.elapsed();
-    let mut all = Tally::default();
-    tallies.into_iter().try_for_each(|tally| tally.map(|tally| all.add(&tally)))?;
-    Ok(all.answer(elapsed))
+    let mut all = Counters::default();
+    results.into_iter().try_for_each(|counters| counters.map(|counters| all.add(&counters)))?;
+    Ok(all.to_json(elapsed))
 }
 
 /// Makes an attempt at each arrival, on a connection of its own and on one thread, and answers as `run` does.
@@ -100,30 +100,30 @@ pub(super) fn run(
 /// As `run`.
 pub(super) fn run_open(to: SocketAddr, arrivals: Arrivals, client: impl Client) -> Result<Value> {
     let (left, started) = (AtomicU32::new(0), Instant::now());
-    let mut crowd = Crowd::new(to, &left, client)?;
-    crowd.run(Some(arrivals))?;
-    Ok(crowd.tally.answer(started.elapsed()))
+    let mut client_loop = ClientLoop::new(to, &left, client)?;
+    client_loop.run(Some(arrivals))?;
+    Ok(client_loop.counters.to_json(started.elapsed()))
 }
 
-struct Seat<C> {
+struct Connection<C> {
     socket: OwnedFd,
     started: Instant,
     client: C,
-    asked: bool,
+    request_sent: bool,
     /// When the first byte of the answer was there.
-    answered: Option<Instant>,
+    first_byte_at: Option<Instant>,
     /// Tells this connection's events from those of an earlier one in the same place.
     number: u32,
 }
 
-impl<C: Client> Seat<C> {
+impl<C: Client> Connection<C> {
     /// Goes as far as the socket allows. `flags` are those of its edge; an attempt on a kept connection
     /// begins with no more than room to write.
     fn advance(&mut self, flags: EventFlags) -> Result<Step, Failure> {
-        if !self.asked {
+        if !self.request_sent {
             let request = self.client.request();
             match rustix::net::send(&self.socket, request, SendFlags::NOSIGNAL) {
-                Ok(sent) if sent == request.len() => self.asked = true,
+                Ok(sent) if sent == request.len() => self.request_sent = true,
                 Ok(_) => return Err("the request was cut".to_owned()),
                 Err(Errno::AGAIN) => return Ok(Step::Wait),
                 Err(error) => return Err(format!("request: {error}")),
@@ -133,12 +133,12 @@ impl<C: Client> Seat<C> {
         if (flags - EventFlags::OUT).is_empty() {
             return Ok(Step::Wait);
         }
-        self.answered.get_or_insert_with(Instant::now);
+        self.first_byte_at.get_or_insert_with(Instant::now);
         match self.client.read(&self.socket)? {
-            Step::Ask => {
-                self.asked = false;
+            Step::SendNext => {
+                self.request_sent = false;
                 // What was answered is the handshake.
-                self.answered = None;
+                self.first_byte_at = None;
                 self.advance(EventFlags::OUT)
             }
             step => Ok(step),
@@ -147,7 +147,7 @@ impl<C: Client> Seat<C> {
 }
 
 /// What has come of attempts.
-struct Tally {
+struct Counters {
     connections: u32,
     completed: u32,
     slow: u32,
@@ -156,7 +156,7 @@ struct Tally {
     first_bytes: hdrhistogram::Histogram<u64>,
 }
 
-impl Default for Tally {
+impl Default for Counters {
     fn default() -> Self {
         Self {
             connections: 0,
@@ -169,7 +169,7 @@ impl Default for Tally {
     }
 }
 
-impl Tally {
+impl Counters {
     fn add(&mut self, other: &Self) {
         self.connections += other.connections;
         self.completed += other.completed;
@@ -182,7 +182,7 @@ impl Tally {
         self.first_bytes.add(&other.first_bytes).expect(SAME);
     }
 
-    fn answer(&self, elapsed: Duration) -> Value {
+    fn to_json(&self, elapsed: Duration) -> Value {
         json!({
             "completed": self.completed,
             "failed": self.failures.values().sum::<u32>(),
@@ -201,22 +201,22 @@ impl Tally {
 }
 
 /// One thread's part of a crowd.
-struct Crowd<'a, C> {
+struct ClientLoop<'a, C> {
     epoll: OwnedFd,
     to: SocketAddr,
     /// What each connection begins with.
     client: C,
-    seats: Vec<Option<Seat<C>>>,
+    slots: Vec<Option<Connection<C>>>,
     /// Attempts that no seat has taken, of all threads.
-    left_to_take: &'a AtomicU32,
+    unclaimed: &'a AtomicU32,
     open: u32,
-    tally: Tally,
+    counters: Counters,
 }
 
-impl<'a, C: Client> Crowd<'a, C> {
-    fn new(to: SocketAddr, left_to_take: &'a AtomicU32, client: C) -> Result<Self> {
+impl<'a, C: Client> ClientLoop<'a, C> {
+    fn new(to: SocketAddr, unclaimed: &'a AtomicU32, client: C) -> Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Self { epoll, to, client, seats: Vec::new(), left_to_take, open: 0, tally: Tally::default() })
+        Ok(Self { epoll, to, client, slots: Vec::new(), unclaimed, open: 0, counters: Counters::default() })
     }
 
     fn run(&mut self, mut arrivals: Option<Arrivals>) -> Result<()> {
@@ -229,7 +229,7 @@ impl<'a, C: Client> Crowd<'a, C> {
                 return Ok(());
             }
             if to_next == Some(Duration::ZERO) {
-                self.welcome();
+                self.begin_arrival();
             }
             let wait = Timespec::try_from(to_next.unwrap_or(SWEEP).min(SWEEP)).context("a second fits")?;
             match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&wait)) {
@@ -237,125 +237,136 @@ impl<'a, C: Client> Crowd<'a, C> {
                 Err(error) => return Err(error).context("waiting for events"),
             }
             for event in events.drain(..) {
-                self.turn(event);
+                self.dispatch(event);
             }
             if swept.elapsed() >= SWEEP {
                 swept = Instant::now();
-                self.give_up_on_the_late();
+                self.expire_overdue();
             }
         }
     }
 
     /// Begins an attempt that is due, in a place that is free.
-    fn welcome(&mut self) {
-        let place = self.seats.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.seats.push(None);
-            self.seats.len() - 1
+    fn begin_arrival(&mut self) {
+        let slot = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
         });
-        self.attempt(place);
+        self.attempt(slot);
     }
 
     /// Takes an attempt for a seat, if any is left.
-    fn take(&self) -> bool {
+    fn claim(&self) -> bool {
         let less = |left: u32| left.checked_sub(1);
-        self.left_to_take.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+        self.unclaimed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
     /// Begins the next attempt in this place, if there is one.
-    fn begin(&mut self, place: usize) {
-        if self.take() {
-            self.attempt(place);
+    fn begin(&mut self, slot: usize) {
+        if self.claim() {
+            self.attempt(slot);
         }
     }
 
     /// Begins an attempt in this place, on a new connection, and the next one if that fails at once.
-    fn attempt(&mut self, place: usize) {
+    fn attempt(&mut self, slot: usize) {
         loop {
-            self.tally.connections += 1;
+            self.counters.connections += 1;
             let started = Instant::now();
-            match self.connect(place) {
+            match self.connect(slot) {
                 Ok(socket) => {
-                    let (client, number) = (self.client.clone(), self.tally.connections);
-                    let seat = Seat { socket, started, client, asked: false, answered: None, number };
-                    self.seats[place] = Some(seat);
+                    let (client, number) = (self.client.clone(), self.counters.connections);
+                    let connection = Connection {
+                        socket,
+                        started,
+                        client,
+                        request_sent: false,
+                        first_byte_at: None,
+                        number,
+                    };
+                    self.slots[slot] = Some(connection);
                     self.open += 1;
                     return;
                 }
                 Err(error) => self.fail(format!("connect: {error}")),
             }
-            if !self.take() {
+            if !self.claim() {
                 return;
             }
         }
     }
 
-    fn connect(&self, place: usize) -> rustix::io::Result<OwnedFd> {
+    fn connect(&self, slot: usize) -> rustix::io::Result<OwnedFd> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
         match rustix::net::connect(&socket, &self.to) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(error) => return Err(error),
         }
-        let data = EventData::new_u64(u64::from(self.tally.connections) << 32 | place as u64);
+        let data = EventData::new_u64(u64::from(self.counters.connections) << 32 | slot as u64);
         epoll::add(&self.epoll, &socket, data, EventFlags::IN | EventFlags::OUT | EventFlags::ET)?;
         Ok(socket)
     }
 
-    fn turn(&mut self, event: Event) {
+    fn dispatch(&mut self, event: Event) {
         let data = event.data.u64();
-        let place = (data & u64::from(u32::MAX)) as usize;
-        let Some(seat) = &self.seats[place] else { return };
-        if u64::from(seat.number) != data >> 32 {
+        let slot = (data & u64::from(u32::MAX)) as usize;
+        let Some(connection) = &self.slots[slot] else { return };
+        if u64::from(connection.number) != data >> 32 {
             return;
         }
-        self.advance(place, event.flags);
+        self.advance(slot, event.flags);
     }
 
-    fn advance(&mut self, place: usize, flags: EventFlags) {
-        let Some(seat) = &mut self.seats[place] else { return };
-        match seat.advance(flags) {
-            Ok(Step::Wait | Step::Ask) => {}
-            Ok(Step::Done) => self.complete(place, false),
-            Ok(Step::DoneAndKept) => self.complete(place, true),
-            Err(failure) => self.abandon(place, failure),
+    fn advance(&mut self, slot: usize, flags: EventFlags) {
+        let Some(connection) = &mut self.slots[slot] else { return };
+        match connection.advance(flags) {
+            Ok(Step::Wait | Step::SendNext) => {}
+            Ok(Step::Done) => self.complete(slot, false),
+            Ok(Step::DoneKeptAlive) => self.complete(slot, true),
+            Err(failure) => self.abandon(slot, failure),
         }
     }
 
-    fn complete(&mut self, place: usize, is_kept: bool) {
-        let Some(seat) = &mut self.seats[place] else { return };
-        let latency = seat.started.elapsed();
-        self.tally.latencies.saturating_record(nanoseconds(latency));
-        if let Some(answered) = seat.answered.take() {
-            self.tally.first_bytes.saturating_record(nanoseconds(answered.duration_since(seat.started)));
+    fn complete(&mut self, slot: usize, is_kept: bool) {
+        let Some(connection) = &mut self.slots[slot] else { return };
+        let latency = connection.started.elapsed();
+        self.counters.latencies.saturating_record(nanoseconds(latency));
+        if let Some(first_byte_at) = connection.first_byte_at.take() {
+            self.counters
+                .first_bytes
+                .saturating_record(nanoseconds(first_byte_at.duration_since(connection.started)));
         }
-        self.tally.completed += 1;
-        self.tally.slow += u32::from(latency > SLOW);
-        if is_kept && self.take() {
-            let Some(seat) = &mut self.seats[place] else { return };
-            (seat.started, seat.asked) = (Instant::now(), false);
+        self.counters.completed += 1;
+        self.counters.slow += u32::from(latency > SLOW);
+        if is_kept && self.claim() {
+            let Some(connection) = &mut self.slots[slot] else { return };
+            (connection.started, connection.request_sent) = (Instant::now(), false);
             // There is no further edge for room that has been there all the time. With no more than that an
             // attempt cannot be done, so this comes back here only by another edge.
-            return self.advance(place, EventFlags::OUT);
+            return self.advance(slot, EventFlags::OUT);
         }
-        self.seats[place] = None;
+        self.slots[slot] = None;
         self.open -= 1;
-        self.begin(place);
+        self.begin(slot);
     }
 
-    fn abandon(&mut self, place: usize, failure: Failure) {
-        self.seats[place] = None;
+    fn abandon(&mut self, slot: usize, failure: Failure) {
+        self.slots[slot] = None;
         self.open -= 1;
         self.fail(failure);
-        self.begin(place);
+        self.begin(slot);
     }
 
     fn fail(&mut self, failure: Failure) {
-        *self.tally.failures.entry(failure).or_default() += 1;
+        *self.counters.failures.entry(failure).or_default() += 1;
     }
 
-    fn give_up_on_the_late(&mut self) {
-        let is_late = |seat: &Option<Seat<C>>| seat.as_ref().is_some_and(|s| s.started.elapsed() > WAIT_MAX);
-        let late: Vec<usize> = (0..self.seats.len()).filter(|&place| is_late(&self.seats[place])).collect();
-        late.into_iter().for_each(|place| self.abandon(place, "no reply in time".to_owned()));
+    fn expire_overdue(&mut self) {
+        let is_late = |connection: &Option<Connection<C>>| {
+            connection.as_ref().is_some_and(|s| s.started.elapsed() > WAIT_MAX)
+        };
+        let late: Vec<usize> = (0..self.slots.len()).filter(|&slot| is_late(&self.slots[slot])).collect();
+        late.into_iter().for_each(|slot| self.abandon(slot, "no reply in time".to_owned()));
     }
 }

@@ -28,9 +28,9 @@ pub(super) struct Handshake {
     /// Each is said once the one before it was answered.
     messages: Arc<[Vec<u8>]>,
     /// Messages that were answered. 0 <= answered <= messages.len()
-    answered: usize,
+    replies_received: usize,
     /// What has come of the next answer.
-    answer: Vec<u8>,
+    reply: Vec<u8>,
 }
 
 impl Handshake {
@@ -40,28 +40,28 @@ impl Handshake {
             Protocol::Connect => vec![http::tunnel_request(to)],
             Protocol::Socks5 => vec![GREETING.to_vec(), socks_request(to)],
         };
-        Self { protocol, messages: messages.into(), answered: 0, answer: Vec::new() }
+        Self { protocol, messages: messages.into(), replies_received: 0, reply: Vec::new() }
     }
 
     /// What is to be said next; `None` once the tunnel stands.
     pub(super) fn message(&self) -> Option<&[u8]> {
-        self.messages.get(self.answered).map(Vec::as_slice)
+        self.messages.get(self.replies_received).map(Vec::as_slice)
     }
 
     /// Takes a piece of the answer to the message; returns whether it was the last piece.
-    pub(super) fn take(&mut self, piece: &[u8]) -> Result<bool, Failure> {
-        self.answer.extend_from_slice(piece);
-        let length = match (self.protocol, self.answered) {
-            (Protocol::Connect, _) => http::tunnel_answer_bytes(&self.answer)?,
-            (Protocol::Socks5, 0) => choice_bytes(&self.answer)?,
-            (Protocol::Socks5, _) => socks_reply_bytes(&self.answer)?,
+    pub(super) fn receive(&mut self, piece: &[u8]) -> Result<bool, Failure> {
+        self.reply.extend_from_slice(piece);
+        let length = match (self.protocol, self.replies_received) {
+            (Protocol::Connect, _) => http::tunnel_response_bytes(&self.reply)?,
+            (Protocol::Socks5, 0) => method_reply_bytes(&self.reply)?,
+            (Protocol::Socks5, _) => socks_reply_bytes(&self.reply)?,
         };
         let Some(length) = length else { return Ok(false) };
-        if self.answer.len() > length {
+        if self.reply.len() > length {
             return Err("the proxy said more than its answer".to_owned());
         }
-        self.answer.clear();
-        self.answered += 1;
+        self.reply.clear();
+        self.replies_received += 1;
         Ok(true)
     }
 }
@@ -91,8 +91,8 @@ const NAME: u8 = 3;
 const IPV6: u8 = 4;
 
 /// How long the server's choice of a method is; `None` where it is not whole.
-fn choice_bytes(answer: &[u8]) -> Result<Option<usize>, Failure> {
-    match *answer {
+fn method_reply_bytes(reply: &[u8]) -> Result<Option<usize>, Failure> {
+    match *reply {
         [5, 0, ..] => Ok(Some(2)),
         [5] | [] => Ok(None),
         [5, method, ..] => Err(format!("the proxy wants method {method}")),
@@ -101,8 +101,8 @@ fn choice_bytes(answer: &[u8]) -> Result<Option<usize>, Failure> {
 }
 
 /// How long the reply to a request is; `None` where it is not whole.
-fn socks_reply_bytes(answer: &[u8]) -> Result<Option<usize>, Failure> {
-    let address_bytes = match *answer {
+fn socks_reply_bytes(reply: &[u8]) -> Result<Option<usize>, Failure> {
+    let address_bytes = match *reply {
         [5, 0, 0, IPV4, ..] => 4,
         [5, 0, 0, IPV6, ..] => 16,
         [5, 0, 0, NAME, length, ..] => 1 + usize::from(length),
@@ -111,7 +111,7 @@ fn socks_reply_bytes(answer: &[u8]) -> Result<Option<usize>, Failure> {
         _ => return Err("the proxy's reply is none".to_owned()),
     };
     let length = 4 + address_bytes + 2;
-    Ok((answer.len() >= length).then_some(length))
+    Ok((reply.len() >= length).then_some(length))
 }
 
 impl fmt::Display for Protocol {
@@ -140,19 +140,19 @@ mod tests {
     use super::*;
 
     /// Gives `answers` byte by byte, one to each message; what was said, or what was wrong.
-    fn talk(protocol: Protocol, to: &str, answers: &[&[u8]]) -> Result<Vec<Vec<u8>>, Failure> {
+    fn talk(protocol: Protocol, to: &str, replies: &[&[u8]]) -> Result<Vec<Vec<u8>>, Failure> {
         let mut handshake = Handshake::new(protocol, to.parse().expect("the test's address is one"));
-        let mut said = Vec::new();
-        for answer in answers {
-            said.push(handshake.message().expect("there is a message for each answer").to_vec());
-            let (last, front) = answer.split_last().expect("no answer is empty");
+        let mut sent = Vec::new();
+        for reply in replies {
+            sent.push(handshake.message().expect("there is a message for each answer").to_vec());
+            let (last, front) = reply.split_last().expect("no answer is empty");
             for byte in front {
-                assert!(!handshake.take(&[*byte])?, "{byte} of {answer:?} was the last");
+                assert!(!handshake.receive(&[*byte])?, "{byte} of {reply:?} was the last");
             }
-            assert!(handshake.take(&[*last])?, "{answer:?} is whole");
+            assert!(handshake.receive(&[*last])?, "{reply:?} is whole");
         }
         assert_eq!(handshake.message(), None);
-        Ok(said)
+        Ok(sent)
     }
 
     const CHOICE: &[u8] = &[5, 0];
@@ -165,30 +165,30 @@ mod tests {
             &[5, 0, 0, 3, 2, b'm', b'e', 9, 9],
             &[5, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 9, 9],
         ] {
-            let said = talk(Protocol::Socks5, "127.0.0.1:21000", &[CHOICE, reply]);
-            assert_eq!(said, Ok(vec![GREETING.to_vec(), request.to_vec()]));
+            let sent = talk(Protocol::Socks5, "127.0.0.1:21000", &[CHOICE, reply]);
+            assert_eq!(sent, Ok(vec![GREETING.to_vec(), request.to_vec()]));
         }
-        let said = talk(Protocol::Socks5, "[::1]:80", &[CHOICE, &[5, 0, 0, 3, 0, 9, 9]]);
-        let request = said.expect("each is right").remove(1);
+        let sent = talk(Protocol::Socks5, "[::1]:80", &[CHOICE, &[5, 0, 0, 3, 0, 9, 9]]);
+        let request = sent.expect("each is right").remove(1);
         assert_eq!((request[3], request.len()), (IPV6, 4 + 16 + 2));
     }
 
     #[test]
     fn connect_takes_a_head_without_a_body() {
-        for answer in [
+        for reply in [
             "HTTP/1.1 200 Connection established\r\n\r\n",
             "HTTP/1.0 200 OK\r\nProxy-agent: some/1.0\r\n\r\n",
         ] {
-            let said = talk(Protocol::Connect, "127.0.0.1:21000", &[answer.as_bytes()]);
+            let sent = talk(Protocol::Connect, "127.0.0.1:21000", &[reply.as_bytes()]);
             let request = "CONNECT 127.0.0.1:21000 HTTP/1.1\r\nHost: 127.0.0.1:21000\r\n\r\n";
-            assert_eq!(said, Ok(vec![request.as_bytes().to_vec()]));
+            assert_eq!(sent, Ok(vec![request.as_bytes().to_vec()]));
         }
     }
 
     #[test]
     fn refusals_have_a_name() {
-        let check = |protocol, answers: &[&[u8]], expected: &str| {
-            assert_eq!(talk(protocol, "127.0.0.1:1", answers), Err(expected.to_owned()));
+        let check = |protocol, replies: &[&[u8]], expected: &str| {
+            assert_eq!(talk(protocol, "127.0.0.1:1", replies), Err(expected.to_owned()));
         };
         check(Protocol::Socks5, &[&[4, 90]], "the proxy speaks no SOCKS5");
         check(Protocol::Socks5, &[&[5, 255]], "the proxy wants method 255");
@@ -200,6 +200,6 @@ mod tests {
     #[test]
     fn nobody_speaks_before_the_destination() {
         let mut handshake = Handshake::new(Protocol::Socks5, SocketAddr::from(([127, 0, 0, 1], 1)));
-        assert!(handshake.take(&[5, 0, 5]).is_err());
+        assert!(handshake.receive(&[5, 0, 5]).is_err());
     }
 }

@@ -27,13 +27,13 @@ const BODY: [u8; BODY_BYTES] = {
 pub(super) const HEAD_BYTES_MAX: usize = 4_096;
 
 /// The most that an answer may have.
-pub(super) const ANSWER_BYTES_MAX: usize = HEAD_BYTES_MAX + BODY_BYTES;
+pub(super) const RESPONSE_BYTES_MAX: usize = HEAD_BYTES_MAX + BODY_BYTES;
 
 /// What is asked for.
 const PATH: &str = "/x";
 
 /// What an origin says to anything else.
-pub(super) const REFUSAL: &[u8] =
+pub(super) const BAD_REQUEST: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
 const KEPT_HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 1024\r\n\r\n";
@@ -75,7 +75,7 @@ pub(super) fn tunnel_request(to: SocketAddr) -> Vec<u8> {
 }
 
 /// How long a proxy's consent is, which has no body (RFC 9110, 9.3.6); `None` where more has to come.
-pub(super) fn tunnel_answer_bytes(bytes: &[u8]) -> Result<Option<usize>, Failure> {
+pub(super) fn tunnel_response_bytes(bytes: &[u8]) -> Result<Option<usize>, Failure> {
     let Some(head) = Head::read(bytes)? else { return Ok(None) };
     let (version, status) = head.version_and_status();
     head.persistence(version)?;
@@ -84,7 +84,7 @@ pub(super) fn tunnel_answer_bytes(bytes: &[u8]) -> Result<Option<usize>, Failure
 }
 
 /// The answer to the request.
-pub(super) fn answer(persistence: Persistence) -> &'static [u8] {
+pub(super) fn response(persistence: Persistence) -> &'static [u8] {
     match persistence {
         Persistence::KeepAlive => &KEPT,
         Persistence::Close => &CLOSED,
@@ -115,7 +115,7 @@ pub(super) fn read_request(bytes: &[u8]) -> Result<Option<Persistence>, Failure>
 }
 
 /// What becomes of the connection after an answer that is whole and right; `None` where more has to come.
-pub(super) fn read_answer(bytes: &[u8]) -> Result<Option<Persistence>, Failure> {
+pub(super) fn read_response(bytes: &[u8]) -> Result<Option<Persistence>, Failure> {
     let Some(head) = Head::read(bytes)? else { return Ok(None) };
     let (version, status) = head.version_and_status();
     let persistence = head.persistence(version)?;
@@ -224,11 +224,11 @@ mod tests {
         let origin = SocketAddr::from(([127, 0, 0, 1], 21_000));
         for persistence in [KeepAlive, Close] {
             let request = request(origin, persistence);
-            let answer = answer(persistence);
+            let response = response(persistence);
             assert_eq!(read_request(&request), Ok(Some(persistence)));
-            assert_eq!(read_answer(answer), Ok(Some(persistence)));
+            assert_eq!(read_response(response), Ok(Some(persistence)));
             assert!((0..request.len()).all(|end| read_request(&request[..end]) == Ok(None)));
-            assert!((0..answer.len()).all(|end| read_answer(&answer[..end]) == Ok(None)));
+            assert!((0..response.len()).all(|end| read_response(&response[..end]) == Ok(None)));
         }
     }
 
@@ -265,20 +265,20 @@ mod tests {
     #[test]
     fn wrong_answers_have_a_name() {
         let body = str::from_utf8(&BODY).expect("letters are text");
-        let answer = |first: &str, fields: &str, body: &str| format!("{first}\r\n{fields}\r\n{body}");
+        let response = |first: &str, fields: &str, body: &str| format!("{first}\r\n{fields}\r\n{body}");
         let check = |text: String, expected: &str| {
-            assert_eq!(read_answer(text.as_bytes()), Err(expected.to_owned()), "{text:?}");
+            assert_eq!(read_response(text.as_bytes()), Err(expected.to_owned()), "{text:?}");
         };
         let (right, length) = ("HTTP/1.1 200 OK", "Content-Length: 1024\r\n");
-        assert_eq!(read_answer(answer(right, length, body).as_bytes()), Ok(Some(KeepAlive)));
-        check(answer("HTTP/1.1 501 Not Implemented", length, ""), "status 501");
-        check(answer("HTTP/1.1 x", length, ""), "status that is none");
-        check(answer("SSH-2.0", "", ""), "it is not HTTP/1.1");
-        check(answer(right, "Content-Length: 1023\r\n", body), "the answer's length is wrong");
-        check(answer(right, "", body), "the answer's length is wrong");
-        check(answer(right, "Transfer-Encoding: chunked\r\n", body), "the answer is encoded");
-        check(answer(right, length, &body.replace('y', "z")), "the answer's body is wrong");
-        check(answer(right, length, &format!("{body}a")), "there are bytes after the answer");
-        check(answer(right, &length.repeat(2), body), "there are two of Content-Length");
+        assert_eq!(read_response(response(right, length, body).as_bytes()), Ok(Some(KeepAlive)));
+        check(response("HTTP/1.1 501 Not Implemented", length, ""), "status 501");
+        check(response("HTTP/1.1 x", length, ""), "status that is none");
+        check(response("SSH-2.0", "", ""), "it is not HTTP/1.1");
+        check(response(right, "Content-Length: 1023\r\n", body), "the answer's length is wrong");
+        check(response(right, "", body), "the answer's length is wrong");
+        check(response(right, "Transfer-Encoding: chunked\r\n", body), "the answer is encoded");
+        check(response(right, length, &body.replace('y', "z")), "the answer's body is wrong");
+        check(response(right, length, &format!("{body}a")), "there are bytes after the answer");
+        check(response(right, &length.repeat(2), body), "there are two of Content-Length");
     }
 }

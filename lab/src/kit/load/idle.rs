@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::WAIT_MAX;
 
 /// What one tunnel sends to show that it is open.
-const SIGN: &[u8; 1] = b"?";
+const PROBE_BYTE: &[u8; 1] = b"?";
 
 /// The tunnels that are open now.
 #[derive(Debug, Default)]
@@ -46,8 +46,8 @@ fn open(to: SocketAddr) -> Result<TcpStream> {
 }
 
 fn exchange(tunnel: &mut TcpStream) -> std::io::Result<()> {
-    tunnel.write_all(SIGN)?;
-    tunnel.read_exact(&mut [0; SIGN.len()])
+    tunnel.write_all(PROBE_BYTE)?;
+    tunnel.read_exact(&mut [0; PROBE_BYTE.len()])
 }
 
 #[cfg(test)]

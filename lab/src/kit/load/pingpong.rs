@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::{MESSAGE_BYTES, WAIT_MAX, latencies, nanoseconds};
 
 /// How long after the last message its echo may come.
-const TAIL: Duration = Duration::from_secs(2);
+const LAST_ECHO_MAX: Duration = Duration::from_secs(2);
 
 const EVENTS_MAX: usize = 256;
 
@@ -41,14 +41,14 @@ pub(crate) fn run(ping_pong: &PingPong) -> Result<Value> {
     // The default slack of 50 us would be measured with every message.
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
     let mut exchange = Exchange::new(ping_pong)?;
-    exchange.greet()?;
+    exchange.warm_up()?;
     exchange.run()?;
-    Ok(exchange.answer())
+    Ok(exchange.to_json())
 }
 
 struct Exchange {
     epoll: OwnedFd,
-    lines: Vec<Line>,
+    connections: Vec<Connection>,
     started: Instant,
     gap: Duration,
     messages: u32,
@@ -61,7 +61,7 @@ struct Exchange {
 }
 
 /// One connection.
-struct Line {
+struct Connection {
     socket: OwnedFd,
     /// When the messages that the kernel has not wholly taken were due, oldest first.
     waiting: VecDeque<Instant>,
@@ -75,22 +75,22 @@ struct Line {
 impl Exchange {
     fn new(ping_pong: &PingPong) -> Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let lines: Result<Vec<Line>> =
-            (0..ping_pong.connections).map(|place| Line::open(ping_pong.to, &epoll, place)).collect();
+        let connections: Result<Vec<Connection>> =
+            (0..ping_pong.connections).map(|place| Connection::open(ping_pong.to, &epoll, place)).collect();
         let gap = Duration::from_secs(1) / ping_pong.rate_per_s.max(1);
         let messages = (ping_pong.time.as_nanos() / gap.as_nanos().max(1)) as u32;
-        let (lines, started, latencies) = (lines?, Instant::now(), latencies());
+        let (connections, started, latencies) = (connections?, Instant::now(), latencies());
         let events = Vec::with_capacity(EVENTS_MAX);
-        Ok(Self { epoll, lines, started, gap, messages, begun: 0, returned: 0, latencies, events })
+        Ok(Self { epoll, connections, started, gap, messages, begun: 0, returned: 0, latencies, events })
     }
 
     /// Exchanges one message on each connection, which counts for nothing. A relay comes to the last of a
     /// thousand connections some time after it was opened, and that is no part of a message's way.
-    fn greet(&mut self) -> Result<()> {
-        let (now, wanted) = (Instant::now(), self.lines.len() as u32);
-        for line in &mut self.lines {
-            line.waiting.push_back(now);
-            line.send()?;
+    fn warm_up(&mut self) -> Result<()> {
+        let (now, wanted) = (Instant::now(), self.connections.len() as u32);
+        for connection in &mut self.connections {
+            connection.waiting.push_back(now);
+            connection.send()?;
         }
         let end = now + WAIT_MAX;
         while self.returned < wanted {
@@ -104,7 +104,7 @@ impl Exchange {
 
     fn run(&mut self) -> Result<()> {
         self.started = Instant::now();
-        let end = self.due(self.messages) + TAIL;
+        let end = self.due(self.messages) + LAST_ECHO_MAX;
         while self.returned < self.messages {
             let now = Instant::now();
             if now >= end {
@@ -126,9 +126,9 @@ impl Exchange {
             Err(error) => return Err(error).context("looking for messages"),
         }
         for event in self.events.drain(..) {
-            let line = &mut self.lines[event.data.u64() as usize];
-            line.send()?;
-            self.returned += line.receive(&mut self.latencies)?;
+            let connection = &mut self.connections[event.data.u64() as usize];
+            connection.send()?;
+            self.returned += connection.receive(&mut self.latencies)?;
         }
         Ok(())
     }
@@ -141,10 +141,10 @@ impl Exchange {
     fn send_due(&mut self, now: Instant) -> Result<()> {
         while self.begun < self.messages && self.due(self.begun) <= now {
             let due = self.due(self.begun);
-            let place = self.begun as usize % self.lines.len();
+            let place = self.begun as usize % self.connections.len();
             self.begun += 1;
-            self.lines[place].waiting.push_back(due);
-            self.lines[place].send()?;
+            self.connections[place].waiting.push_back(due);
+            self.connections[place].send()?;
         }
         Ok(())
     }
@@ -159,8 +159,8 @@ impl Exchange {
         }
     }
 
-    fn answer(&self) -> Value {
-        let unsent: usize = self.lines.iter().map(|line| line.waiting.len()).sum();
+    fn to_json(&self) -> Value {
+        let unsent: usize = self.connections.iter().map(|connection| connection.waiting.len()).sum();
         json!({
             "sent": self.begun - unsent as u32,
             "lost": self.messages - self.returned,
@@ -172,7 +172,7 @@ impl Exchange {
     }
 }
 
-impl Line {
+impl Connection {
     fn open(to: SocketAddr, epoll: &OwnedFd, place: u32) -> Result<Self> {
         let stream = std::net::TcpStream::connect_timeout(&to, WAIT_MAX).context("connecting")?;
         stream.set_nodelay(true)?;
@@ -241,9 +241,9 @@ mod tests {
     #[test]
     fn every_message_is_sent_and_comes_back() {
         for connections in [1, 7, 100] {
-            let answer = exchanged(Role::Echo, connections).expect("loopback echoes");
-            assert_eq!((answer["sent"].as_u64(), answer["lost"].as_u64()), (Some(50), Some(0)));
-            assert!(answer["p50_ns"].as_u64() <= answer["max_ns"].as_u64());
+            let reply = exchanged(Role::Echo, connections).expect("loopback echoes");
+            assert_eq!((reply["sent"].as_u64(), reply["lost"].as_u64()), (Some(50), Some(0)));
+            assert!(reply["p50_ns"].as_u64() <= reply["max_ns"].as_u64());
         }
     }
 

@@ -36,7 +36,7 @@ pub(crate) struct Requests {
 pub(crate) fn run(requests: &Requests) -> Result<Value> {
     let &Requests { via, origin, persistence, count, concurrency } = requests;
     let request = http::request(origin, persistence).into();
-    let client = Client { request, persistence, answer: Vec::new() };
+    let client = Client { request, persistence, response: Vec::new() };
     clients::run(via, count, concurrency, client)
 }
 
@@ -48,9 +48,9 @@ pub(crate) fn probe(via: SocketAddr, origin: SocketAddr, time: Duration) -> std:
     let mut stream = TcpStream::connect_timeout(&via, time)?;
     stream.set_read_timeout(Some(time))?;
     stream.write_all(&http::request(origin, Persistence::Close))?;
-    let mut answer = Vec::new();
-    stream.take(http::ANSWER_BYTES_MAX as u64).read_to_end(&mut answer)?;
-    match http::read_answer(&answer) {
+    let mut response = Vec::new();
+    stream.take(http::RESPONSE_BYTES_MAX as u64).read_to_end(&mut response)?;
+    match http::read_response(&response) {
         Ok(Some(_)) => Ok(None),
         Ok(None) => Err(std::io::ErrorKind::UnexpectedEof.into()),
         Err(failure) => Ok(Some(failure)),
@@ -62,7 +62,7 @@ struct Client {
     request: Arc<[u8]>,
     persistence: Persistence,
     /// What has come of it.
-    answer: Vec<u8>,
+    response: Vec<u8>,
 }
 
 impl clients::Client for Client {
@@ -72,21 +72,21 @@ impl clients::Client for Client {
 
     fn read(&mut self, socket: &OwnedFd) -> Result<Step, Failure> {
         // One byte more than an answer may have, so that there is always room to see that it has more.
-        self.answer.reserve_exact((http::ANSWER_BYTES_MAX + 1).saturating_sub(self.answer.len()));
+        self.response.reserve_exact((http::RESPONSE_BYTES_MAX + 1).saturating_sub(self.response.len()));
         loop {
-            match rustix::net::recv(socket, spare_capacity(&mut self.answer), RecvFlags::empty()) {
+            match rustix::net::recv(socket, spare_capacity(&mut self.response), RecvFlags::empty()) {
                 Ok((0, _)) => return self.end(),
                 Ok(_) => {}
                 Err(Errno::AGAIN) => return Ok(Step::Wait),
                 Err(error) => return Err(format!("answer: {error}")),
             }
-            let is_kept = match http::read_answer(&self.answer)? {
+            let is_kept = match http::read_response(&self.response)? {
                 None => continue,
                 Some(said) => said == Persistence::KeepAlive,
             };
             if self.persistence == Persistence::KeepAlive {
-                self.answer.clear();
-                return Ok(if is_kept { Step::DoneAndKept } else { Step::Done });
+                self.response.clear();
+                return Ok(if is_kept { Step::DoneKeptAlive } else { Step::Done });
             }
         }
     }
@@ -95,9 +95,9 @@ impl clients::Client for Client {
 impl Client {
     /// The connection has ended: is the answer whole?
     fn end(&self) -> Result<Step, Failure> {
-        match http::read_answer(&self.answer)? {
+        match http::read_response(&self.response)? {
             Some(_) => Ok(Step::Done),
-            None if self.answer.is_empty() => Err("the connection ended without an answer".to_owned()),
+            None if self.response.is_empty() => Err("the connection ended without an answer".to_owned()),
             None => Err("the connection ended within an answer".to_owned()),
         }
     }
@@ -131,9 +131,9 @@ mod tests {
     fn connections_are_kept_or_not_as_asked() {
         let server = servers::start(Role::Origin).expect("loopback listens");
         let check = |persistence, connections| {
-            let answer = asked(server, persistence, 100);
-            assert_eq!((&answer["completed"], &answer["failed"]), (&json!(100), &json!(0)), "{answer}");
-            assert_eq!(answer["connections"], connections);
+            let response = asked(server, persistence, 100);
+            assert_eq!((&response["completed"], &response["failed"]), (&json!(100), &json!(0)), "{response}");
+            assert_eq!(response["connections"], connections);
         };
         check(Persistence::KeepAlive, 10);
         check(Persistence::Close, 100);
@@ -150,8 +150,8 @@ mod tests {
         check("HTTP/1.1 200 OK\r\n", "the connection ended within an answer");
         check("HTTP/1.1 501 Not Implemented\r\nContent-Length: 0\r\n\r\n", "status 501");
         let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let answer = asked(closed.expect("loopback binds"), Persistence::Close, 5);
-        assert_eq!((&answer["completed"], &answer["failed"]), (&json!(0), &json!(5)));
+        let response = asked(closed.expect("loopback binds"), Persistence::Close, 5);
+        assert_eq!((&response["completed"], &response["failed"]), (&json!(0), &json!(5)));
     }
 
     #[test]

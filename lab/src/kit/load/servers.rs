@@ -116,7 +116,7 @@ impl EventLoop {
         for _ in 0..ACCEPTS_PER_WAKE_MAX {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             match rustix::net::accept_with(&self.listener, flags) {
-                Ok(socket) => self.adopt(socket),
+                Ok(socket) => self.register(socket),
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
                 // Out of descriptors or memory: the connection waits, and the clients see it late or fail.
@@ -125,7 +125,7 @@ impl EventLoop {
         }
     }
 
-    fn adopt(&mut self, socket: OwnedFd) {
+    fn register(&mut self, socket: OwnedFd) {
         let index = self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);
             self.connections.len() - 1
@@ -145,7 +145,7 @@ impl EventLoop {
         let Some(connection) = &mut self.connections[index] else { return };
         let keep = match self.role {
             Role::Echo => echo(&connection.socket),
-            Role::Origin => answer(connection),
+            Role::Origin => respond(connection),
             Role::Reply | Role::Source | Role::Sink => reply(connection),
         };
         if !keep {
@@ -187,7 +187,7 @@ fn echo(socket: &OwnedFd) -> bool {
 
 /// Whether the connection is to be kept. A peer that asks for the wrong thing, or does not take its answer,
 /// is dropped.
-fn answer(connection: &mut Connection) -> bool {
+fn respond(connection: &mut Connection) -> bool {
     let Connection { socket, request, .. } = connection;
     request.reserve(http::HEAD_BYTES_MAX);
     match rustix::net::recv(&*socket, spare_capacity(request), RecvFlags::empty()) {
@@ -196,13 +196,13 @@ fn answer(connection: &mut Connection) -> bool {
         Err(Errno::AGAIN | Errno::INTR) => return true,
         Err(_) => return false,
     }
-    let (answer, persistence) = match http::read_request(request) {
+    let (response, persistence) = match http::read_request(request) {
         Ok(None) => return true,
-        Ok(Some(persistence)) => (http::answer(persistence), persistence),
-        Err(_) => (http::REFUSAL, Persistence::Close),
+        Ok(Some(persistence)) => (http::response(persistence), persistence),
+        Err(_) => (http::BAD_REQUEST, Persistence::Close),
     };
     request.clear();
-    let is_sent = rustix::net::send(&*socket, answer, SendFlags::NOSIGNAL) == Ok(answer.len());
+    let is_sent = rustix::net::send(&*socket, response, SendFlags::NOSIGNAL) == Ok(response.len());
     is_sent && persistence == Persistence::KeepAlive
 }
 
@@ -234,7 +234,7 @@ fn source(mut stream: TcpStream) -> std::io::Result<()> {
 /// Swallows a stream, then sends its length as 8 bytes.
 fn sink(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_read_timeout(Some(WAIT_MAX))?;
-    let received = super::stream::swallow(&stream)?;
+    let received = super::stream::discard(&stream)?;
     RECEIVED_BYTES.fetch_add(received, Ordering::Relaxed);
     stream.write_all(&received.to_be_bytes())
 }

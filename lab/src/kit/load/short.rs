@@ -23,7 +23,7 @@ use super::{REPLY_BYTES, REQUEST_BYTES};
 /// The load itself could not run; a connection that fails is counted instead.
 pub(crate) fn run(tunnel: &Tunnel, connections: u32, concurrency: u32) -> Result<Value> {
     let client = Client { handshake: tunnel.handshake(), received_bytes: 0 };
-    clients::run(tunnel.entrance(), connections, concurrency, client)
+    clients::run(tunnel.connect_address(), connections, concurrency, client)
 }
 
 /// Makes so many connections a second for a time, whatever becomes of those before; answers what the crowd
@@ -51,7 +51,7 @@ impl clients::Client for Client {
     fn read(&mut self, socket: &OwnedFd) -> Result<Step, Failure> {
         let mut buffer = [0; 4_096];
         if let Some(handshake) = self.handshake.as_mut().filter(|handshake| handshake.message().is_some()) {
-            return shake(handshake, socket, &mut buffer);
+            return continue_handshake(handshake, socket, &mut buffer);
         }
         loop {
             match rustix::net::recv(socket, &mut buffer[..], RecvFlags::empty()) {
@@ -66,11 +66,15 @@ impl clients::Client for Client {
 }
 
 /// Reads on in a proxy's answer.
-fn shake(handshake: &mut Handshake, socket: &OwnedFd, buffer: &mut [u8]) -> Result<Step, Failure> {
+fn continue_handshake(
+    handshake: &mut Handshake,
+    socket: &OwnedFd,
+    buffer: &mut [u8],
+) -> Result<Step, Failure> {
     loop {
         match rustix::net::recv(socket, &mut *buffer, RecvFlags::empty()) {
             Ok((0, _)) => return Err("the proxy hung up".to_owned()),
-            Ok((received, _)) if handshake.take(&buffer[..received])? => return Ok(Step::Ask),
+            Ok((received, _)) if handshake.receive(&buffer[..received])? => return Ok(Step::SendNext),
             Ok(_) => {}
             Err(Errno::AGAIN) => return Ok(Step::Wait),
             Err(error) => return Err(format!("handshake: {error}")),
@@ -94,8 +98,8 @@ mod tests {
     fn a_proxy_is_asked_first() {
         let to = servers::start(Role::Reply).expect("loopback listens");
         for protocol in [Protocol::Connect, Protocol::Socks5] {
-            let check = |is_willing, expected| {
-                let proxy = Some(tunnel::tests::proxy(protocol, is_willing));
+            let check = |accepts, expected| {
+                let proxy = Some(tunnel::tests::proxy(protocol, accepts));
                 let answer = super::run(&Tunnel { to, proxy }, 1, 1).expect("the load runs");
                 assert_eq!(answer["completed"], expected, "{answer}");
             };

@@ -16,7 +16,7 @@ use super::tunnel::Tunnel;
 use super::{CHUNK_BYTES, Direction, WAIT_MAX, nanoseconds};
 
 /// What one receiving call may throw away; a pipe's or a socket buffer's whole content.
-const SWALLOW_BYTES_MAX: usize = 1024 * 1024;
+const DISCARD_BYTES_MAX: usize = 1024 * 1024;
 
 /// Moves so many streams at a time, each for `time`; answers their `bytes`, `elapsed_ns` from the first
 /// connection's start to the last byte's arrival, and whether one side's end left the other side open
@@ -58,8 +58,8 @@ fn one(tunnel: &Tunnel, direction: Direction, time: Duration) -> Result<Moved> {
 ///
 /// # Errors
 /// The connection failed or stalled.
-pub(super) fn swallow(stream: &TcpStream) -> std::io::Result<u64> {
-    let mut buffer = vec![0; SWALLOW_BYTES_MAX];
+pub(super) fn discard(stream: &TcpStream) -> std::io::Result<u64> {
+    let mut buffer = vec![0; DISCARD_BYTES_MAX];
     let mut received = 0;
     loop {
         match rustix::net::recv(stream, &mut buffer[..], RecvFlags::TRUNC) {
@@ -75,7 +75,7 @@ fn down(stream: &mut TcpStream, time: Duration) -> std::io::Result<Moved> {
     let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     stream.write_all(&milliseconds.to_be_bytes())?;
     // The server's end comes first, and this side still sends it its own.
-    Ok(Moved { bytes: swallow(stream)?, is_half_closed: true })
+    Ok(Moved { bytes: discard(stream)?, is_half_closed: true })
 }
 
 /// Sends for `time`, ends, and returns how much it was, and whether the peer could still say so: a proxy that

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use super::handshake::{Handshake, Protocol};
 
 /// One read of a proxy's answer.
-const ANSWER_BYTES: usize = 1_024;
+const REPLY_READ_BYTES: usize = 1_024;
 
 /// Where to, and by whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(crate) struct Proxy {
 
 impl Tunnel {
     /// Where the client connects.
-    pub(super) fn entrance(&self) -> SocketAddr {
+    pub(super) fn connect_address(&self) -> SocketAddr {
         self.proxy.map_or(self.to, |proxy| proxy.address)
     }
 
@@ -46,19 +46,19 @@ impl Tunnel {
     /// # Errors
     /// The connection failed, or the proxy refused.
     pub(crate) fn open(&self, wait_max: Duration) -> std::io::Result<TcpStream> {
-        let mut stream = TcpStream::connect_timeout(&self.entrance(), wait_max)?;
+        let mut stream = TcpStream::connect_timeout(&self.connect_address(), wait_max)?;
         stream.set_read_timeout(Some(wait_max))?;
         stream.set_write_timeout(Some(wait_max))?;
         let Some(mut handshake) = self.handshake() else { return Ok(stream) };
         while let Some(message) = handshake.message() {
             stream.write_all(message)?;
-            let mut piece = [0; ANSWER_BYTES];
+            let mut piece = [0; REPLY_READ_BYTES];
             loop {
                 let read = stream.read(&mut piece)?;
                 if read == 0 {
                     return Err(ErrorKind::UnexpectedEof.into());
                 }
-                if handshake.take(&piece[..read]).map_err(Error::other)? {
+                if handshake.receive(&piece[..read]).map_err(Error::other)? {
                     break;
                 }
             }
@@ -103,18 +103,18 @@ pub(super) mod tests {
 
     /// A proxy for one client: refuses it, or leads it to wherever it asks for, in one direction after the
     /// other, which is enough for a request and its answer.
-    pub(in crate::kit::load) fn proxy(protocol: Protocol, is_willing: bool) -> Proxy {
+    pub(in crate::kit::load) fn proxy(protocol: Protocol, accepts: bool) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback binds");
         let address = listener.local_addr().expect("a bound socket has an address");
         std::thread::spawn(move || {
             let (mut client, _) = listener.accept()?;
-            let mut asked = [0; ANSWER_BYTES];
+            let mut asked = [0; REPLY_READ_BYTES];
             let to = match protocol {
                 Protocol::Connect => {
                     let length = client.read(&mut asked)?;
                     let text = String::from_utf8_lossy(&asked[..length]).into_owned();
                     let to = text.split(' ').nth(1).and_then(|to| to.parse::<SocketAddr>().ok());
-                    client.write_all(match is_willing {
+                    client.write_all(match accepts {
                         true => b"HTTP/1.1 200 OK\r\n\r\n",
                         false => b"HTTP/1.1 403 Forbidden\r\n\r\n",
                     })?;
@@ -124,7 +124,7 @@ pub(super) mod tests {
                     client.read_exact(&mut asked[..3])?;
                     client.write_all(&[5, 0])?;
                     client.read_exact(&mut asked[..10])?;
-                    client.write_all(&[5, u8::from(!is_willing), 0, 1, 0, 0, 0, 0, 0, 0])?;
+                    client.write_all(&[5, u8::from(!accepts), 0, 1, 0, 0, 0, 0, 0, 0])?;
                     let octets: [u8; 4] = asked[4..8].try_into().expect("four are four");
                     SocketAddr::from((octets, u16::from_be_bytes([asked[8], asked[9]])))
                 }

@@ -12,7 +12,7 @@ pub(crate) const USER: &str = "lab";
 
 /// What a configuration is made from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan<'a, W> {
+pub(crate) struct ConfigInputs<'a, W> {
     /// Where the relay listens.
     pub(crate) listen: &'a W,
     /// Where it connects to.
@@ -30,8 +30,8 @@ pub(crate) fn configuration_file(directory: &Path) -> PathBuf {
 }
 
 /// What every configuration of Tollgate ends with: where it is asked, keeps its bill and logs.
-pub(crate) fn tollgate_tables<L>(plan: &Plan<'_, L>) -> String {
-    let directory = plan.directory.display();
+pub(crate) fn tollgate_tables<L>(inputs: &ConfigInputs<'_, L>) -> String {
+    let directory = inputs.directory.display();
     format!(
         r#"
 [admin]
@@ -49,6 +49,6 @@ connections = {TUNNELS_MAX}
 [threads]
 reactors = {}
 "#,
-        plan.admin, plan.threads,
+        inputs.admin, inputs.threads,
     )
 }

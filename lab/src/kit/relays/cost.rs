@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::running::{Running, Work};
+use super::running::{RunningRelay, Workload};
 use super::target::Target;
 use crate::kit::child;
 use crate::kit::measurements::Numbers;
@@ -14,17 +14,17 @@ use crate::kit::usage::CpuReading;
 
 /// A relay that uses less than this in a look of `LOOK` has finished its work.
 const QUIET: Duration = Duration::from_millis(1);
-const LOOK: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(100);
 
 /// Looks that a relay gets until it has to be quiet.
-const LOOKS_MAX: usize = 50;
+const POLLS_MAX: usize = 50;
 
 /// Quiet looks after which a log that is still not complete has lost lines; longer than logs are buffered.
-const QUIET_LOOKS_MAX: usize = 12;
+const QUIET_POLLS_MAX: usize = 12;
 
 /// What a relay had used before the load.
 #[derive(Debug)]
-pub(crate) struct Before {
+pub(crate) struct CostBaseline {
     cpu: CpuReading,
     log_lines: u64,
 }
@@ -37,12 +37,12 @@ pub(crate) struct Cost {
     log_lines: u64,
 }
 
-impl Before {
+impl CostBaseline {
     /// Looks before a load begins.
     ///
     /// # Errors
     /// The log cannot be read.
-    pub(crate) fn look<W: Work>(relay: &mut Running<W>) -> Result<Self> {
+    pub(crate) fn read<W: Workload>(relay: &mut RunningRelay<W>) -> Result<Self> {
         Ok(Self { log_lines: relay.log_lines()?, cpu: relay.cpu() })
     }
 
@@ -51,8 +51,12 @@ impl Before {
     ///
     /// # Errors
     /// The log cannot be read.
-    pub(crate) fn settle<W: Work>(&self, relay: &mut Running<W>, completed: f64) -> Result<Option<Cost>> {
-        let after = settled(relay, self.log_lines + completed as u64)?;
+    pub(crate) fn cost_after<W: Workload>(
+        &self,
+        relay: &mut RunningRelay<W>,
+        completed: f64,
+    ) -> Result<Option<Cost>> {
+        let after = wait_until_quiet(relay, self.log_lines + completed as u64)?;
         let cost = Cost {
             process: after.total_since(&self.cpu),
             data_plane: relay.data_plane(&after, &self.cpu),
@@ -65,7 +69,7 @@ impl Before {
 impl Cost {
     /// For each of so many: microseconds of the whole, those of the data plane, and log lines, under these
     /// names.
-    pub(crate) fn each(&self, completed: f64, names: [&'static str; 3]) -> Numbers {
+    pub(crate) fn per_unit(&self, completed: f64, names: [&'static str; 3]) -> Numbers {
         let us = |time: Duration| time.as_secs_f64() * 1e6 / completed;
         let values = [us(self.process), us(self.data_plane), self.log_lines as f64 / completed];
         names.into_iter().zip(values).collect()
@@ -77,17 +81,17 @@ impl Cost {
 ///
 /// # Errors
 /// Its log cannot be read.
-pub(crate) fn settled<W: Work>(relay: &mut Running<W>, lines: u64) -> Result<CpuReading> {
+pub(crate) fn wait_until_quiet<W: Workload>(relay: &mut RunningRelay<W>, lines: u64) -> Result<CpuReading> {
     let mut reading = relay.cpu();
-    let mut quiet_looks = 0;
-    for _ in 0..LOOKS_MAX {
-        child::pause(LOOK)?;
+    let mut quiet_polls = 0;
+    for _ in 0..POLLS_MAX {
+        child::pause(POLL)?;
         let next = relay.cpu();
         let is_quiet = next.total_since(&reading) < QUIET;
-        quiet_looks = if is_quiet { quiet_looks + 1 } else { 0 };
+        quiet_polls = if is_quiet { quiet_polls + 1 } else { 0 };
         reading = next;
         let is_logged = relay.target == Target::Direct || relay.log_lines()? >= lines;
-        if quiet_looks == QUIET_LOOKS_MAX || (is_quiet && is_logged) {
+        if quiet_polls == QUIET_POLLS_MAX || (is_quiet && is_logged) {
             break;
         }
     }

@@ -90,10 +90,10 @@ fn find_tollgate(path: Option<&Path>) -> Result<InstalledTarget> {
 }
 
 /// Finds a program under one of its names. `asks` is how it is asked for its version, if it can be.
-fn find_by_name(target: Target, names: &[&str], asks: Option<&str>) -> Result<InstalledTarget> {
+fn find_by_name(target: Target, names: &[&str], version_flag: Option<&str>) -> Result<InstalledTarget> {
     let program = names.iter().find_map(|name| on_path(name).ok()).context("it is not installed")?;
-    let version = match asks {
-        Some(asks) => first_line(Command::new(&program).arg(asks))?,
+    let version = match version_flag {
+        Some(version_flag) => first_line(Command::new(&program).arg(version_flag))?,
         None => "it does not tell".to_owned(),
     };
     Ok(InstalledTarget { target, version, program, module: None })
@@ -117,7 +117,7 @@ fn find_nginx() -> Result<InstalledTarget> {
 fn find_squid() -> Result<InstalledTarget> {
     let program = on_path("squid")?;
     let version = first_line(Command::new(&program).arg("-v"))?;
-    let version = if squid::may_share_work() { version } else { format!("{version}, with one worker only") };
+    let version = if squid::can_run_workers() { version } else { format!("{version}, with one worker only") };
     Ok(InstalledTarget { target: Target::Squid, version, program, module: None })
 }
 

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
 
-use super::config::{Plan, configuration_file};
+use super::config::{ConfigInputs, configuration_file};
 use super::installed::InstalledTarget;
 use super::log::Log;
-use super::squid::{self, Remains};
+use super::squid::{self, LeftoverFiles};
 use super::target::Target;
 use crate::kit::child::{self, Child, ChildSettings};
 use crate::kit::rounds::RoundTarget;
@@ -26,11 +26,11 @@ use crate::kit::usage::{self, CpuReading, Thread};
 const READY_MS_MAX: u64 = 10_000;
 
 /// How long a single answer may take while waiting for it.
-pub(crate) const PROBE: Duration = Duration::from_millis(500);
+pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A kind of work: where its clients connect, what lies behind, and what each relay is told so that it does
 /// it.
-pub(crate) trait Work: Clone {
+pub(crate) trait Workload: Clone {
     /// Those who can do it.
     fn targets(&self) -> &'static [Target];
 
@@ -44,26 +44,26 @@ pub(crate) trait Work: Clone {
     ///
     /// # Errors
     /// It is not among those who can.
-    fn configuration(installed: &InstalledTarget, plan: &Plan<'_, Self>) -> Result<String>;
+    fn configuration(installed: &InstalledTarget, inputs: &ConfigInputs<'_, Self>) -> Result<String>;
 
     /// What `contender` is told on its command line.
     ///
     /// # Errors
     /// It is not among those who can.
-    fn arguments(installed: &InstalledTarget, plan: &Plan<'_, Self>) -> Result<Vec<String>> {
-        Ok(arguments(installed.target, plan))
+    fn arguments(installed: &InstalledTarget, inputs: &ConfigInputs<'_, Self>) -> Result<Vec<String>> {
+        Ok(arguments(installed.target, inputs))
     }
 
     /// Whether it is being done: something came back.
     ///
     /// # Errors
     /// What came back says that waiting will not help.
-    fn is_done(&self) -> Result<bool>;
+    fn is_forwarding(&self) -> Result<bool>;
 }
 
 /// A relay that forwards, or nothing in its place; ends when dropped.
 #[derive(Debug)]
-pub(crate) struct Running<W> {
+pub(crate) struct RunningRelay<W> {
     pub(crate) target: Target,
     /// Where clients connect.
     pub(crate) ends: W,
@@ -72,10 +72,10 @@ pub(crate) struct Running<W> {
     directory: PathBuf,
     log: Log,
     /// Goes after the child has ended, being below it.
-    _remains: Option<Remains>,
+    _leftovers: Option<LeftoverFiles>,
 }
 
-impl<W> RoundTarget for Running<W> {
+impl<W> RoundTarget for RunningRelay<W> {
     fn name(&self) -> &'static str {
         self.target.name()
     }
@@ -83,7 +83,7 @@ impl<W> RoundTarget for Running<W> {
 
 /// Where a relay is to run and for what.
 #[derive(Debug)]
-pub(crate) struct Setting<'a, W> {
+pub(crate) struct StartSettings<'a, W> {
     pub(crate) upstream: &'a W,
     pub(crate) threads: usize,
     pub(crate) settings: &'a ChildSettings,
@@ -91,45 +91,45 @@ pub(crate) struct Setting<'a, W> {
     pub(crate) directory: &'a Path,
 }
 
-impl<W: Work> Running<W> {
+impl<W: Workload> RunningRelay<W> {
     /// Starts a relay and waits until something came back through it.
     ///
     /// # Errors
     /// It could not be started or did not forward in time; the message ends with what it said.
     pub(crate) fn start(
         installed: &InstalledTarget,
-        setting: &Setting<'_, W>,
+        settings: &StartSettings<'_, W>,
         next_port: &mut u16,
     ) -> Result<Self> {
-        let directory = setting.directory.to_owned();
+        let directory = settings.directory.to_owned();
         let mut running = Self {
             target: installed.target,
-            ends: setting.upstream.clone(),
+            ends: settings.upstream.clone(),
             child: None,
             program: installed.program.clone(),
             directory: directory.clone(),
-            log: log(installed.target, &directory, setting.threads),
-            _remains: (installed.target == Target::Squid).then(|| Remains::of(&directory)),
+            log: log(installed.target, &directory, settings.threads),
+            _leftovers: (installed.target == Target::Squid).then(|| LeftoverFiles::of(&directory)),
         };
         if installed.target == Target::Direct {
             return Ok(running);
         }
         fs::create_dir_all(&directory)?;
         if installed.target == Target::Squid {
-            squid::hand_over(&directory).context("giving Squid a directory")?;
+            squid::chown_directory(&directory).context("giving Squid a directory")?;
         }
-        let (listen, admin) = setting.upstream.through_relay(next_port)?;
-        let plan = Plan {
+        let (listen, admin) = settings.upstream.through_relay(next_port)?;
+        let inputs = ConfigInputs {
             listen: &listen,
-            upstream: setting.upstream,
+            upstream: settings.upstream,
             admin,
-            threads: setting.threads,
+            threads: settings.threads,
             directory: &directory,
         };
-        fs::write(configuration_file(&directory), W::configuration(installed, &plan)?)?;
-        let arguments: Vec<_> = W::arguments(installed, &plan)?.into_iter().map(Into::into).collect();
+        fs::write(configuration_file(&directory), W::configuration(installed, &inputs)?)?;
+        let arguments: Vec<_> = W::arguments(installed, &inputs)?.into_iter().map(Into::into).collect();
         let output = output_file(&directory);
-        running.child = Some(Child::start(&installed.program, &arguments, setting.settings, &output)?);
+        running.child = Some(Child::start(&installed.program, &arguments, settings.settings, &output)?);
         running.ends = listen;
         running.wait_until_ready(&output)?;
         Ok(running)
@@ -138,7 +138,7 @@ impl<W: Work> Running<W> {
     fn wait_until_ready(&mut self, output: &Path) -> Result<()> {
         let deadline = Instant::now() + Duration::from_millis(READY_MS_MAX);
         loop {
-            if self.ends.is_done()? {
+            if self.ends.is_forwarding()? {
                 return Ok(());
             }
             if !self.is_alive() {
@@ -222,7 +222,7 @@ impl<W: Work> Running<W> {
             return Ok(None);
         }
         let mut socket = UnixStream::connect(self.directory.join("stats.sock"))?;
-        socket.set_read_timeout(Some(PROBE))?;
+        socket.set_read_timeout(Some(PROBE_TIMEOUT))?;
         socket.write_all(b"show info\n")?;
         let mut text = String::new();
         socket.read_to_string(&mut text)?;
@@ -231,8 +231,8 @@ impl<W: Work> Running<W> {
 }
 
 /// The arguments that point to its configuration, and let it run in the foreground.
-pub(crate) fn arguments<W>(target: Target, plan: &Plan<'_, W>) -> Vec<String> {
-    let directory = plan.directory;
+pub(crate) fn arguments<W>(target: Target, inputs: &ConfigInputs<'_, W>) -> Vec<String> {
+    let directory = inputs.directory;
     let text = |path: PathBuf| path.display().to_string();
     let file = text(configuration_file(directory));
     let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
@@ -245,14 +245,14 @@ pub(crate) fn arguments<W>(target: Target, plan: &Plan<'_, W>) -> Vec<String> {
             words(&["-p", &prefix, "-e", &errors, "-c", &file])
         }
         Target::Squid => {
-            let said_to_output = "-d1";
-            words(&["--foreground", said_to_output, "-n", &squid::service(directory), "-f", &file])
+            let log_to_output = "-d1";
+            words(&["--foreground", log_to_output, "-n", &squid::service(directory), "-f", &file])
         }
         Target::Tinyproxy => words(&["-d", "-c", &file]),
         Target::ThreeProxy => words(&[&file]),
         Target::Dante => {
             let pid_file = text(directory.join("danted.pid"));
-            words(&["-f", &file, "-p", &pid_file, "-N", &plan.threads.to_string()])
+            words(&["-f", &file, "-p", &pid_file, "-N", &inputs.threads.to_string()])
         }
         Target::G3proxy => {
             let control = text(directory.to_owned());

@@ -13,20 +13,20 @@ use anyhow::{Context, Result};
 const USERS: [&str; 2] = ["proxy", "squid"];
 
 /// Where several workers of one Squid meet.
-const MEETING_PLACE: &str = "/var/run/squid";
+const SOCKET_DIRECTORY: &str = "/var/run/squid";
 
 /// What they share is there besides.
 const SHARED_MEMORY: &str = "/dev/shm";
 
 /// Whether several workers can find each other here; one needs nobody.
-pub(super) fn may_share_work() -> bool {
-    let owner = fs::metadata(MEETING_PLACE).map(|place| place.uid()).ok();
+pub(super) fn can_run_workers() -> bool {
+    let owner = fs::metadata(SOCKET_DIRECTORY).map(|directory| directory.uid()).ok();
     rustix::process::geteuid().is_root() && owner.is_some() && owner == user().map(|user| user.id)
 }
 
 /// As many workers as threads, where several can work.
 pub(crate) fn workers(threads: usize) -> usize {
-    if may_share_work() { threads } else { 1 }
+    if can_run_workers() { threads } else { 1 }
 }
 
 /// Each worker writes a log of its own, in which the worker's number replaces `number`.
@@ -43,7 +43,7 @@ pub(super) fn logs(directory: &Path, threads: usize) -> Vec<PathBuf> {
 ///
 /// # Errors
 /// There is no such user, or the directory is not ours to give.
-pub(super) fn hand_over(directory: &Path) -> Result<()> {
+pub(super) fn chown_directory(directory: &Path) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
@@ -64,19 +64,21 @@ pub(super) fn service(directory: &Path) -> String {
 
 /// What Squid leaves outside of its directory; removed when dropped.
 #[derive(Debug)]
-pub(super) struct Remains {
+pub(super) struct LeftoverFiles {
     prefix: String,
 }
 
-impl Remains {
+impl LeftoverFiles {
     pub(super) fn of(directory: &Path) -> Self {
         Self { prefix: format!("{}-", service(directory)) }
     }
 }
 
-impl Drop for Remains {
+impl Drop for LeftoverFiles {
     fn drop(&mut self) {
-        let entries = [MEETING_PLACE, SHARED_MEMORY].into_iter().filter_map(|place| fs::read_dir(place).ok());
+        let entries = [SOCKET_DIRECTORY, SHARED_MEMORY]
+            .into_iter()
+            .filter_map(|directory| fs::read_dir(directory).ok());
         let is_ours = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&self.prefix);
         for entry in entries.flatten().flatten().filter(is_ours) {
             // What cannot be removed is a few bytes under a name of no further use.

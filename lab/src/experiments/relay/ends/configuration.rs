@@ -11,7 +11,7 @@ use std::path::Path;
 
 use super::super::configuration::{IDLE_S_MAX, nginx_head, quoted};
 use super::{Ends, STREAMS_MAX};
-use crate::kit::relays::config::{Plan, TUNNELS_MAX, USER, tollgate_tables};
+use crate::kit::relays::config::{ConfigInputs, TUNNELS_MAX, USER, tollgate_tables};
 
 /// Pipes that HAProxy may hold: a stream that splices holds one, and without one it copies.
 const HAPROXY_PIPES_MAX: u32 = 256;
@@ -19,7 +19,7 @@ const HAPROXY_PIPES_MAX: u32 = 256;
 const _: () = assert!(HAPROXY_PIPES_MAX >= 2 * STREAMS_MAX);
 
 /// Tollgate: `forward` listeners billed to a user, with policy, metering, close log and ledger on.
-pub(crate) fn tollgate(plan: &Plan<'_, Ends>) -> String {
+pub(crate) fn tollgate(inputs: &ConfigInputs<'_, Ends>) -> String {
     let listener = |(listen, upstream)| {
         format!(
             r#"[[listener]]
@@ -31,23 +31,23 @@ user = "{USER}"
 "#
         )
     };
-    let listeners: String = plan.listen.pairs(plan.upstream).map(listener).collect();
+    let listeners: String = inputs.listen.pairs(inputs.upstream).map(listener).collect();
     format!(
         r#"{listeners}[[user]]
 name = "{USER}"
 allow = [{}]
 connections = {TUNNELS_MAX}
 {}"#,
-        quoted(plan.upstream.all()),
-        tollgate_tables(plan),
+        quoted(inputs.upstream.all()),
+        tollgate_tables(inputs),
     )
 }
 
 /// HAProxy: TCP mode; `tcplog` written to its standard output, which is the log file (as cheap for it as a
 /// ring buffer, and cheaper than a datagram socket); splicing for the streams, where it pays, and not for the
 /// short connections, where it would cost.
-pub(crate) fn haproxy(plan: &Plan<'_, Ends>) -> String {
-    let directory = plan.directory.display();
+pub(crate) fn haproxy(inputs: &ConfigInputs<'_, Ends>) -> String {
+    let directory = inputs.directory.display();
     let listener = |(name, (listen, upstream)): (&str, (SocketAddr, SocketAddr))| {
         let splicing =
             if Ends::is_stream(name) { "option splice-request\n    option splice-response" } else { "" };
@@ -61,7 +61,7 @@ listen {name}
         )
     };
     let listeners: String =
-        Ends::NAMES.into_iter().zip(plan.listen.pairs(plan.upstream)).map(listener).collect();
+        Ends::NAMES.into_iter().zip(inputs.listen.pairs(inputs.upstream)).map(listener).collect();
     format!(
         r"global
     nbthread {threads}
@@ -78,14 +78,14 @@ defaults
     timeout client {IDLE_S_MAX}s
     timeout server {IDLE_S_MAX}s
 {listeners}",
-        threads = plan.threads,
+        threads = inputs.threads,
     )
 }
 
 /// nginx: the stream module, one worker per CPU with its own listening sockets, a buffered access log.
 /// `module` is the stream module's file where it is not built in.
-pub(crate) fn nginx(plan: &Plan<'_, Ends>, module: Option<&Path>) -> String {
-    let directory = plan.directory.display();
+pub(crate) fn nginx(inputs: &ConfigInputs<'_, Ends>, module: Option<&Path>) -> String {
+    let directory = inputs.directory.display();
     let load = module.map_or_else(String::new, |module| format!("load_module {};\n", module.display()));
     let server = |(listen, upstream)| {
         format!(
@@ -96,7 +96,7 @@ pub(crate) fn nginx(plan: &Plan<'_, Ends>, module: Option<&Path>) -> String {
 "
         )
     };
-    let servers: String = plan.listen.pairs(plan.upstream).map(server).collect();
+    let servers: String = inputs.listen.pairs(inputs.upstream).map(server).collect();
     format!(
         r"{load}{head}stream {{
     log_format lab '$remote_addr [$time_local] $protocol $status $bytes_sent $bytes_received $session_time '
@@ -107,7 +107,7 @@ pub(crate) fn nginx(plan: &Plan<'_, Ends>, module: Option<&Path>) -> String {
     proxy_timeout {IDLE_S_MAX}s;
 {servers}}}
 ",
-        head = nginx_head(plan),
+        head = nginx_head(inputs),
     )
 }
 
@@ -115,10 +115,10 @@ pub(crate) fn nginx(plan: &Plan<'_, Ends>, module: Option<&Path>) -> String {
 mod tests {
     use super::*;
 
-    fn text_of(write: impl Fn(&Plan<'_, Ends>) -> String) -> String {
+    fn text_of(write: impl Fn(&ConfigInputs<'_, Ends>) -> String) -> String {
         let end = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let ends = |first| Ends::new([end(first), end(first + 1), end(first + 2), end(first + 3)]);
-        write(&Plan {
+        write(&ConfigInputs {
             listen: &ends(21_000),
             upstream: &ends(22_000),
             admin: end(23_000),
@@ -166,13 +166,13 @@ mod tests {
 
     #[test]
     fn nginx_has_a_worker_per_cpu_and_its_log_on() {
-        let text = text_of(|plan| nginx(plan, Some(Path::new("/usr/lib/stream.so"))));
+        let text = text_of(|inputs| nginx(inputs, Some(Path::new("/usr/lib/stream.so"))));
         check(
             &text,
             &["load_module /usr/lib/stream.so;\n", "worker_processes 2;", "connections.log lab buffer=64k"],
         );
         check(&text, &["listen 127.0.0.1:21000 reuseport", "proxy_pass 127.0.0.1:22000;"]);
         assert_eq!(text.matches("server {").count(), 4);
-        assert!(!text_of(|plan| nginx(plan, None)).contains("load_module"));
+        assert!(!text_of(|inputs| nginx(inputs, None)).contains("load_module"));
     }
 }

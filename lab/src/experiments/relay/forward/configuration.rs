@@ -13,24 +13,24 @@ use anyhow::{Context, Result};
 use super::super::configuration::{IDLE_S_MAX, quoted, squid_with};
 use super::Forward;
 use crate::kit::load::handshake::Protocol;
-use crate::kit::relays::config::{Plan, TUNNELS_MAX, USER, tollgate_tables};
+use crate::kit::relays::config::{ConfigInputs, TUNNELS_MAX, USER, tollgate_tables};
 
 /// Connections that may wait to be accepted: more than there are clients.
 const BACKLOG: u32 = 4_096;
 
-fn listen(plan: &Plan<'_, Forward>) -> Result<SocketAddr> {
-    plan.listen.proxy.context("a proxy listens somewhere")
+fn listen(inputs: &ConfigInputs<'_, Forward>) -> Result<SocketAddr> {
+    inputs.listen.proxy.context("a proxy listens somewhere")
 }
 
 /// Ports of the ends, in decimal.
-fn ports(plan: &Plan<'_, Forward>) -> Vec<String> {
-    plan.upstream.ends.all().iter().map(|end| end.port().to_string()).collect()
+fn ports(inputs: &ConfigInputs<'_, Forward>) -> Vec<String> {
+    inputs.upstream.ends.all().iter().map(|end| end.port().to_string()).collect()
 }
 
 /// Tollgate: a listener for the one protocol, a user known by address, policy, metering, close log and ledger
 /// on.
-pub(super) fn tollgate(plan: &Plan<'_, Forward>) -> Result<String> {
-    let listener_kind = match plan.listen.protocol {
+pub(super) fn tollgate(inputs: &ConfigInputs<'_, Forward>) -> Result<String> {
+    let listener_kind = match inputs.listen.protocol {
         Protocol::Connect => "http",
         Protocol::Socks5 => "socks5",
     };
@@ -45,29 +45,29 @@ from = ["127.0.0.1/32"]
 allow = [{}]
 connections = {TUNNELS_MAX}
 {}"#,
-        listen(plan)?,
-        quoted(plan.upstream.ends.all()),
-        tollgate_tables(plan),
+        listen(inputs)?,
+        quoted(inputs.upstream.ends.all()),
+        tollgate_tables(inputs),
     ))
 }
 
 /// Squid: as for plain requests, but that CONNECT to the ends is all that is allowed.
-pub(super) fn squid(plan: &Plan<'_, Forward>) -> Result<String> {
+pub(super) fn squid(inputs: &ConfigInputs<'_, Forward>) -> Result<String> {
     let access = format!(
         "acl tunnel method CONNECT\n\
          acl end dst 127.0.0.1\n\
          acl end_port port {}\n\
          http_access allow tunnel localhost end end_port\n",
-        ports(plan).join(" ")
+        ports(inputs).join(" ")
     );
-    Ok(squid_with(plan, listen(plan)?, &access))
+    Ok(squid_with(inputs, listen(inputs)?, &access))
 }
 
 /// tinyproxy: a thread per connection is its only way. It syncs its log to the disk line by line, which would
 /// be all that is measured, so it is told to log no connections.
-pub(super) fn tinyproxy(plan: &Plan<'_, Forward>) -> Result<String> {
-    let listen = listen(plan)?;
-    let ports: String = ports(plan).iter().map(|port| format!("ConnectPort {port}\n")).collect();
+pub(super) fn tinyproxy(inputs: &ConfigInputs<'_, Forward>) -> Result<String> {
+    let listen = listen(inputs)?;
+    let ports: String = ports(inputs).iter().map(|port| format!("ConnectPort {port}\n")).collect();
     Ok(format!(
         r#"Listen {}
 Port {}
@@ -79,15 +79,15 @@ Allow 127.0.0.1
 {ports}"#,
         listen.ip(),
         listen.port(),
-        plan.directory.display(),
+        inputs.directory.display(),
     ))
 }
 
 /// 3proxy: a thread per connection is its only way; the log's format is its manual's; `TCP_NODELAY`, which
 /// its page on high load advises.
-pub(super) fn three_proxy(plan: &Plan<'_, Forward>) -> Result<String> {
-    let listen = listen(plan)?;
-    let service = match plan.listen.protocol {
+pub(super) fn three_proxy(inputs: &ConfigInputs<'_, Forward>) -> Result<String> {
+    let listen = listen(inputs)?;
+    let service = match inputs.listen.protocol {
         Protocol::Connect => "proxy",
         Protocol::Socks5 => "socks",
     };
@@ -103,8 +103,8 @@ internal {address}
 external {address}
 {service} -p{port} -ocTCP_NODELAY -osTCP_NODELAY
 "#,
-        directory = plan.directory.display(),
-        ports = ports(plan).join(","),
+        directory = inputs.directory.display(),
+        ports = ports(inputs).join(","),
         address = listen.ip(),
         port = listen.port(),
     ))
@@ -112,8 +112,8 @@ external {address}
 
 /// Dante: its log tells of each tunnel at its end, with what went through. How many servers share the work
 /// is said on its command line.
-pub(super) fn dante(plan: &Plan<'_, Forward>) -> Result<String> {
-    let listen = listen(plan)?;
+pub(super) fn dante(inputs: &ConfigInputs<'_, Forward>) -> Result<String> {
+    let listen = listen(inputs)?;
     Ok(format!(
         r"logoutput: {directory}/connections.log
 internal: {address} port = {port}
@@ -130,21 +130,21 @@ socks pass {{
     log: disconnect
 }}
 ",
-        directory = plan.directory.display(),
+        directory = inputs.directory.display(),
         address = listen.ip(),
         port = listen.port(),
     ))
 }
 
 /// microsocks has no configuration: a thread per connection, a line of log for each, nobody refused.
-pub(super) fn microsocks(plan: &Plan<'_, Forward>) -> Result<Vec<String>> {
-    let listen = listen(plan)?;
+pub(super) fn microsocks(inputs: &ConfigInputs<'_, Forward>) -> Result<Vec<String>> {
+    let listen = listen(inputs)?;
     Ok(vec!["-i".to_owned(), listen.ip().to_string(), "-p".to_owned(), listen.port().to_string()])
 }
 
 /// g3proxy: as in its own benchmark, a worker per CPU with its own listening socket; and its log on.
-pub(super) fn g3proxy(plan: &Plan<'_, Forward>) -> Result<String> {
-    let server = match plan.listen.protocol {
+pub(super) fn g3proxy(inputs: &ConfigInputs<'_, Forward>) -> Result<String> {
+    let server = match inputs.listen.protocol {
         Protocol::Connect => "http_proxy",
         Protocol::Socks5 => "socks_proxy",
     };
@@ -179,8 +179,8 @@ server:
       default: forbid
       allow: 127.0.0.1
 "#,
-        threads = plan.threads,
-        listen = listen(plan)?,
+        threads = inputs.threads,
+        listen = listen(inputs)?,
     ))
 }
 
@@ -191,7 +191,7 @@ mod tests {
     use std::path::Path;
 
     fn check(
-        write: fn(&Plan<'_, Forward>) -> Result<String>,
+        write: fn(&ConfigInputs<'_, Forward>) -> Result<String>,
         protocol: Protocol,
         expected: &[&str],
         absent: &str,
@@ -201,8 +201,9 @@ mod tests {
             Forward::to(&Ends::new([end(22_000), end(22_001), end(22_002), end(22_003)]), protocol);
         let listen = Forward { proxy: Some(end(21_000)), ..upstream.clone() };
         let directory = Path::new("/tmp/lab");
-        let plan = Plan { listen: &listen, upstream: &upstream, admin: end(23_000), threads: 2, directory };
-        let text = write(&plan).expect("it has a place to listen");
+        let inputs =
+            ConfigInputs { listen: &listen, upstream: &upstream, admin: end(23_000), threads: 2, directory };
+        let text = write(&inputs).expect("it has a place to listen");
         for line in expected {
             assert!(text.contains(line), "{line:?} is missing from:\n{text}");
         }

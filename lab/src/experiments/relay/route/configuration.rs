@@ -11,7 +11,7 @@ use crate::kit::load::Persistence;
 
 use super::super::configuration::{nginx_head, squid_with};
 use super::Route;
-use crate::kit::relays::config::{Plan, TUNNELS_MAX, USER, tollgate_tables};
+use crate::kit::relays::config::{ConfigInputs, TUNNELS_MAX, USER, tollgate_tables};
 
 /// Connections to the origin that a worker may keep: those of all clients, since which worker has which of
 /// them is the kernel's choice.
@@ -21,8 +21,8 @@ const KEPT_MAX: u32 = 1_000;
 const REQUESTS_MAX: u32 = 100_000_000;
 
 /// Tollgate: a `mixed` listener, a user known by address, policy, metering, close log and ledger on.
-pub(crate) fn tollgate(plan: &Plan<'_, Route>) -> String {
-    let Route { via, origin, .. } = plan.listen;
+pub(crate) fn tollgate(inputs: &ConfigInputs<'_, Route>) -> String {
+    let Route { via, origin, .. } = inputs.listen;
     format!(
         r#"[[listener]]
 address = "{via}"
@@ -34,15 +34,15 @@ from = ["127.0.0.1/32"]
 allow = ["{origin}"]
 connections = {TUNNELS_MAX}
 {}"#,
-        tollgate_tables(plan),
+        tollgate_tables(inputs),
     )
 }
 
 /// nginx: the http module, one worker per CPU with its own listening socket, a buffered access log. It
 /// answers the absolute form as any server must, and passes it on to the one origin.
-pub(crate) fn nginx(plan: &Plan<'_, Route>) -> String {
-    let directory = plan.directory.display();
-    let Route { via, origin, persistence } = plan.listen;
+pub(crate) fn nginx(inputs: &ConfigInputs<'_, Route>) -> String {
+    let directory = inputs.directory.display();
+    let Route { via, origin, persistence } = inputs.listen;
     // Without these it speaks HTTP/1.0 to the origin, and asks it to close.
     let kept = match persistence {
         Persistence::KeepAlive => "proxy_http_version 1.1;\n            proxy_set_header Connection \"\";",
@@ -78,13 +78,13 @@ pub(crate) fn nginx(plan: &Plan<'_, Route>) -> String {
     }}
 }}
 "#,
-        head = nginx_head(plan),
+        head = nginx_head(inputs),
     )
 }
 
 /// Squid: connections to the origin kept where the clients keep theirs.
-pub(crate) fn squid(plan: &Plan<'_, Route>) -> String {
-    let Route { via, origin, persistence } = plan.listen;
+pub(crate) fn squid(inputs: &ConfigInputs<'_, Route>) -> String {
+    let Route { via, origin, persistence } = inputs.listen;
     let kept = match persistence {
         Persistence::KeepAlive => "on",
         Persistence::Close => "off",
@@ -98,7 +98,7 @@ pub(crate) fn squid(plan: &Plan<'_, Route>) -> String {
         origin.ip(),
         origin.port(),
     );
-    squid_with(plan, *via, &access)
+    squid_with(inputs, *via, &access)
 }
 
 #[cfg(test)]
@@ -108,12 +108,18 @@ mod tests {
 
     use super::*;
 
-    fn text_of(persistence: Persistence, write: impl Fn(&Plan<'_, Route>) -> String) -> String {
+    fn text_of(persistence: Persistence, write: impl Fn(&ConfigInputs<'_, Route>) -> String) -> String {
         let end = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let upstream = Route { via: end(22_000), origin: end(22_000), persistence };
         let listen = Route { via: end(21_000), ..upstream.clone() };
         let directory = Path::new("/tmp/lab");
-        write(&Plan { listen: &listen, upstream: &upstream, admin: end(23_000), threads: 2, directory })
+        write(&ConfigInputs {
+            listen: &listen,
+            upstream: &upstream,
+            admin: end(23_000),
+            threads: 2,
+            directory,
+        })
     }
 
     fn check(text: &str, expected: &[&str], absent: &[&str]) {

@@ -17,15 +17,15 @@ use sys::epoll::Readiness;
 use sys::socket::{Socket, SpeaksFirst};
 
 use super::CALLS_PER_CONNECTION;
-use super::deadlines::{Deadline, Deadlines, Watch};
+use super::deadlines::{Deadline, DeadlineMode, DeadlineTracker};
 use super::frame::{self, Frame};
-use super::wire::{Stream, Wire};
+use super::framed_stream::{FramedStream, Stream};
 
 pub(super) struct Client {
     reactor: Rc<Reactor>,
     /// By their tags.
     connections: Vec<Connection>,
-    deadlines: Deadlines,
+    deadlines: DeadlineMode,
     in_flight: usize,
     progress: Progress,
 }
@@ -38,7 +38,7 @@ pub(super) struct Done {
 }
 
 struct Connection {
-    wire: Wire,
+    stream: FramedStream,
     calls: Calls,
 }
 
@@ -46,7 +46,7 @@ struct Connection {
 /// slot has the same.
 struct Calls {
     table: Slab<Call>,
-    watch: Watch,
+    tracker: DeadlineTracker,
 }
 
 struct Call {
@@ -67,15 +67,15 @@ impl Client {
     ///
     /// # Errors
     /// No connection can be made.
-    pub(super) fn connect(address: SocketAddr, in_flight: usize, deadlines: Deadlines) -> Result<Self> {
+    pub(super) fn connect(address: SocketAddr, in_flight: usize, deadlines: DeadlineMode) -> Result<Self> {
         let reactor = Reactor::new(Arc::new(Notifier::new()?), Arc::new(ReactorStats::default()))?;
         let connect = |index| {
             let tag = RawToken(index as u32);
             // One that is under way is written to when it stands.
             let socket = Socket::connect(address, SpeaksFirst::Us)?;
             socket.set_nodelay()?;
-            let calls = Calls { table: Slab::new(), watch: Watch::new(deadlines, tag) };
-            Ok(Connection { wire: Wire::new(&reactor, socket, tag)?, calls })
+            let calls = Calls { table: Slab::new(), tracker: DeadlineTracker::new(deadlines, tag) };
+            Ok(Connection { stream: FramedStream::new(&reactor, socket, tag)?, calls })
         };
         let connections = in_flight.div_ceil(CALLS_PER_CONNECTION);
         let connections = (0..connections).map(connect).collect::<Result<Vec<_>>>()?;
@@ -111,38 +111,38 @@ impl Client {
     fn begin(&mut self) -> Result<()> {
         let due = self.deadlines.due(self.reactor.now());
         let mut left = self.in_flight;
-        for Connection { wire, calls } in &mut self.connections {
+        for Connection { stream, calls } in &mut self.connections {
             for _ in 0..left.min(CALLS_PER_CONNECTION) {
-                calls.begin(&self.reactor, due, &mut self.progress, wire.output());
+                calls.begin(&self.reactor, due, &mut self.progress, stream.output());
             }
             left = left.saturating_sub(CALLS_PER_CONNECTION);
-            wire.flush(&self.reactor)?;
+            stream.flush(&self.reactor)?;
         }
         Ok(())
     }
 
     fn ready(&mut self, tag: RawToken, readiness: Readiness) -> Result<()> {
         let (reactor, progress) = (&self.reactor, &mut self.progress);
-        let Connection { wire, calls } = &mut self.connections[tag.0 as usize];
+        let Connection { stream, calls } = &mut self.connections[tag.0 as usize];
         let due = self.deadlines.due(reactor.now());
-        let stream = wire.receive(readiness, |answer, output| {
+        let state = stream.receive(readiness, |answer, output| {
             calls.end(reactor, answer)?;
             progress.answered += 1;
             calls.begin(reactor, due, progress, output);
             Ok(())
         })?;
-        ensure!(stream == Stream::Open, "the server ended a connection");
-        wire.flush(reactor)?;
+        ensure!(state == Stream::Open, "the server ended a connection");
+        stream.flush(reactor)?;
         Ok(())
     }
 
     /// Fails the calls of a connection whose deadlines have passed; returns how many.
     fn due(&mut self, tag: RawToken) -> u64 {
-        let Calls { table, watch } = &mut self.connections[tag.0 as usize].calls;
-        watch.fired(&*self.reactor, |look| {
+        let Calls { table, tracker } = &mut self.connections[tag.0 as usize].calls;
+        tracker.fired(&*self.reactor, |scan| {
             let keys: Vec<Key> = table.keys().collect();
             for key in keys {
-                if table.get(key).is_some_and(|call| look.has_failed(call.deadline)) {
+                if table.get(key).is_some_and(|call| scan.has_failed(call.deadline)) {
                     table.remove(key);
                 }
             }
@@ -158,7 +158,7 @@ impl Calls {
         }
         let payload = frame::payload(progress.begun);
         progress.begun += 1;
-        let deadline = self.watch.begin(reactor, due);
+        let deadline = self.tracker.begin(reactor, due);
         let key = self.table.insert(Call { payload, deadline });
         Frame { id: key.to_bits(), payload }.write(output);
     }
@@ -169,7 +169,7 @@ impl Calls {
             bail!("an answer that no call waits for");
         };
         ensure!(call.payload == answer.payload, "an answer that is not its request's");
-        Watch::end(reactor, call.deadline);
+        DeadlineTracker::end(reactor, call.deadline);
         Ok(())
     }
 }

@@ -29,7 +29,7 @@ const SPAN: Duration = Duration::from_millis(500);
 
 /// How deadlines are kept; see the file's header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub(in crate::experiments::timers) enum Deadlines {
+pub(in crate::experiments::timers) enum DeadlineMode {
     /// There are none.
     Off,
     /// A timer for each connection.
@@ -38,24 +38,24 @@ pub(in crate::experiments::timers) enum Deadlines {
     Each,
 }
 
-impl Deadlines {
+impl DeadlineMode {
     /// As the command line has it.
-    pub(in crate::experiments::timers) fn word(self) -> &'static str {
+    pub(in crate::experiments::timers) fn as_str(self) -> &'static str {
         match self {
-            Deadlines::Off => "off",
-            Deadlines::Lazy => "lazy",
-            Deadlines::Each => "each",
+            DeadlineMode::Off => "off",
+            DeadlineMode::Lazy => "lazy",
+            DeadlineMode::Each => "each",
         }
     }
 
     /// When a call that begins `now` will have failed.
     pub(super) fn due(self, now: Nanos) -> Nanos {
-        if self == Deadlines::Off { Nanos::NEVER } else { now + SPAN }
+        if self == DeadlineMode::Off { Nanos::NEVER } else { now + SPAN }
     }
 
     /// How many timers may be armed while no call is in flight.
     pub(super) fn idle_timers_max(self, connections: usize) -> usize {
-        if self == Deadlines::Lazy { connections } else { 0 }
+        if self == DeadlineMode::Lazy { connections } else { 0 }
     }
 }
 
@@ -91,8 +91,8 @@ pub(super) enum Deadline {
 
 /// Watches over the deadlines of a connection's calls; see the file's header.
 #[derive(Debug)]
-pub(super) struct Watch {
-    way: Deadlines,
+pub(super) struct DeadlineTracker {
+    mode: DeadlineMode,
     /// Timers fire with it.
     tag: RawToken,
     /// The connection's own, if it is armed.
@@ -101,23 +101,23 @@ pub(super) struct Watch {
     fires_at: Nanos,
 }
 
-impl Watch {
-    pub(super) fn new(way: Deadlines, tag: RawToken) -> Self {
-        Self { way, tag, timer: None, fires_at: Nanos::NEVER }
+impl DeadlineTracker {
+    pub(super) fn new(mode: DeadlineMode, tag: RawToken) -> Self {
+        Self { mode, tag, timer: None, fires_at: Nanos::NEVER }
     }
 
     /// A call begins that will have failed at `due`.
     #[inline]
     pub(super) fn begin(&mut self, timers: &impl Timers, due: Nanos) -> Deadline {
-        match self.way {
-            Deadlines::Off => Deadline::Off,
-            Deadlines::Lazy => {
+        match self.mode {
+            DeadlineMode::Off => Deadline::Off,
+            DeadlineMode::Lazy => {
                 if due < self.fires_at {
                     self.arm(timers, due);
                 }
                 Deadline::Lazy(due)
             }
-            Deadlines::Each => Deadline::Each(timers.arm(due, self.tag)),
+            DeadlineMode::Each => Deadline::Each(timers.arm(due, self.tag)),
         }
     }
 
@@ -132,38 +132,38 @@ impl Watch {
     /// As [`Watch::begin`], for `count` calls which begin at once and end with all others in `group`.
     #[inline]
     pub(super) fn begin_group(&mut self, timers: &impl Timers, due: Nanos, count: u32, group: &mut Group) {
-        match self.way {
-            Deadlines::Lazy if count > 0 => {
+        match self.mode {
+            DeadlineMode::Lazy if count > 0 => {
                 if due < self.fires_at {
                     self.arm(timers, due);
                 }
                 group.lazy.push(Batch { due, count });
             }
-            Deadlines::Off | Deadlines::Lazy => {}
-            Deadlines::Each => group.each.extend((0..count).map(|_| timers.arm(due, self.tag))),
+            DeadlineMode::Off | DeadlineMode::Lazy => {}
+            DeadlineMode::Each => group.each.extend((0..count).map(|_| timers.arm(due, self.tag))),
         }
     }
 
     /// All calls in `group` end.
     #[inline]
     pub(super) fn end_group(&self, timers: &impl Timers, group: &mut Group) {
-        match self.way {
-            Deadlines::Off => {}
-            Deadlines::Lazy => group.lazy.clear(),
-            Deadlines::Each => group.each.drain(..).for_each(|timer| timers.cancel(timer)),
+        match self.mode {
+            DeadlineMode::Off => {}
+            DeadlineMode::Lazy => group.lazy.clear(),
+            DeadlineMode::Each => group.each.drain(..).for_each(|timer| timers.cancel(timer)),
         }
     }
 
     /// A timer with the connection's tag has fired. `look_at` is to ask [`Look::has_failed`] once for each
     /// call in flight and to take out those that have. Returns how many have.
-    pub(super) fn fired(&mut self, timers: &impl Timers, look_at: impl FnOnce(&mut Look)) -> u64 {
-        if self.way == Deadlines::Each {
+    pub(super) fn fired(&mut self, timers: &impl Timers, scan_calls: impl FnOnce(&mut Scan)) -> u64 {
+        if self.mode == DeadlineMode::Each {
             return 1;
         }
-        let mut look = Look { now: timers.now(), failed: 0, earliest: Nanos::NEVER };
-        look_at(&mut look);
-        self.arm(timers, look.earliest);
-        look.failed
+        let mut scan = Scan { now: timers.now(), failed: 0, earliest: Nanos::NEVER };
+        scan_calls(&mut scan);
+        self.arm(timers, scan.earliest);
+        scan.failed
     }
 
     /// The connection is no more, nor is any of its calls.
@@ -201,21 +201,21 @@ struct Batch {
 
 impl Group {
     /// Takes out the calls that have failed.
-    pub(super) fn take_failed(&mut self, look: &mut Look) {
-        self.lazy.retain(|batch| !look.passed(batch.due, batch.count));
+    pub(super) fn take_failed(&mut self, scan: &mut Scan) {
+        self.lazy.retain(|batch| !scan.passed(batch.due, batch.count));
     }
 }
 
 /// One look at all calls of a connection.
 #[derive(Debug)]
-pub(super) struct Look {
+pub(super) struct Scan {
     now: Nanos,
     failed: u64,
     /// Deadline of those that have not failed.
     earliest: Nanos,
 }
 
-impl Look {
+impl Scan {
     /// Whether the call of `deadline` has failed.
     pub(super) fn has_failed(&mut self, deadline: Deadline) -> bool {
         matches!(deadline, Deadline::Lazy(due) if self.passed(due, 1))
@@ -243,7 +243,7 @@ mod tests {
     /// A tick of the wheel, about a millisecond.
     const TICK: u64 = 1 << 20;
 
-    const NOBODY: [u64; 0] = [];
+    const NONE_FAILED: [u64; 0] = [];
 
     struct VirtualTime {
         now: Cell<Nanos>,
@@ -267,26 +267,26 @@ mod tests {
     /// A connection in virtual time, which goes by ticks.
     struct Connection {
         time: VirtualTime,
-        watch: Watch,
+        tracker: DeadlineTracker,
         /// In flight: by name, when they are due.
         calls: BTreeMap<u64, (Nanos, Deadline)>,
     }
 
     impl Connection {
-        fn new(way: Deadlines) -> Self {
+        fn new(mode: DeadlineMode) -> Self {
             let (now, wheel) = (Cell::new(Nanos(0)), RefCell::new(Wheel::new(Nanos(0))));
-            let watch = Watch::new(way, RawToken(7));
-            Self { time: VirtualTime { now, wheel }, watch, calls: BTreeMap::new() }
+            let tracker = DeadlineTracker::new(mode, RawToken(7));
+            Self { time: VirtualTime { now, wheel }, tracker, calls: BTreeMap::new() }
         }
 
         fn begin(&mut self, name: u64, due: Nanos) {
-            let deadline = self.watch.begin(&self.time, due);
+            let deadline = self.tracker.begin(&self.time, due);
             self.calls.insert(name, (due, deadline));
         }
 
         fn end(&mut self, name: u64) {
             let (_, deadline) = self.calls.remove(&name).expect("it is in flight");
-            Watch::end(&self.time, deadline);
+            DeadlineTracker::end(&self.time, deadline);
         }
 
         fn armed(&self) -> usize {
@@ -301,14 +301,14 @@ mod tests {
             while let Some(tag) = { self.time.wheel.borrow_mut().pop_due(now) } {
                 assert_eq!(tag, RawToken(7));
                 let calls = &mut self.calls;
-                count += self.watch.fired(&self.time, |look| {
+                count += self.tracker.fired(&self.time, |scan| {
                     failed.extend(
-                        calls.iter().filter(|(_, (_, it))| look.has_failed(*it)).map(|(name, _)| name),
+                        calls.iter().filter(|(_, (_, it))| scan.has_failed(*it)).map(|(name, _)| name),
                     );
                     calls.retain(|name, _| !failed.contains(name));
                 });
             }
-            if self.watch.way == Deadlines::Each {
+            if self.tracker.mode == DeadlineMode::Each {
                 failed = self.overdue();
                 self.calls.retain(|name, _| !failed.contains(name));
             }
@@ -325,13 +325,13 @@ mod tests {
 
     #[test]
     fn a_deadline_is_found_though_earlier_calls_have_ended() {
-        let mut connection = Connection::new(Deadlines::Lazy);
+        let mut connection = Connection::new(DeadlineMode::Lazy);
         connection.begin(1, Nanos(500 * TICK));
         connection.pass_to(Nanos(100 * TICK));
         connection.begin(2, Nanos(600 * TICK));
         connection.end(1);
-        assert_eq!(connection.pass_to(Nanos(501 * TICK)), NOBODY, "that was the deadline of the first");
-        assert_eq!(connection.pass_to(Nanos(600 * TICK - 1)), NOBODY);
+        assert_eq!(connection.pass_to(Nanos(501 * TICK)), NONE_FAILED, "that was the deadline of the first");
+        assert_eq!(connection.pass_to(Nanos(600 * TICK - 1)), NONE_FAILED);
         assert_eq!(connection.armed(), 1);
         assert_eq!(connection.pass_to(Nanos(601 * TICK)), [2]);
         assert_eq!(connection.armed(), 0);
@@ -339,22 +339,22 @@ mod tests {
 
     #[test]
     fn a_call_that_begins_later_and_is_due_earlier_fails_first() {
-        for way in [Deadlines::Lazy, Deadlines::Each] {
-            let mut connection = Connection::new(way);
+        for mode in [DeadlineMode::Lazy, DeadlineMode::Each] {
+            let mut connection = Connection::new(mode);
             connection.begin(1, Nanos(500 * TICK));
             connection.begin(2, Nanos(20 * TICK));
             connection.begin(3, Nanos(300 * TICK));
-            assert_eq!(connection.pass_to(Nanos(20 * TICK - 1)), NOBODY, "{way:?}");
-            assert_eq!(connection.pass_to(Nanos(21 * TICK)), [2], "{way:?}");
-            assert_eq!(connection.pass_to(Nanos(301 * TICK)), [3], "{way:?}");
-            assert_eq!(connection.pass_to(Nanos(501 * TICK)), [1], "{way:?}");
-            assert_eq!(connection.armed(), 0, "{way:?}");
+            assert_eq!(connection.pass_to(Nanos(20 * TICK - 1)), NONE_FAILED, "{mode:?}");
+            assert_eq!(connection.pass_to(Nanos(21 * TICK)), [2], "{mode:?}");
+            assert_eq!(connection.pass_to(Nanos(301 * TICK)), [3], "{mode:?}");
+            assert_eq!(connection.pass_to(Nanos(501 * TICK)), [1], "{mode:?}");
+            assert_eq!(connection.armed(), 0, "{mode:?}");
         }
     }
 
     #[test]
     fn a_lazy_look_takes_what_is_due_now_and_nothing_that_is_due_later() {
-        let mut connection = Connection::new(Deadlines::Lazy);
+        let mut connection = Connection::new(DeadlineMode::Lazy);
         for (name, due) in [(1, 500 * TICK), (2, 501 * TICK), (3, 501 * TICK + 1)] {
             connection.begin(name, Nanos(due));
         }
@@ -364,29 +364,29 @@ mod tests {
 
     #[test]
     fn a_lazy_timer_that_finds_no_call_rests_until_the_next_begins() {
-        let mut connection = Connection::new(Deadlines::Lazy);
+        let mut connection = Connection::new(DeadlineMode::Lazy);
         connection.begin(1, Nanos(500 * TICK));
         connection.end(1);
         assert_eq!(connection.armed(), 1, "ending touches no timer");
-        assert_eq!(connection.pass_to(Nanos(501 * TICK)), NOBODY);
+        assert_eq!(connection.pass_to(Nanos(501 * TICK)), NONE_FAILED);
         assert_eq!(connection.armed(), 0);
         connection.begin(2, Nanos(1_000 * TICK));
         assert_eq!(connection.pass_to(Nanos(1_001 * TICK)), [2]);
         connection.begin(3, Nanos::NEVER);
         assert_eq!(connection.armed(), 0);
         connection.begin(4, Nanos(2_000 * TICK));
-        connection.watch.close(&connection.time);
+        connection.tracker.close(&connection.time);
         assert_eq!(connection.time.wheel.borrow().armed(), 0);
     }
 
     #[test]
     fn a_timer_that_fires_for_nobody_changes_nothing() {
-        let mut connection = Connection::new(Deadlines::Lazy);
+        let mut connection = Connection::new(DeadlineMode::Lazy);
         connection.begin(1, Nanos(500 * TICK));
         // As it does when it was due and an earlier tenant of the tag had armed it.
         assert_eq!(
-            connection.watch.fired(&connection.time, |look| {
-                assert!(!look.has_failed(Deadline::Lazy(Nanos(500 * TICK))));
+            connection.tracker.fired(&connection.time, |scan| {
+                assert!(!scan.has_failed(Deadline::Lazy(Nanos(500 * TICK))));
             }),
             0
         );
@@ -396,34 +396,36 @@ mod tests {
 
     #[test]
     fn calls_of_a_group_fail_at_their_own_deadlines() {
-        let (time, mut watch) =
-            (Connection::new(Deadlines::Lazy).time, Watch::new(Deadlines::Lazy, RawToken(7)));
+        let (time, mut tracker) =
+            (Connection::new(DeadlineMode::Lazy).time, DeadlineTracker::new(DeadlineMode::Lazy, RawToken(7)));
         let mut group = Group::default();
         for (due, count) in [(500, 3), (20, 2), (300, 1), (10, 0)] {
-            watch.begin_group(&time, Nanos(due * TICK), count, &mut group);
+            tracker.begin_group(&time, Nanos(due * TICK), count, &mut group);
         }
         for (now, failed) in [(11, 0), (20, 0), (21, 2), (301, 1)] {
             time.now.set(Nanos(now * TICK));
             while let Some(RawToken(7)) = { time.wheel.borrow_mut().pop_due(time.now()) } {
-                assert_eq!(watch.fired(&time, |look| group.take_failed(look)), failed, "{now}");
+                assert_eq!(tracker.fired(&time, |scan| group.take_failed(scan)), failed, "{now}");
             }
         }
-        watch.end_group(&time, &mut group);
+        tracker.end_group(&time, &mut group);
         time.now.set(Nanos(501 * TICK));
         assert_eq!(time.wheel.borrow_mut().pop_due(time.now()), Some(RawToken(7)));
-        assert_eq!(watch.fired(&time, |look| group.take_failed(look)), 0);
+        assert_eq!(tracker.fired(&time, |scan| group.take_failed(scan)), 0);
     }
 
     #[test]
     fn a_group_arms_what_its_way_says() {
-        for (way, armed) in [(Deadlines::Off, [0, 0]), (Deadlines::Lazy, [1, 1]), (Deadlines::Each, [5, 0])] {
-            let (time, mut watch) = (Connection::new(way).time, Watch::new(way, RawToken(7)));
+        for (mode, armed) in
+            [(DeadlineMode::Off, [0, 0]), (DeadlineMode::Lazy, [1, 1]), (DeadlineMode::Each, [5, 0])]
+        {
+            let (time, mut tracker) = (Connection::new(mode).time, DeadlineTracker::new(mode, RawToken(7)));
             let mut group = Group::default();
-            watch.begin_group(&time, Nanos(500 * TICK), 3, &mut group);
-            watch.begin_group(&time, Nanos(500 * TICK), 2, &mut group);
+            tracker.begin_group(&time, Nanos(500 * TICK), 3, &mut group);
+            tracker.begin_group(&time, Nanos(500 * TICK), 2, &mut group);
             let begun = time.wheel.borrow().armed();
-            watch.end_group(&time, &mut group);
-            assert_eq!([begun, time.wheel.borrow().armed()], armed, "{way:?}");
+            tracker.end_group(&time, &mut group);
+            assert_eq!([begun, time.wheel.borrow().armed()], armed, "{mode:?}");
         }
     }
 
@@ -431,14 +433,14 @@ mod tests {
     /// than the way needs.
     #[test]
     fn every_deadline_is_found_in_time() {
-        for way in [Deadlines::Off, Deadlines::Lazy, Deadlines::Each] {
+        for mode in [DeadlineMode::Off, DeadlineMode::Lazy, DeadlineMode::Each] {
             for seed in 1..=20 {
-                compare(way, seed);
+                compare(mode, seed);
             }
         }
     }
 
-    fn compare(way: Deadlines, seed: u64) {
+    fn compare(mode: DeadlineMode, seed: u64) {
         let mut state = seed;
         let mut below = |bound: u64| {
             state ^= state >> 12;
@@ -446,7 +448,7 @@ mod tests {
             state ^= state >> 27;
             state.wrapping_mul(0x2545_F491_4F6C_DD1D) % bound
         };
-        let mut connection = Connection::new(way);
+        let mut connection = Connection::new(mode);
         for name in 0..5_000 {
             let now = connection.time.now();
             match below(4) {
@@ -462,16 +464,19 @@ mod tests {
                         connection.calls.iter().map(|(&k, &(due, _))| (k, due)).collect();
                     let now = Nanos(now.0 + below(30 * TICK));
                     let failed = connection.pass_to(now);
-                    assert!(failed.iter().all(|name| dues[name] <= now), "{way:?}, seed {seed}");
-                    assert!(way == Deadlines::Off || connection.overdue().is_empty(), "{way:?}, seed {seed}");
+                    assert!(failed.iter().all(|name| dues[name] <= now), "{mode:?}, seed {seed}");
+                    assert!(
+                        mode == DeadlineMode::Off || connection.overdue().is_empty(),
+                        "{mode:?}, seed {seed}"
+                    );
                 }
             }
             let in_flight = connection.calls.len();
             let armed = connection.armed();
-            match way {
-                Deadlines::Off => assert_eq!(armed, 0),
-                Deadlines::Lazy => assert!(armed <= 1 && (armed == 1 || in_flight == 0), "seed {seed}"),
-                Deadlines::Each => assert_eq!(armed, in_flight, "seed {seed}"),
+            match mode {
+                DeadlineMode::Off => assert_eq!(armed, 0),
+                DeadlineMode::Lazy => assert!(armed <= 1 && (armed == 1 || in_flight == 0), "seed {seed}"),
+                DeadlineMode::Each => assert_eq!(armed, in_flight, "seed {seed}"),
             }
         }
     }

@@ -14,8 +14,8 @@ use engine::stats::ReactorStats;
 use sys::epoll::Readiness;
 use sys::socket::Socket;
 
-use super::deadlines::{Deadlines, Group, Watch};
-use super::wire::{Stream, Wire};
+use super::deadlines::{DeadlineMode, DeadlineTracker, Group};
+use super::framed_stream::{FramedStream, Stream};
 
 /// The listener's tag; connections have their slots' numbers.
 const LISTENER: RawToken = RawToken(u32::MAX);
@@ -28,15 +28,15 @@ pub(super) struct Server {
     inbox: Inbox<Stop>,
     acceptor: Acceptor,
     connections: Slab<Connection>,
-    deadlines: Deadlines,
+    deadlines: DeadlineMode,
     fired: u64,
 }
 
 struct Connection {
-    wire: Wire,
+    stream: FramedStream,
     /// Those whose answers are not written; the requests of one wake are a batch.
     requests: Group,
-    watch: Watch,
+    tracker: DeadlineTracker,
 }
 
 impl Server {
@@ -45,15 +45,15 @@ impl Server {
     /// # Errors
     /// No descriptor for the reactor.
     pub(super) fn new(
-        parking: Arc<Notifier>,
+        notifier: Arc<Notifier>,
         inbox: Inbox<Stop>,
-        entrance: ListenerHandle,
-        deadlines: Deadlines,
+        listener: ListenerHandle,
+        deadlines: DeadlineMode,
     ) -> Result<Self> {
         let stats = Arc::new(ReactorStats::default());
-        let seat = Rc::new(worker_group([(Arc::clone(&parking), Arc::clone(&stats))]).remove(0));
-        let reactor = Reactor::new(parking, stats)?;
-        let acceptor = Acceptor::new(&reactor, &seat, entrance, LISTENER)?;
+        let handle = Rc::new(worker_group([(Arc::clone(&notifier), Arc::clone(&stats))]).remove(0));
+        let reactor = Reactor::new(notifier, stats)?;
+        let acceptor = Acceptor::new(&reactor, &handle, listener, LISTENER)?;
         Ok(Self { reactor, inbox, acceptor, connections: Slab::new(), deadlines, fired: 0 })
     }
 
@@ -91,44 +91,48 @@ impl Server {
 
     fn ready(&mut self, index: u32, readiness: Readiness) -> Result<()> {
         let (key, connection) = self.connections.at(index).context("a wake of a closed connection")?;
-        let Connection { wire, requests, watch } = connection;
+        let Connection { stream, requests, tracker } = connection;
         let reactor = &*self.reactor;
         let due = self.deadlines.due(reactor.now());
         let mut count = 0;
-        let stream = wire.receive(readiness, |request, output| {
+        let state = stream.receive(readiness, |request, output| {
             count += 1;
             request.write(output);
             Ok(())
         })?;
-        watch.begin_group(reactor, due, count, requests);
-        if stream == Stream::Open && !wire.flush(reactor)? {
+        tracker.begin_group(reactor, due, count, requests);
+        if state == Stream::Open && !stream.flush(reactor)? {
             return Ok(());
         }
-        watch.end_group(reactor, requests);
-        if stream == Stream::Ended
+        tracker.end_group(reactor, requests);
+        if state == Stream::Ended
             && let Some(connection) = self.connections.remove(key)
         {
-            connection.watch.close(reactor);
-            connection.wire.close(&self.reactor);
+            connection.tracker.close(reactor);
+            connection.stream.close(&self.reactor);
         }
         Ok(())
     }
 
     /// Fails the requests of a connection whose deadlines have passed.
     fn due(&mut self, index: u32) {
-        let Some((_, Connection { requests, watch, .. })) = self.connections.at(index) else { return };
-        self.fired += watch.fired(&*self.reactor, |look| requests.take_failed(look));
+        let Some((_, Connection { requests, tracker, .. })) = self.connections.at(index) else { return };
+        self.fired += tracker.fired(&*self.reactor, |scan| requests.take_failed(scan));
     }
 }
 
 fn open(
     reactor: &Reactor,
     connections: &mut Slab<Connection>,
-    deadlines: Deadlines,
+    deadlines: DeadlineMode,
     socket: Socket,
 ) -> Result<()> {
     let tag = RawToken(connections.next_index());
-    let wire = Wire::new(reactor, socket, tag)?;
-    connections.insert(Connection { wire, requests: Group::default(), watch: Watch::new(deadlines, tag) });
+    let stream = FramedStream::new(reactor, socket, tag)?;
+    connections.insert(Connection {
+        stream,
+        requests: Group::default(),
+        tracker: DeadlineTracker::new(deadlines, tag),
+    });
     Ok(())
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use sys::clock::{Nanos, monotonic};
 
-use super::facility::{Facility, Sink, User, Wakes};
 use super::sleep;
+use super::timer_impl::{Sink, TimerImpl, User, Wakes};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(1);
@@ -17,24 +17,24 @@ const FAR: Duration = Duration::from_secs(3600);
 
 /// What a sink was told: when, and of which deadline.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<(Nanos, Nanos)>>>);
+struct Fired(Arc<Mutex<Vec<(Nanos, Nanos)>>>);
 
-impl Told {
+impl Fired {
     /// A facility that tells it.
-    fn start<F: Facility>(&self) -> F {
+    fn start<F: TimerImpl>(&self) -> F {
         // One of them has a descriptor for each timer.
         sys::limits::raise_descriptors().unwrap();
-        let told = self.clone();
-        let sink: Sink = Arc::new(move |deadline| told.0.lock().unwrap().push((monotonic(), deadline)));
+        let fired = self.clone();
+        let sink: Sink = Arc::new(move |deadline| fired.0.lock().unwrap().push((monotonic(), deadline)));
         F::start(sink).unwrap()
     }
 
     /// The deadlines in order, when there are `count` of them or more.
     fn wait_for(&self, count: usize) -> Vec<Nanos> {
         wait_for("timers that fire", || self.0.lock().unwrap().len() >= count);
-        let told = self.0.lock().unwrap();
-        assert!(told.iter().all(|(at, deadline)| at >= deadline), "early: {told:?}");
-        let mut deadlines: Vec<Nanos> = told.iter().map(|(_, deadline)| *deadline).collect();
+        let fired = self.0.lock().unwrap();
+        assert!(fired.iter().all(|(at, deadline)| at >= deadline), "early: {fired:?}");
+        let mut deadlines: Vec<Nanos> = fired.iter().map(|(_, deadline)| *deadline).collect();
         deadlines.sort_unstable();
         deadlines
     }
@@ -61,10 +61,10 @@ fn deadlines(count: u64) -> Vec<Nanos> {
     deadlines
 }
 
-fn fires_once_and_never_early<F: Facility>() {
-    let told = Told::default();
-    let facility: F = told.start();
-    let mut user = facility.enter();
+fn fires_once_and_never_early<F: TimerImpl>() {
+    let fired = Fired::default();
+    let timer_impl: F = fired.start();
+    let mut user = timer_impl.enter();
     let mut expected = deadlines(200);
     // Some handles are kept and some are not: it is the same for the timer.
     let kept: Vec<_> = expected
@@ -72,16 +72,16 @@ fn fires_once_and_never_early<F: Facility>() {
         .filter_map(|&deadline| Some(user.arm(deadline).unwrap()).filter(|_| deadline.0 % 2 == 0))
         .collect();
     expected.sort_unstable();
-    assert_eq!(told.wait_for(expected.len()), expected);
+    assert_eq!(fired.wait_for(expected.len()), expected);
     user.sleep_until(monotonic() + Duration::from_millis(20));
-    assert_eq!(told.wait_for(expected.len()), expected, "none fires again");
+    assert_eq!(fired.wait_for(expected.len()), expected, "none fires again");
     kept.into_iter().for_each(|handle| assert!(!user.cancel(handle), "too late"));
 }
 
-fn a_cancelled_one_never_fires<F: Facility>() {
-    let told = Told::default();
-    let facility: F = told.start();
-    let mut user = facility.enter();
+fn a_cancelled_one_never_fires<F: TimerImpl>() {
+    let fired = Fired::default();
+    let timer_impl: F = fired.start();
+    let mut user = timer_impl.enter();
     let far = monotonic() + FAR;
     let handles: Vec<_> = (0..3000).map(|_| user.arm(far).unwrap()).collect();
     handles.into_iter().for_each(|handle| assert!(user.cancel(handle)));
@@ -90,16 +90,16 @@ fn a_cancelled_one_never_fires<F: Facility>() {
     let handles: Vec<_> = (0..500).map(|_| user.arm(soon).unwrap()).collect();
     let cancelled = handles.into_iter().map(|handle| user.cancel(handle)).filter(|&is_ours| is_ours).count();
     user.sleep_until(soon + Duration::from_millis(30));
-    assert_eq!(told.wait_for(500 - cancelled).len(), 500 - cancelled);
+    assert_eq!(fired.wait_for(500 - cancelled).len(), 500 - cancelled);
     let last = monotonic();
     drop(user.arm(last).unwrap());
-    assert_eq!(told.wait_for(501 - cancelled).last(), Some(&last), "it goes on");
+    assert_eq!(fired.wait_for(501 - cancelled).last(), Some(&last), "it goes on");
 }
 
-fn either_cancelled_or_fired<F: Facility>() {
-    let told = Told::default();
-    let facility: F = told.start();
-    let mut user = facility.enter();
+fn either_cancelled_or_fired<F: TimerImpl>() {
+    let fired = Fired::default();
+    let timer_impl: F = fired.start();
+    let mut user = timer_impl.enter();
     let mut cancelled = 0;
     for number in 0..2000 {
         let deadline = monotonic() + Duration::from_micros(number % 130);
@@ -110,80 +110,80 @@ fn either_cancelled_or_fired<F: Facility>() {
         assert!(user.cancel(other));
     }
     user.sleep_until(monotonic() + Duration::from_millis(20));
-    assert_eq!(told.wait_for(2000 - cancelled).len(), 2000 - cancelled);
+    assert_eq!(fired.wait_for(2000 - cancelled).len(), 2000 - cancelled);
 }
 
-fn another_user_cancels<F: Facility>() {
+fn another_user_cancels<F: TimerImpl>() {
     const COUNT: usize = 3000;
-    let told = Told::default();
-    let facility: F = told.start();
+    let fired = Fired::default();
+    let timer_impl: F = fired.start();
     let (give, take) = std::sync::mpsc::sync_channel(64);
     thread::scope(|scope| {
-        let facility = &facility;
+        let timer_impl = &timer_impl;
         scope.spawn(move || {
-            let mut user = facility.enter();
+            let mut user = timer_impl.enter();
             (0..COUNT).for_each(|_| give.send(user.arm(monotonic() + FAR).unwrap()).unwrap());
         });
         scope.spawn(move || {
-            let mut user = facility.enter();
+            let mut user = timer_impl.enter();
             let cancelled = take.iter().filter_map(|handle| user.cancel(handle).then_some(()));
             assert_eq!(cancelled.count(), COUNT);
         });
     });
-    assert!(told.is_empty());
+    assert!(fired.is_empty());
 }
 
-fn a_user_that_goes_leaves_its_timers<F: Facility>() {
-    let told = Told::default();
-    let facility: F = told.start();
+fn a_user_that_goes_leaves_its_timers<F: TimerImpl>() {
+    let fired = Fired::default();
+    let timer_impl: F = fired.start();
     let deadline = monotonic() + Duration::from_millis(5);
-    let entered = facility.clone();
+    let entered = timer_impl.clone();
     thread::spawn(move || drop(entered.enter().arm(deadline).unwrap())).join().unwrap();
-    assert_eq!(told.wait_for(1), [deadline]);
+    assert_eq!(fired.wait_for(1), [deadline]);
 }
 
-fn all_ends_with_the_last<F: Facility>() {
-    let told = Told::default();
-    let facility: F = told.start();
-    let mut user = facility.enter();
+fn all_ends_with_the_last<F: TimerImpl>() {
+    let fired = Fired::default();
+    let timer_impl: F = fired.start();
+    let mut user = timer_impl.enter();
     let handles: Vec<_> = (0..100).map(|_| user.arm(monotonic() + FAR).unwrap()).collect();
     drop(user.arm(monotonic() + FAR).unwrap());
-    drop(facility.clone());
-    drop(facility);
+    drop(timer_impl.clone());
+    drop(timer_impl);
     let deadline = monotonic();
     drop(user.arm(deadline).unwrap());
-    assert_eq!(told.wait_for(1), [deadline], "a user is enough");
+    assert_eq!(fired.wait_for(1), [deadline], "a user is enough");
     drop(user);
     drop(handles);
     // The sink has the other one, and goes with the threads.
-    wait_for("threads that end", || Arc::strong_count(&told.0) == 1);
-    assert_eq!(told.wait_for(1), [deadline], "nothing fires because all ends");
+    wait_for("threads that end", || Arc::strong_count(&fired.0) == 1);
+    assert_eq!(fired.wait_for(1), [deadline], "nothing fires because all ends");
 }
 
-fn a_wake_is_counted<F: Facility>() {
-    let told = Told::default();
-    let facility: F = told.start();
-    let mut user = facility.enter();
+fn a_wake_is_counted<F: TimerImpl>() {
+    let fired = Fired::default();
+    let timer_impl: F = fired.start();
+    let mut user = timer_impl.enter();
     for number in 1..=5 {
         drop(user.arm(monotonic() + Duration::from_millis(5)).unwrap());
-        told.wait_for(number);
+        fired.wait_for(number);
         user.sleep_until(monotonic() + Duration::from_millis(5));
     }
-    let wakes = || facility.wakes().unwrap_or(Wakes { all: 5, dead: 0 });
+    let wakes = || timer_impl.wakes().unwrap_or(Wakes { all: 5, dead: 0 });
     wait_for("five wakes", || wakes().all >= 5);
     assert!(wakes().dead < wakes().all, "{:?}", wakes());
 }
 
 macro_rules! suite {
-    ($($name:ident: $facility:ty;)*) => { $(mod $name { suite!(@ $facility:
+    ($($name:ident: $timer_impl:ty;)*) => { $(mod $name { suite!(@ $timer_impl:
         fires_once_and_never_early a_cancelled_one_never_fires either_cancelled_or_fired another_user_cancels
         a_user_that_goes_leaves_its_timers all_ends_with_the_last a_wake_is_counted
     ); })* };
-    (@ $facility:ty: $($case:ident)*) => { suite!(@@ $($case $facility;)*); };
-    (@@ $($case:ident $facility:ty;)*) => { $(
+    (@ $timer_impl:ty: $($case:ident)*) => { suite!(@@ $($case $timer_impl;)*); };
+    (@@ $($case:ident $timer_impl:ty;)*) => { $(
         #[test]
         fn $case() {
-            super::$case::<$facility>();
+            super::$case::<$timer_impl>();
         }
     )* };
 }

@@ -5,22 +5,22 @@ use std::io;
 
 use sys::clock::Nanos;
 
-use super::facility::{Facility, Sink, User, Wakes};
 use super::sleep;
+use super::timer_impl::{Sink, TimerImpl, User, Wakes};
 
 /// See the file's header.
 #[derive(Clone)]
-pub(super) struct Nothing;
+pub(super) struct NoTimers;
 
-impl Facility for Nothing {
-    type User = Nobody;
+impl TimerImpl for NoTimers {
+    type User = NoUser;
 
     fn start(_sink: Sink) -> io::Result<Self> {
         Ok(Self)
     }
 
-    fn enter(&self) -> Nobody {
-        Nobody
+    fn enter(&self) -> NoUser {
+        NoUser
     }
 
     fn wakes(&self) -> Option<Wakes> {
@@ -29,9 +29,9 @@ impl Facility for Nothing {
 }
 
 /// A thread's end.
-pub(super) struct Nobody;
+pub(super) struct NoUser;
 
-impl User for Nobody {
+impl User for NoUser {
     /// As large as that of the engine's timers.
     type Handle = [Nanos; 2];
 

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use super::bucketed::Bucketed;
 use super::heap::Heap;
-use super::local::LocalEnds;
-use super::nothing::Nothing;
+use super::local::LocalService;
+use super::no_timers::NoTimers;
 use super::own_wheel::OwnWheel;
-use super::shared::Shared;
+use super::shared::SharedService;
 use super::threads::Threads;
 use super::tick::Tick;
 use super::timerfd::Timerfd;
@@ -16,7 +16,7 @@ use crate::kit::rounds::RoundTarget;
 
 /// A way that the lab has built in. `tollgate-*` are the engine's.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum BuiltIn {
     /// Any thread arms, any thread cancels
     TollgateShared,
     /// A thread with a loop of its own arms, any thread cancels
@@ -40,13 +40,13 @@ pub(super) enum Way {
 }
 
 /// What a measurement does with the facility of a way.
-pub(super) trait Work {
+pub(super) trait TimerWork {
     type Output;
 
-    fn with<F: super::facility::Facility>(self) -> Self::Output;
+    fn with<F: super::timer_impl::TimerImpl>(self) -> Self::Output;
 }
 
-impl Way {
+impl BuiltIn {
     /// What the report calls it.
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -69,7 +69,7 @@ impl Way {
     }
 
     /// Whether it keeps any timer.
-    pub(super) fn keeps(self) -> bool {
+    pub(super) fn has_timers(self) -> bool {
         self != Self::Nothing
     }
 
@@ -79,10 +79,10 @@ impl Way {
     }
 
     /// Has `work` done with it.
-    pub(super) fn with<W: Work>(self, work: W) -> W::Output {
+    pub(super) fn with<W: TimerWork>(self, work: W) -> W::Output {
         match self {
-            Self::TollgateShared => work.with::<Shared>(),
-            Self::TollgateLocal => work.with::<LocalEnds>(),
+            Self::TollgateShared => work.with::<SharedService>(),
+            Self::TollgateLocal => work.with::<LocalService>(),
             Self::TollgateOwnWheel => work.with::<OwnWheel>(),
             Self::Heap => work.with::<Heap>(),
             Self::Bucketed => work.with::<Bucketed>(),
@@ -90,23 +90,23 @@ impl Way {
             Self::Threads => work.with::<Threads>(),
             Self::Tick => work.with::<Tick>(),
             Self::Tokio => work.with::<Tokio>(),
-            Self::Nothing => work.with::<Nothing>(),
+            Self::Nothing => work.with::<NoTimers>(),
         }
     }
 }
 
 /// Who takes part.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Rival {
-    BuiltIn(Way),
+pub(super) enum Target {
+    BuiltIn(BuiltIn),
     /// A program of somebody else's library, named by `--brpc`.
     Brpc(PathBuf),
 }
 
-impl Rival {
+impl Target {
     /// Whether it keeps any timer.
-    pub(super) fn keeps(&self) -> bool {
-        !matches!(self, Self::BuiltIn(way) if !way.keeps())
+    pub(super) fn has_timers(&self) -> bool {
+        !matches!(self, Self::BuiltIn(built_in) if !built_in.has_timers())
     }
 
     /// The program that does its work, if it is not the lab.
@@ -118,10 +118,10 @@ impl Rival {
     }
 }
 
-impl RoundTarget for Rival {
+impl RoundTarget for Target {
     fn name(&self) -> &'static str {
         match self {
-            Self::BuiltIn(way) => way.name(),
+            Self::BuiltIn(built_in) => built_in.name(),
             Self::Brpc(_) => "brpc",
         }
     }

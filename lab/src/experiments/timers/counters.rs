@@ -3,32 +3,32 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::facility::Wakes;
+use super::timer_impl::Wakes;
 
 /// Sleeps that have ended, of any number of threads.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct Counters {
     all: AtomicU64,
     dead: AtomicU64,
 }
 
 /// One thread's account of its present wake.
 #[derive(Debug)]
-pub(super) struct Account<'a> {
-    tally: &'a Tally,
-    is_worth: bool,
+pub(super) struct WakeAccount<'a> {
+    counters: &'a Counters,
+    has_fired: bool,
 }
 
-impl Tally {
+impl Counters {
     /// Opens the account of a thread that has not slept yet.
-    pub(super) fn account(&self) -> Account<'_> {
-        Account { tally: self, is_worth: true }
+    pub(super) fn account(&self) -> WakeAccount<'_> {
+        WakeAccount { counters: self, has_fired: true }
     }
 
     /// A sleep has ended of a thread that keeps no account.
-    pub(super) fn note(&self, was_worth_it: bool) {
+    pub(super) fn record_wake(&self, has_fired: bool) {
         self.all.fetch_add(1, Ordering::Relaxed);
-        self.dead.fetch_add(u64::from(!was_worth_it), Ordering::Relaxed);
+        self.dead.fetch_add(u64::from(!has_fired), Ordering::Relaxed);
     }
 
     pub(super) fn wakes(&self) -> Wakes {
@@ -38,18 +38,18 @@ impl Tally {
     }
 }
 
-impl Account<'_> {
+impl WakeAccount<'_> {
     /// This wake fired a timer.
-    pub(super) fn was_worth_it(&mut self) {
-        self.is_worth = true;
+    pub(super) fn note_fired(&mut self) {
+        self.has_fired = true;
     }
 
     /// Runs `sleep`, which ends with a wake.
-    pub(super) fn around<R>(&mut self, sleep: impl FnOnce() -> R) -> R {
-        self.tally.dead.fetch_add(u64::from(!self.is_worth), Ordering::Relaxed);
+    pub(super) fn sleep<R>(&mut self, sleep: impl FnOnce() -> R) -> R {
+        self.counters.dead.fetch_add(u64::from(!self.has_fired), Ordering::Relaxed);
         let slept = sleep();
-        self.tally.all.fetch_add(1, Ordering::Relaxed);
-        self.is_worth = false;
+        self.counters.all.fetch_add(1, Ordering::Relaxed);
+        self.has_fired = false;
         slept
     }
 }

@@ -3,36 +3,37 @@
 //! Promises: a process that measures for the lab can say nothing under another name. Leaves to others: the
 //! measuring.
 
-use super::pairs::{By, Pairs};
-use super::way::Way;
+use super::pairs::{CancelledBy, Pairs};
+use super::target::BuiltIn;
 
 /// Cases of schedule and cancel, in the order of the report: who cancels, window, threads.
 pub(super) const PAIRS: [(&str, Pairs); 18] = [
-    ("owner-w1-1", pairs(By::Owner, 1, 1)),
-    ("owner-w1-2", pairs(By::Owner, 1, 2)),
-    ("owner-w1-4", pairs(By::Owner, 1, 4)),
-    ("owner-w1-8", pairs(By::Owner, 1, 8)),
-    ("owner-w1-50", pairs(By::Owner, 1, 50)),
-    ("owner-w64-1", pairs(By::Owner, 64, 1)),
-    ("owner-w64-2", pairs(By::Owner, 64, 2)),
-    ("owner-w64-4", pairs(By::Owner, 64, 4)),
-    ("owner-w64-8", pairs(By::Owner, 64, 8)),
-    ("owner-w64-50", pairs(By::Owner, 64, 50)),
-    ("other-w1-2", pairs(By::Other, 1, 2)),
-    ("other-w1-4", pairs(By::Other, 1, 4)),
-    ("other-w1-8", pairs(By::Other, 1, 8)),
-    ("other-w1-50", pairs(By::Other, 1, 50)),
-    ("other-w64-2", pairs(By::Other, 64, 2)),
-    ("other-w64-4", pairs(By::Other, 64, 4)),
-    ("other-w64-8", pairs(By::Other, 64, 8)),
-    ("other-w64-50", pairs(By::Other, 64, 50)),
+    ("owner-w1-1", pairs(CancelledBy::Owner, 1, 1)),
+    ("owner-w1-2", pairs(CancelledBy::Owner, 1, 2)),
+    ("owner-w1-4", pairs(CancelledBy::Owner, 1, 4)),
+    ("owner-w1-8", pairs(CancelledBy::Owner, 1, 8)),
+    ("owner-w1-50", pairs(CancelledBy::Owner, 1, 50)),
+    ("owner-w64-1", pairs(CancelledBy::Owner, 64, 1)),
+    ("owner-w64-2", pairs(CancelledBy::Owner, 64, 2)),
+    ("owner-w64-4", pairs(CancelledBy::Owner, 64, 4)),
+    ("owner-w64-8", pairs(CancelledBy::Owner, 64, 8)),
+    ("owner-w64-50", pairs(CancelledBy::Owner, 64, 50)),
+    ("other-w1-2", pairs(CancelledBy::Other, 1, 2)),
+    ("other-w1-4", pairs(CancelledBy::Other, 1, 4)),
+    ("other-w1-8", pairs(CancelledBy::Other, 1, 8)),
+    ("other-w1-50", pairs(CancelledBy::Other, 1, 50)),
+    ("other-w64-2", pairs(CancelledBy::Other, 64, 2)),
+    ("other-w64-4", pairs(CancelledBy::Other, 64, 4)),
+    ("other-w64-8", pairs(CancelledBy::Other, 64, 8)),
+    ("other-w64-50", pairs(CancelledBy::Other, 64, 50)),
 ];
 
 /// The case of [`PAIRS`] that is measured once more, by [`TURNS_WAYS`] in turns of their own, and the name of
 /// that part. Between two ways of a whole round pass seconds, in which a shared machine becomes another one.
-pub(super) const TURNS_CASE: &str = "other-w64-8";
-pub(super) const TURNS: &str = "other-w64-8-in-turn";
-pub(super) const TURNS_WAYS: [Way; 3] = [Way::TollgateLocal, Way::Bucketed, Way::Nothing];
+pub(super) const INTERLEAVED_CASE: &str = "other-w64-8";
+pub(super) const INTERLEAVED: &str = "other-w64-8-in-turn";
+pub(super) const INTERLEAVED_TARGETS: [BuiltIn; 3] =
+    [BuiltIn::TollgateLocal, BuiltIn::Bucketed, BuiltIn::Nothing];
 
 /// The other parts of the report.
 pub(super) const CALLS: &str = "calls";
@@ -61,14 +62,14 @@ const NUMBERS: [&str; 18] = [
     "deadlines_fired",
 ];
 
-const fn pairs(by: By, window: usize, threads: usize) -> Pairs {
+const fn pairs(by: CancelledBy, window: usize, threads: usize) -> Pairs {
     Pairs { by, threads, window }
 }
 
 /// All parts, in the order of the report.
 fn parts() -> impl Iterator<Item = &'static str> {
     let pairs = PAIRS.iter().map(|case| case.0);
-    pairs.chain([TURNS, CALLS, HELD]).chain(ECHO.map(|case| case.0))
+    pairs.chain([INTERLEAVED, CALLS, HELD]).chain(ECHO.map(|case| case.0))
 }
 
 /// The part of this name.
@@ -102,7 +103,7 @@ mod tests {
     #[test]
     fn names_are_what_they_say() {
         for (name, pairs) in PAIRS {
-            let by = if pairs.by == By::Owner { "owner" } else { "other" };
+            let by = if pairs.by == CancelledBy::Owner { "owner" } else { "other" };
             assert_eq!(name, format!("{by}-w{}-{}", pairs.window, pairs.threads));
             assert_eq!(part(name), Some(name));
         }

@@ -6,35 +6,35 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Spares that a thread holds before it gives them to all, and takes at once.
-const CHUNK: usize = 256;
+const BATCH: usize = 256;
 
 /// The spares of no thread, in chunks.
-pub(super) struct Spares<T> {
-    chunks: Mutex<Vec<Vec<T>>>,
+pub(super) struct FreeList<T> {
+    batches: Mutex<Vec<Vec<T>>>,
     /// As many as there are chunks: read before the lock is taken.
     count: AtomicUsize,
 }
 
 /// A thread's own spares.
-pub(super) struct Stack<T> {
+pub(super) struct LocalFreeList<T> {
     own: Vec<T>,
-    shared: Arc<Spares<T>>,
+    shared: Arc<FreeList<T>>,
 }
 
-impl<T> Spares<T> {
+impl<T> FreeList<T> {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { chunks: Mutex::default(), count: AtomicUsize::new(0) })
+        Arc::new(Self { batches: Mutex::default(), count: AtomicUsize::new(0) })
     }
 
     /// A thread's end, empty.
-    pub(super) fn stack(self: &Arc<Self>) -> Stack<T> {
-        Stack { own: Vec::new(), shared: Arc::clone(self) }
+    pub(super) fn local(self: &Arc<Self>) -> LocalFreeList<T> {
+        LocalFreeList { own: Vec::new(), shared: Arc::clone(self) }
     }
 
-    fn give(&self, chunk: Vec<T>) {
-        let mut chunks = self.lock();
-        chunks.push(chunk);
-        self.count.store(chunks.len(), Ordering::Relaxed);
+    fn give(&self, batch: Vec<T>) {
+        let mut batches = self.lock();
+        batches.push(batch);
+        self.count.store(batches.len(), Ordering::Relaxed);
     }
 
     fn take(&self) -> Option<Vec<T>> {
@@ -42,18 +42,18 @@ impl<T> Spares<T> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let mut chunks = self.lock();
-        let chunk = chunks.pop();
-        self.count.store(chunks.len(), Ordering::Relaxed);
-        chunk
+        let mut batches = self.lock();
+        let batch = batches.pop();
+        self.count.store(batches.len(), Ordering::Relaxed);
+        batch
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Vec<T>>> {
-        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<T> Stack<T> {
+impl<T> LocalFreeList<T> {
     pub(super) fn pop(&mut self) -> Option<T> {
         if self.own.is_empty() {
             self.own = self.shared.take()?;
@@ -61,11 +61,11 @@ impl<T> Stack<T> {
         self.own.pop()
     }
 
-    pub(super) fn push(&mut self, spare: T) {
-        if self.own.len() >= CHUNK {
-            self.shared.give(mem::replace(&mut self.own, Vec::with_capacity(CHUNK)));
+    pub(super) fn push(&mut self, item: T) {
+        if self.own.len() >= BATCH {
+            self.shared.give(mem::replace(&mut self.own, Vec::with_capacity(BATCH)));
         }
-        self.own.push(spare);
+        self.own.push(item);
     }
 
     /// Adds new ones, the first of which comes last.
@@ -74,7 +74,7 @@ impl<T> Stack<T> {
     }
 }
 
-impl<T> Drop for Stack<T> {
+impl<T> Drop for LocalFreeList<T> {
     fn drop(&mut self) {
         if !self.own.is_empty() {
             self.shared.give(mem::take(&mut self.own));
@@ -89,12 +89,12 @@ mod tests {
 
     #[test]
     fn what_one_thread_gives_another_takes_and_nothing_is_lost() {
-        let spares = Spares::new();
-        let mut giver = spares.stack();
-        let all: BTreeSet<usize> = (0..3 * CHUNK + 7).collect();
-        all.iter().for_each(|&spare| giver.push(spare));
-        let mut taker = spares.stack();
-        let taken: Vec<usize> = (0..3 * CHUNK).map(|_| taker.pop().unwrap()).collect();
+        let free = FreeList::new();
+        let mut giver = free.local();
+        let all: BTreeSet<usize> = (0..3 * BATCH + 7).collect();
+        all.iter().for_each(|&item| giver.push(item));
+        let mut taker = free.local();
+        let taken: Vec<usize> = (0..3 * BATCH).map(|_| taker.pop().unwrap()).collect();
         assert_eq!(taker.pop(), None, "the rest is the giver's own");
         drop(giver);
         let rest: Vec<usize> = std::iter::from_fn(|| taker.pop()).collect();

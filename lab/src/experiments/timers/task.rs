@@ -16,10 +16,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
 
-use super::case::{self, CALLS, HELD, PAIRS};
-use super::facility::Facility;
-use super::pairs::{By, Done, Pairs};
-use super::way::{Rival, Way, Work};
+use super::cases::{self, CALLS, HELD, PAIRS};
+use super::pairs::{CancelledBy, Done, Pairs};
+use super::target::{BuiltIn, Target, TimerWork};
+use super::timer_impl::TimerImpl;
 use crate::kit::child;
 use crate::kit::measurements::Numbers;
 use crate::kit::worker_process::{WorkerProcess, print_line};
@@ -29,7 +29,7 @@ const HELD_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// What is done.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TaskKind {
     /// Schedule and cancel with 1 to 50 threads, `--for-ms` in each case
     Pairs,
     /// 20,000 calls a second for `--for-ms`
@@ -40,9 +40,9 @@ pub(super) enum Kind {
 
 /// What `lab deadlines` is told.
 #[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Deadlines {
+pub(crate) struct TaskArguments {
     #[arg(long)]
-    way: Way,
+    built_in: BuiltIn,
     #[command(flatten)]
     task: Task,
 }
@@ -51,13 +51,13 @@ pub(crate) struct Deadlines {
 #[derive(clap::Args, Clone, Debug, PartialEq)]
 pub(super) struct Task {
     #[arg(long)]
-    pub(super) work: Kind,
+    pub(super) work: TaskKind,
     #[arg(long, default_value_t = 40)]
     pub(super) for_ms: u64,
     #[arg(long, default_value_t = 1_000_000)]
     pub(super) timers: u64,
     /// Of schedule and cancel this case alone
-    #[arg(long, value_parser = case::pairs_named)]
+    #[arg(long, value_parser = cases::pairs_named)]
     pub(super) case: Option<&'static str>,
 }
 
@@ -69,28 +69,28 @@ impl Task {
     ///
     /// # Errors
     /// The rival failed, or the user interrupts.
-    pub(super) fn run(&self, rival: &Rival) -> Result<Cases> {
-        let program = match rival.program() {
+    pub(super) fn run(&self, target: &Target) -> Result<Cases> {
+        let program = match target.program() {
             Some(program) => program.to_owned(),
             None => child::own_program()?,
         };
-        let mut worker = WorkerProcess::start(&program, &self.arguments(rival))?;
+        let mut worker = WorkerProcess::start(&program, &self.arguments(target))?;
         let answer = worker.read_line()?;
         worker.finish()?;
         let answer: Value = serde_json::from_str(&answer).context("an answer is one line of JSON")?;
         parse(&answer)
     }
 
-    fn arguments(&self, rival: &Rival) -> Vec<OsString> {
+    fn arguments(&self, target: &Target) -> Vec<OsString> {
         let kind = clap::ValueEnum::to_possible_value(&self.work).expect("none is hidden");
         let (time, timers) = (self.for_ms.to_string(), self.timers.to_string());
         let words = ["--work", kind.get_name(), "--for-ms", &time, "--timers", &timers];
-        let way = match rival {
-            Rival::BuiltIn(way) => vec!["deadlines", "--way", way.name()],
-            Rival::Brpc(_) => Vec::new(),
+        let built_in = match target {
+            Target::BuiltIn(built_in) => vec!["deadlines", "--built-in", built_in.name()],
+            Target::Brpc(_) => Vec::new(),
         };
         let case = self.case.map(|case| ["--case", case]).into_iter().flatten();
-        way.into_iter().chain(words).chain(case).map(OsString::from).collect()
+        built_in.into_iter().chain(words).chain(case).map(OsString::from).collect()
     }
 }
 
@@ -98,10 +98,10 @@ fn parse(answer: &Value) -> Result<Cases> {
     let cases = answer.as_object().context("an answer is an object of cases")?;
     let mut parsed = Vec::new();
     for (name, numbers) in cases {
-        let part = case::part(name).with_context(|| format!("{name} is no case"))?;
+        let part = cases::part(name).with_context(|| format!("{name} is no case"))?;
         let numbers = numbers.as_object().with_context(|| format!("{name} has no numbers"))?;
         let number = |(name, value): (&String, &Value)| {
-            let number = case::number(name).with_context(|| format!("{name} is no number of a case"))?;
+            let number = cases::number(name).with_context(|| format!("{name} is no number of a case"))?;
             Ok((number, value.as_f64().with_context(|| format!("{name} is not a number"))?))
         };
         parsed.push((part, numbers.iter().map(number).collect::<Result<Numbers>>()?));
@@ -116,48 +116,48 @@ fn parse(answer: &Value) -> Result<Cases> {
 ///
 /// # Errors
 /// A timer could not be armed, or it fired where it must not.
-pub(crate) fn keep(settings: &Deadlines) -> Result<()> {
+pub(crate) fn run_task(settings: &TaskArguments) -> Result<()> {
     // One way has a descriptor for each timer.
     child::raise_descriptor_limit();
-    let answer = settings.way.with(Doing(settings))?;
+    let answer = settings.built_in.with(TaskRunner(settings))?;
     print_line(&Value::Object(answer).to_string())
 }
 
-struct Doing<'a>(&'a Deadlines);
+struct TaskRunner<'a>(&'a TaskArguments);
 
-impl Work for Doing<'_> {
+impl TimerWork for TaskRunner<'_> {
     type Output = Result<Map<String, Value>>;
 
-    fn with<F: Facility>(self) -> Self::Output {
+    fn with<F: TimerImpl>(self) -> Self::Output {
         let task = &self.0.task;
         let time = Duration::from_millis(task.for_ms);
         match task.work {
-            Kind::Pairs => pairs::<F>(self.0.way, task.case, time),
-            Kind::Calls => calls::<F>(time),
-            Kind::Held => held::<F>(task.timers),
+            TaskKind::Pairs => pairs::<F>(self.0.built_in, task.case, time),
+            TaskKind::Calls => calls::<F>(time),
+            TaskKind::Held => held::<F>(task.timers),
         }
     }
 }
 
-fn pairs<F: Facility>(way: Way, only: Option<&str>, time: Duration) -> Result<Map<String, Value>> {
+fn pairs<F: TimerImpl>(built_in: BuiltIn, only: Option<&str>, time: Duration) -> Result<Map<String, Value>> {
     let mut cases = Map::new();
     let takes_part = |(name, pairs): &(&str, Pairs)| {
-        (way.is_shared() || pairs.by == By::Owner) && only.is_none_or(|only| only == *name)
+        (built_in.is_shared() || pairs.by == CancelledBy::Owner) && only.is_none_or(|only| only == *name)
     };
     for (name, pairs) in PAIRS.into_iter().filter(takes_part) {
-        let facility = F::start(std::sync::Arc::new(|_| ()))?;
-        let Done { tallied, elapsed, cpu } = pairs.run(&facility, time).with_context(|| name.to_owned())?;
+        let timer_impl = F::start(std::sync::Arc::new(|_| ()))?;
+        let Done { counts, elapsed, cpu } = pairs.run(&timer_impl, time).with_context(|| name.to_owned())?;
         let numbers = json!({
-            "pairs_per_s": tallied.pairs as f64 / elapsed.as_secs_f64(),
-            "cpu_ns_per_pair": cpu.as_nanos() as f64 / tallied.pairs.max(1) as f64,
-            "fired": tallied.fired,
+            "pairs_per_s": counts.pairs as f64 / elapsed.as_secs_f64(),
+            "cpu_ns_per_pair": cpu.as_nanos() as f64 / counts.pairs.max(1) as f64,
+            "fired": counts.fired,
         });
         cases.insert(name.to_owned(), numbers);
     }
     Ok(cases)
 }
 
-fn calls<F: Facility>(time: Duration) -> Result<Map<String, Value>> {
+fn calls<F: TimerImpl>(time: Duration) -> Result<Map<String, Value>> {
     let seen = super::calls::run::<F>(time)?;
     let late = |share: f64| seen.lateness[((seen.lateness.len() - 1) as f64 * share) as usize] as f64 / 1e3;
     let mut numbers = json!({
@@ -180,7 +180,7 @@ fn calls<F: Facility>(time: Duration) -> Result<Map<String, Value>> {
     Ok(Map::from_iter([(CALLS.to_owned(), numbers)]))
 }
 
-fn held<F: Facility>(timers: u64) -> Result<Map<String, Value>> {
+fn held<F: TimerImpl>(timers: u64) -> Result<Map<String, Value>> {
     let held = super::held::run::<F>(timers, HELD_TIME_MAX)?;
     let numbers = json!({
         "cancelled": held.cancelled,
@@ -198,17 +198,17 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        deadlines: Deadlines,
+        arguments: TaskArguments,
     }
 
     #[test]
     fn a_task_survives_the_command_line() {
-        let task = Task { work: Kind::Calls, for_ms: 20, timers: 3, case: Some("owner-w1-8") };
-        let words = task.arguments(&Rival::BuiltIn(Way::TollgateOwnWheel));
+        let task = Task { work: TaskKind::Calls, for_ms: 20, timers: 3, case: Some("owner-w1-8") };
+        let words = task.arguments(&Target::BuiltIn(BuiltIn::TollgateOwnWheel));
         assert_eq!(words[0], "deadlines");
         let line = Line::try_parse_from(&words).expect("its own words are understood");
-        assert_eq!((line.deadlines.way, &line.deadlines.task), (Way::TollgateOwnWheel, &task));
-        assert_eq!(task.arguments(&Rival::Brpc("x".into()))[0], "--work");
+        assert_eq!((line.arguments.built_in, &line.arguments.task), (BuiltIn::TollgateOwnWheel, &task));
+        assert_eq!(task.arguments(&Target::Brpc("x".into()))[0], "--work");
     }
 
     #[test]
@@ -226,15 +226,16 @@ mod tests {
     fn every_way_does_every_kind_of_work() {
         use clap::ValueEnum;
         child::raise_descriptor_limit();
-        for &way in Way::value_variants() {
-            let all = if way.is_shared() { PAIRS.len() } else { 10 };
-            let works = [(Kind::Pairs, all), (Kind::Calls, 1), (Kind::Held, 1)];
-            for (work, cases) in works.into_iter().take(if way.keeps() { 3 } else { 1 }) {
-                let for_ms = if work == Kind::Calls { 60 } else { 1 };
+        for &built_in in BuiltIn::value_variants() {
+            let all = if built_in.is_shared() { PAIRS.len() } else { 10 };
+            let works = [(TaskKind::Pairs, all), (TaskKind::Calls, 1), (TaskKind::Held, 1)];
+            for (work, cases) in works.into_iter().take(if built_in.has_timers() { 3 } else { 1 }) {
+                let for_ms = if work == TaskKind::Calls { 60 } else { 1 };
                 let task = Task { work, for_ms, timers: 20_000, case: None };
-                let done =
-                    way.with(Doing(&Deadlines { way, task })).unwrap_or_else(|it| panic!("{way:?} {it:#}"));
-                assert_eq!(done.len(), cases, "{way:?} {work:?}");
+                let done = built_in
+                    .with(TaskRunner(&TaskArguments { built_in, task }))
+                    .unwrap_or_else(|it| panic!("{built_in:?} {it:#}"));
+                assert_eq!(done.len(), cases, "{built_in:?} {work:?}");
                 parse(&Value::Object(done)).expect("what is said is understood");
             }
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 /// What a thread does that keeps timers.
-pub(super) trait Keep: Send + Sync + 'static {
+pub(super) trait TimerLoop: Send + Sync + 'static {
     /// The whole life of the thread; returns soon after `close`.
     fn run(&self);
 
@@ -16,33 +16,33 @@ pub(super) trait Keep: Send + Sync + 'static {
 }
 
 /// See the file's header.
-pub(super) struct Keeper<K: Keep> {
-    kept: Arc<K>,
+pub(super) struct TimerThread<K: TimerLoop> {
+    shared: Arc<K>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl<K: Keep> Keeper<K> {
+impl<K: TimerLoop> TimerThread<K> {
     /// # Errors
     /// No thread can be created.
-    pub(super) fn start(name: &str, kept: K) -> io::Result<Arc<Self>> {
-        let kept = Arc::new(kept);
-        let running = Arc::clone(&kept);
+    pub(super) fn start(name: &str, shared: K) -> io::Result<Arc<Self>> {
+        let shared = Arc::new(shared);
+        let running = Arc::clone(&shared);
         let thread = thread::Builder::new().name(name.into()).spawn(move || running.run())?;
-        Ok(Arc::new(Self { kept, thread: Some(thread) }))
+        Ok(Arc::new(Self { shared, thread: Some(thread) }))
     }
 }
 
-impl<K: Keep> Deref for Keeper<K> {
+impl<K: TimerLoop> Deref for TimerThread<K> {
     type Target = K;
 
     fn deref(&self) -> &K {
-        &self.kept
+        &self.shared
     }
 }
 
-impl<K: Keep> Drop for Keeper<K> {
+impl<K: TimerLoop> Drop for TimerThread<K> {
     fn drop(&mut self) {
-        self.kept.close();
+        self.shared.close();
         // A panic of the thread has been told by the thread.
         drop(self.thread.take().map(JoinHandle::join));
     }

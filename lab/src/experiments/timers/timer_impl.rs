@@ -21,7 +21,7 @@ pub(super) struct Wakes {
 }
 
 /// A way of keeping deadlines, for any number of threads; clones are the same one.
-pub(super) trait Facility: Clone + Send + Sync + 'static {
+pub(super) trait TimerImpl: Clone + Send + Sync + 'static {
     /// A thread's end of it.
     type User: User;
 
@@ -54,7 +54,7 @@ pub(super) trait User {
     fn cancel(&mut self, handle: Self::Handle) -> bool;
 
     /// What a thread that has a loop of its own does once in a turn; nothing where others keep the timers.
-    fn turn(&mut self) {}
+    fn run_due(&mut self) {}
 
     /// Sleeps until then, and keeps its own timers meanwhile if they are its own.
     fn sleep_until(&mut self, until: Nanos);

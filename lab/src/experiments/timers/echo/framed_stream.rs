@@ -19,7 +19,7 @@ const BUFFER_BYTES: usize = 4_096;
 // No more than a connection's calls are ever on the wire, so a peer that sends more is none of ours.
 const _: () = assert!(BUFFER_BYTES >= CALLS_PER_CONNECTION * FRAME_BYTES_MAX);
 
-pub(super) struct Wire {
+pub(super) struct FramedStream {
     socket: Socket,
     registration: Registration,
     /// Arrived and not taken: less than a frame between two wakes.
@@ -34,7 +34,7 @@ pub(super) enum Stream {
     Ended,
 }
 
-impl Wire {
+impl FramedStream {
     /// A connection whose events come with `tag`.
     ///
     /// # Errors
