@@ -94,7 +94,7 @@ enum Command {
     Echo(timers::Echo),
     /// Answers one request on each connection, by threads that share an address
     #[command(hide = true)]
-    Answering(accept::Answering),
+    AcceptServer(accept::AcceptServer),
     /// Opens, counts and closes flows, to be counted itself
     #[command(hide = true)]
     Flows(relay::Flows),
@@ -160,7 +160,7 @@ fn run(command: &Command) -> Result<ExitCode> {
             child::stop_children_on_signals()?;
             tell(&accept::run(options)?, output)
         }
-        Command::Answering(settings) => accept::answer(settings).map(|()| ExitCode::SUCCESS),
+        Command::AcceptServer(settings) => accept::serve_requests(settings).map(|()| ExitCode::SUCCESS),
         Command::Deadlines(settings) => timers::run_task(settings).map(|()| ExitCode::SUCCESS),
         Command::Echo(settings) => timers::echo(settings).map(|()| ExitCode::SUCCESS),
         Command::Turn(turn) => pipeline::take(turn).map(|()| ExitCode::SUCCESS),

@@ -11,19 +11,19 @@
 //!   client agent --> lab answering (strategy, threads, one of them busy)                            busy
 //! ```
 
-mod answering;
-mod beside;
+mod background;
 mod busy;
 mod counts;
-mod front;
+mod cpu_shares;
 mod gateway;
+mod listeners;
+mod long_lived;
 mod losses;
-mod sampled;
-mod shares;
+mod profile;
+mod server;
 mod short;
 mod strategy;
-mod traced;
-mod tunnels;
+mod syscalls;
 mod verdicts;
 
 use std::fs;
@@ -35,9 +35,9 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use tempfile::TempDir;
 
-pub(crate) use self::answering::{Answering, answer};
 use self::gateway::Gateway;
 use self::losses::Losses;
+pub(crate) use self::server::{AcceptServer, serve_requests};
 use self::strategy::Strategy;
 use crate::kit::child::{self, ChildSettings};
 use crate::kit::flame;
@@ -84,7 +84,7 @@ const GRIDS: &[Grid] = &[
     Grid { family: LIGHT, number: counts::WAKES },
     Grid { family: LIGHT, number: short::CPU },
     Grid { family: LIGHT, number: "most_to_mean_accepts" },
-    Grid { family: LONG_LIVED, number: tunnels::BALANCE },
+    Grid { family: LONG_LIVED, number: long_lived::BALANCE },
     Grid { family: RELOAD, number: short::FAILED },
     Grid { family: BUSY, number: "first_byte_p50_ms" },
     Grid { family: BUSY, number: short::FIRST_BYTE_P99 },
@@ -225,7 +225,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         progress,
         directory: TempDir::with_prefix("lab-").context("making a temporary directory")?,
         next_port: ports::first_port(),
-        ends: Ends::start()?,
+        load: LoadProcesses::start()?,
         losses: Losses::default(),
     };
     let mut outcome = Outcome::default();
@@ -233,7 +233,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         outcome.merge(bench.case(part, workers)?);
     }
     if let (Some(file), true) = (&options.flame, bench.installed.is_some()) {
-        bench.progress.expect_more(looked_at(&bench.strategies).len() as u64);
+        bench.progress.expect_more(inspected_strategies(&bench.strategies).len() as u64);
         outcome.merge(bench.flame(file)?);
     }
     bench.progress.finish();
@@ -254,7 +254,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
 
 fn steps(cases: &[(Part, u32)], strategies: &[Strategy], effort: &Effort) -> u64 {
     let of = |&case: &(Part, u32)| match case.0 {
-        Part::SyscallCounts => looked_at(strategies).len(),
+        Part::SyscallCounts => inspected_strategies(strategies).len(),
         _ => strategies.len() * effort.rounds(case),
     };
     cases.iter().map(of).sum::<usize>() as u64
@@ -284,14 +284,14 @@ fn named(family: &str, workers: u32) -> &'static str {
 }
 
 /// The load's processes; they end with it.
-struct Ends {
+struct LoadProcesses {
     _server: LoadProcess,
     client: LoadProcess,
     reply: SocketAddr,
     echo: SocketAddr,
 }
 
-impl Ends {
+impl LoadProcesses {
     fn start() -> Result<Self> {
         let (mut server, client) =
             (LoadProcess::start(&ChildSettings::default())?, LoadProcess::start(&ChildSettings::default())?);
@@ -308,7 +308,7 @@ struct Bench {
     progress: Progress,
     directory: TempDir,
     next_port: u16,
-    ends: Ends,
+    load: LoadProcesses,
     losses: Losses,
     warnings: Vec<String>,
 }
@@ -347,8 +347,8 @@ impl Bench {
     ) -> Result<Outcome> {
         let case = rounds.what;
         let (mut gateways, failed) =
-            self.start_all(case, &self.strategies.clone(), workers, self.ends.reply, crowd_to_warm_up)?;
-        let (client, losses) = (&mut self.ends.client, &mut self.losses);
+            self.start_all(case, &self.strategies.clone(), workers, self.load.reply, warm_up_crowd)?;
+        let (client, losses) = (&mut self.load.client, &mut self.losses);
         let outcome = rounds.run(&mut gateways, &self.progress, |gateway| {
             let load = load(gateway.running.ends.address);
             let of = format!("{case}/{}", gateway.strategy.name());
@@ -361,11 +361,11 @@ impl Bench {
         let case = rounds.what;
         let warm_up = |to| Command::Hold { to, tunnels: WARM_UP };
         let (mut gateways, failed) =
-            self.start_all(case, &self.strategies.clone(), workers, self.ends.echo, warm_up)?;
-        let (client, losses, tunnels) = (&mut self.ends.client, &mut self.losses, self.effort.tunnels);
+            self.start_all(case, &self.strategies.clone(), workers, self.load.echo, warm_up)?;
+        let (client, losses, tunnels) = (&mut self.load.client, &mut self.losses, self.effort.tunnels);
         let outcome = rounds.run(&mut gateways, &self.progress, |gateway| {
             let of = format!("{case}/{}", gateway.strategy.name());
-            Ok(vec![(case, tunnels::run(gateway, client, tunnels, &of, losses)?)])
+            Ok(vec![(case, long_lived::run(gateway, client, tunnels, &of, losses)?)])
         })?;
         Ok(outcome.with_failed(failed))
     }
@@ -375,13 +375,13 @@ impl Bench {
         let mut started = Outcome::default();
         let mut servers = Vec::new();
         for &strategy in &self.strategies {
-            match busy::Server::start(strategy, workers as usize) {
+            match busy::BusyServer::start(strategy, workers as usize) {
                 Ok(server) => servers.push(server),
                 Err(error) => started.fail(case, strategy.name(), &error),
             }
             child::fail_if_interrupted()?;
         }
-        let (client, losses, time) = (&mut self.ends.client, &mut self.losses, self.effort.busy);
+        let (client, losses, time) = (&mut self.load.client, &mut self.losses, self.effort.busy);
         let outcome = rounds.run(&mut servers, &self.progress, |server| {
             let load = Command::Arrive { to: server.address, rate_per_s: BUSY_PER_S, time };
             let of = format!("{case}/{}", server.name());
@@ -395,8 +395,8 @@ impl Bench {
         if !strace::is_installed() {
             return Ok(impossible(WHAT, "strace is not installed".to_owned()));
         }
-        let connections = self.effort.connections.min(traced::CONNECTIONS_MAX);
-        let (counted, mut outcome) = self.look(WHAT, connections, traced::count)?;
+        let connections = self.effort.connections.min(syscalls::CONNECTIONS_MAX);
+        let (counted, mut outcome) = self.inspect(WHAT, connections, syscalls::count)?;
         outcome.rows.extend(strace::rows(&counted));
         Ok(outcome)
     }
@@ -412,34 +412,34 @@ impl Bench {
                       load: &Command,
                       directory: &Path,
                       losses: &mut Losses| {
-            sampled::profile(gateway, client, load, directory, losses, scope)
+            profile::sample(gateway, client, load, directory, losses, scope)
         };
-        let (profiles, mut outcome) = self.look(WHAT, self.effort.connections, sample)?;
+        let (profiles, mut outcome) = self.inspect(WHAT, self.effort.connections, sample)?;
         let profiles: Vec<Profile> = profiles.into_iter().map(|profile| profile.1).collect();
-        outcome.rows.extend(profiles.iter().map(shares::row));
-        fs::write(file, flame::svg(&shares::PALETTE, &profiles))
+        outcome.rows.extend(profiles.iter().map(cpu_shares::row));
+        fs::write(file, flame::svg(&cpu_shares::PALETTE, &profiles))
             .with_context(|| format!("writing {}", file.display()))?;
         Ok(outcome)
     }
 
     /// Looks at the herd and at the default in a crowd each, by `look`, which may use a directory for files.
-    fn look<Seen>(
+    fn inspect<Found>(
         &mut self,
         what: &str,
         connections: u32,
-        look: impl Fn(&Gateway, &mut LoadProcess, &Command, &Path, &mut Losses) -> Result<Seen>,
-    ) -> Result<(Vec<(String, Seen)>, Outcome)> {
-        let strategies = looked_at(&self.strategies);
+        inspect: impl Fn(&Gateway, &mut LoadProcess, &Command, &Path, &mut Losses) -> Result<Found>,
+    ) -> Result<(Vec<(String, Found)>, Outcome)> {
+        let strategies = inspected_strategies(&self.strategies);
         let (gateways, failed) =
-            self.start_all(what, &strategies, WORKERS, self.ends.reply, crowd_to_warm_up)?;
-        let (mut outcome, mut seen) = (Outcome::default().with_failed(failed), Vec::new());
+            self.start_all(what, &strategies, WORKERS, self.load.reply, warm_up_crowd)?;
+        let (mut outcome, mut found) = (Outcome::default().with_failed(failed), Vec::new());
         for gateway in &gateways {
             self.progress.begin(format!("{what}, {}", gateway.name()));
             let to = gateway.running.ends.address;
             let load = Command::Short { tunnel: to.into(), connections, concurrency: CONCURRENCY };
-            let (client, directory) = (&mut self.ends.client, self.directory.path());
-            match look(gateway, client, &load, directory, &mut self.losses) {
-                Ok(one) => seen.push((gateway.name().to_owned(), one)),
+            let (client, directory) = (&mut self.load.client, self.directory.path());
+            match inspect(gateway, client, &load, directory, &mut self.losses) {
+                Ok(one) => found.push((gateway.name().to_owned(), one)),
                 // It is the look that failed; a gateway that did would be named otherwise (`verdicts::lost`).
                 Err(error) => {
                     let name = format!("{what} of {}", gateway.name());
@@ -449,7 +449,7 @@ impl Bench {
             child::fail_if_interrupted()?;
             self.progress.end();
         }
-        Ok((seen, outcome))
+        Ok((found, outcome))
     }
 
     /// Starts the gateways of some strategies; one that does not start is set aside with its reason.
@@ -470,7 +470,7 @@ impl Bench {
                 Gateway::start(&installed, strategy, upstream, workers as usize, directory, next_port);
             let started = started.and_then(|gateway| {
                 let work = warm_up(gateway.running.ends.address);
-                gateway.warm_up(&mut self.ends.client, &work, &mut self.losses)?;
+                gateway.warm_up(&mut self.load.client, &work, &mut self.losses)?;
                 Ok(gateway)
             });
             match started {
@@ -486,7 +486,7 @@ impl Bench {
 }
 
 /// The herd and the gateway's default, before and after as the published measurement had it.
-fn looked_at(strategies: &[Strategy]) -> Vec<Strategy> {
+fn inspected_strategies(strategies: &[Strategy]) -> Vec<Strategy> {
     [Strategy::Shared, Strategy::DEFAULT].into_iter().filter(|one| strategies.contains(one)).collect()
 }
 
@@ -494,7 +494,7 @@ fn impossible(what: &str, reason: String) -> Outcome {
     Outcome::default().with_failed(vec![Skipped { name: what.to_owned(), reason }])
 }
 
-fn crowd_to_warm_up(to: SocketAddr) -> Command {
+fn warm_up_crowd(to: SocketAddr) -> Command {
     Command::Short { tunnel: to.into(), connections: WARM_UP, concurrency: WARM_UP / 4 }
 }
 

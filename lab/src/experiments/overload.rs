@@ -9,8 +9,8 @@
 //!   jobs that never return, 50 a second'
 //! ```
 
-mod offered;
-mod tally;
+mod counters;
+mod offered_load;
 mod target;
 mod verdicts;
 
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use self::offered::Offer;
+use self::offered_load::OfferedLoad;
 use self::target::{Measured, Target};
 use crate::kit::burn::Burn;
 use crate::kit::measurements::Numbers;
@@ -123,30 +123,30 @@ impl RoundTarget for Target {
 
 /// One round of a subject: what it can do, then every load of that.
 fn one(target: Target, burn: Burn, time: Duration) -> Result<Vec<(&'static str, Numbers)>> {
-    let capacity = offered::capacity(target, burn, time)?;
+    let capacity = offered_load::capacity(target, burn, time)?;
     let mut cases = vec![(CAPACITY, vec![("finished_per_s", capacity)])];
     for (load, part) in LOADS {
         child::fail_if_interrupted()?;
-        let measured = Offer { target, burn, rate: load * capacity, time }.run()?;
+        let measured = OfferedLoad { target, burn, rate: load * capacity, time }.run()?;
         cases.push((part, numbers(&measured, capacity, time)));
     }
     Ok(cases)
 }
 
 fn numbers(measured: &Measured, capacity: f64, time: Duration) -> Numbers {
-    let tally = &measured.tally;
-    let percent = |count: u64| 100.0 * count as f64 / tally.offered as f64;
-    let goodput = tally.in_time as f64 / time.as_secs_f64();
+    let counters = &measured.counters;
+    let percent = |count: u64| 100.0 * count as f64 / counters.offered as f64;
+    let goodput = counters.in_time as f64 / time.as_secs_f64();
     vec![
         ("goodput_per_s", goodput),
         ("goodput_percent_of_capacity", 100.0 * goodput / capacity),
-        ("in_time_p99_ms", tally.in_time_ms(0.99)),
-        ("answer_p99_ms", tally.answer_ms(0.99)),
-        ("in_time_percent", percent(tally.in_time)),
-        ("refused_percent", percent(tally.refused)),
-        ("expired_percent", percent(tally.expired)),
-        ("shed_percent", percent(tally.shed)),
-        ("late_or_never_percent", percent(tally.late)),
+        ("in_time_p99_ms", counters.in_time_ms(0.99)),
+        ("answer_p99_ms", counters.answer_ms(0.99)),
+        ("in_time_percent", percent(counters.in_time)),
+        ("refused_percent", percent(counters.refused)),
+        ("expired_percent", percent(counters.expired)),
+        ("shed_percent", percent(counters.shed)),
+        ("late_or_never_percent", percent(counters.late)),
         ("poisoned_threads_max", measured.poisoned_threads_max as f64),
         ("threads_max", measured.threads_max as f64),
     ]

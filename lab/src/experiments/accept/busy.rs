@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
 
-use super::answering::Answering;
 use super::counts::Counts;
 use super::losses::Losses;
-use super::short::of_clients;
+use super::server::AcceptServer;
+use super::short::client_numbers;
 use super::strategy::Strategy;
 use crate::kit::child;
 use crate::kit::load_process::{Command, LoadProcess};
@@ -21,25 +21,25 @@ use crate::kit::worker_process::WorkerProcess;
 const BUSY_US: u64 = 500;
 
 /// A server that takes part; it ends with its input.
-pub(super) struct Server {
+pub(super) struct BusyServer {
     strategy: Strategy,
     worker: WorkerProcess,
     pub(super) address: SocketAddr,
 }
 
-impl RoundTarget for Server {
+impl RoundTarget for BusyServer {
     fn name(&self) -> &'static str {
         self.strategy.name()
     }
 }
 
-impl Server {
+impl BusyServer {
     /// Starts one.
     ///
     /// # Errors
     /// It could not be started.
     pub(super) fn start(strategy: Strategy, workers: usize) -> Result<Self> {
-        let settings = Answering { strategy, workers, busy_us: BUSY_US };
+        let settings = AcceptServer { strategy, workers, busy_us: BUSY_US };
         let mut worker = WorkerProcess::start(&child::own_program()?, &settings.arguments())?;
         let address = worker.read_line()?;
         let address = address.parse().with_context(|| format!("instead of an address: {address}"))?;
@@ -57,7 +57,7 @@ impl Server {
 /// # Errors
 /// The server or the load failed.
 pub(super) fn run(
-    server: &mut Server,
+    server: &mut BusyServer,
     client: &mut LoadProcess,
     load: &Command,
     case: &str,
@@ -65,10 +65,10 @@ pub(super) fn run(
 ) -> Result<Numbers> {
     let before = server.counts()?;
     let answer = client.call(load)?;
-    losses.note(case, &answer);
+    losses.record(case, &answer);
     let counts = server.counts()?.since(&before);
-    let mut numbers = of_clients(&answer)?;
-    numbers.extend(counts.each());
+    let mut numbers = client_numbers(&answer)?;
+    numbers.extend(counts.per_accept());
     numbers.extend(counts.balance_of_accepts().map(|balance| ("most_to_mean_accepts", balance)));
     Ok(numbers)
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::kit::measurements::Numbers;
 
 /// How long the gateway's admin thread may take to answer.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
+const RESPONSE_MAX: Duration = Duration::from_secs(5);
 
 /// One reading, each number by thread.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -41,7 +41,7 @@ impl Counts {
     /// # Errors
     /// It does not answer, or not with a page that has them.
     pub(super) fn of_gateway(admin: SocketAddr) -> Result<Self> {
-        Self::from_page(&page(admin).context("reading the gateway's metrics")?)
+        Self::from_page(&fetch_metrics(admin).context("reading the gateway's metrics")?)
     }
 
     fn from_page(page: &str) -> Result<Self> {
@@ -105,7 +105,7 @@ impl Counts {
     }
 
     /// For each accepted connection.
-    pub(super) fn each(&self) -> Numbers {
+    pub(super) fn per_accept(&self) -> Numbers {
         let accepts = self.accepts.iter().sum::<f64>();
         let each = |counts: &[f64]| counts.iter().sum::<f64>() / accepts.max(1.0);
         vec![
@@ -148,9 +148,9 @@ fn numbers(column: &Value) -> Vec<f64> {
     column.as_array().map(|numbers| numbers.iter().filter_map(Value::as_f64).collect()).unwrap_or_default()
 }
 
-fn page(admin: SocketAddr) -> Result<String> {
-    let mut stream = TcpStream::connect_timeout(&admin, ANSWER_MAX)?;
-    stream.set_read_timeout(Some(ANSWER_MAX))?;
+fn fetch_metrics(admin: SocketAddr) -> Result<String> {
+    let mut stream = TcpStream::connect_timeout(&admin, RESPONSE_MAX)?;
+    stream.set_read_timeout(Some(RESPONSE_MAX))?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
@@ -190,7 +190,7 @@ mod tests {
             [1, 7].map(|accepts| Counts::from_json(&text(accepts).to_string()).expect("its own text"));
         let since = after.since(&before);
         assert_eq!(
-            since.each(),
+            since.per_accept(),
             [(WAKES, 1.0), ("empty_accepts_per_accept", 0.0), ("hand_overs_per_accept", 0.0)]
         );
         assert_eq!(

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 
 use super::counts::Counts;
-use super::front::Front;
+use super::listeners::GatewayListeners;
 use super::losses::Losses;
 use super::strategy::Strategy;
 use crate::kit::child::ChildSettings;
@@ -21,8 +21,8 @@ use crate::kit::rounds::RoundTarget;
 #[derive(Debug)]
 pub(super) struct Gateway {
     pub(super) strategy: Strategy,
-    pub(super) running: RunningRelay<Front>,
-    upstream: Front,
+    pub(super) running: RunningRelay<GatewayListeners>,
+    upstream: GatewayListeners,
     threads: usize,
     directory: PathBuf,
 }
@@ -46,7 +46,7 @@ impl Gateway {
         directory: PathBuf,
         next_port: &mut u16,
     ) -> Result<Self> {
-        let upstream = Front::before(upstream, strategy);
+        let upstream = GatewayListeners::before(upstream, strategy);
         let settings = StartSettings {
             upstream: &upstream,
             threads,
@@ -70,7 +70,7 @@ impl Gateway {
         let answer = client.call(work);
         client.call(&Command::Release)?;
         let answer = answer?;
-        losses.note(self.strategy.name(), &answer);
+        losses.record(self.strategy.name(), &answer);
         ensure!(answer["completed"] != 0, "it serves nobody: {}", answer["failures"]);
         Ok(())
     }
@@ -88,14 +88,14 @@ impl Gateway {
     /// # Errors
     /// It is gone.
     pub(super) fn reload(&self, spare: Option<usize>) -> Result<()> {
-        let front = &self.running.ends;
+        let listeners = &self.running.ends;
         let inputs = ConfigInputs {
-            listen: front,
+            listen: listeners,
             upstream: &self.upstream,
-            admin: front.admin,
+            admin: listeners.admin,
             threads: self.threads,
             directory: &self.directory,
         };
-        self.running.reconfigure(&front.text(&inputs, spare))
+        self.running.reconfigure(&listeners.text(&inputs, spare))
     }
 }

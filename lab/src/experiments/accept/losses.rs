@@ -17,7 +17,7 @@ pub(super) struct Losses {
 
 impl Losses {
     /// Adds what a crowd answered about a case.
-    pub(super) fn note(&mut self, case: &str, answer: &Value) {
+    pub(super) fn record(&mut self, case: &str, answer: &Value) {
         let count = |name: &str| answer[name].as_u64().unwrap_or(0);
         self.tried += count("completed") + count("failed");
         for (failure, count) in answer["failures"].as_object().into_iter().flatten() {
@@ -26,7 +26,7 @@ impl Losses {
     }
 
     /// Adds connections of a case that were held, and those of them that were lost.
-    pub(super) fn note_held(&mut self, case: &str, held: u64, lost: u64) {
+    pub(super) fn record_held(&mut self, case: &str, held: u64, lost: u64) {
         self.tried += held;
         self.add(&format!("{case}: a connection that was held is dead"), lost);
     }
@@ -65,17 +65,17 @@ mod tests {
     #[test]
     fn each_loss_is_counted_and_some_are_explained() {
         let mut losses = Losses::default();
-        losses.note("crowd-1/mutex", &json!({ "completed": 90, "failed": 0, "failures": {} }));
-        losses.note_held("long-lived-8/mutex", 2_000, 0);
+        losses.record("crowd-1/mutex", &json!({ "completed": 90, "failed": 0, "failures": {} }));
+        losses.record_held("long-lived-8/mutex", 2_000, 0);
         assert_eq!((losses.count(), losses.tried(), losses.reasons()), (0, 2_090, String::new()));
         let failures = json!({ "no reply in time": 2, "connect: refused": 1 });
-        losses.note("crowd-2/shared", &json!({ "completed": 7, "failed": 3, "failures": failures }));
-        losses.note_held("long-lived-8/shared", 10, 1);
+        losses.record("crowd-2/shared", &json!({ "completed": 7, "failed": 3, "failures": failures }));
+        losses.record_held("long-lived-8/shared", 10, 1);
         assert_eq!((losses.count(), losses.tried()), (4, 2_110));
         let reasons = "; 1 in crowd-2/shared: connect: refused; 2 in crowd-2/shared: no reply in time; 1 in \
                        long-lived-8/shared: a connection that was held is dead";
         assert_eq!(losses.reasons(), reasons);
-        losses.note_held("more", 1, 1);
+        losses.record_held("more", 1, 1);
         assert!(losses.reasons().ends_with("; and 1 other reasons"), "{}", losses.reasons());
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use sys::limits::ProcRoot;
 use sys::pressure::ListenDrops;
 
-use super::beside::beside;
+use super::background::run_beside;
 use super::gateway::Gateway;
 use super::losses::Losses;
 use crate::kit::load_process::{Command, LoadProcess, number_in};
@@ -22,7 +22,7 @@ pub(super) const FIRST_BYTE_P99: &str = "first_byte_p99_ms";
 pub(super) const FAILED: &str = "failed_connections";
 
 /// How often it is looked who serves how many: some ten times in the shortest run.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(100);
 
 /// With fewer clients at a time a ratio of counts says nothing.
 const CLIENTS_MIN: f64 = 100.0;
@@ -44,13 +44,13 @@ pub(super) fn run(
 ) -> Result<Numbers> {
     let balances = Mutex::new(Vec::new());
     let measured = measure(gateway, losses, case, |gateway| {
-        let look = || {
+        let poll = || {
             let Ok(counts) = gateway.counts() else { return };
             if counts.clients() >= CLIENTS_MIN {
                 balances.lock().unwrap_or_else(PoisonError::into_inner).extend(counts.balance());
             }
         };
-        beside(LOOK, look, || client.call(load))
+        run_beside(POLL, poll, || client.call(load))
     });
     let mut numbers = measured?;
     let balances = balances.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -73,17 +73,17 @@ pub(super) fn run_reloading(
     losses: &mut Losses,
 ) -> Result<Numbers> {
     let before = gateway.counts()?;
-    let mut told = Ok(());
+    let mut reload_result = Ok(());
     let mut numbers = measure(gateway, losses, case, |gateway| {
         let mut spares = [0, 1].into_iter().cycle();
         let reload = || {
-            if told.is_ok() {
-                told = gateway.reload(spares.next());
+            if reload_result.is_ok() {
+                reload_result = gateway.reload(spares.next());
             }
         };
-        beside(RELOAD, reload, || client.call(load))
+        run_beside(RELOAD, reload, || client.call(load))
     })?;
-    told.context("telling it of a configuration")?;
+    reload_result.context("telling it of a configuration")?;
     gateway.reload(None)?;
     let (reloads, failed) = gateway.counts()?.since(&before).reloads();
     ensure!(failed == 0.0, "it refused {failed} configurations");
@@ -101,19 +101,19 @@ fn measure(
         (ListenDrops::read(&ProcRoot::machine()), CostBaseline::read(&mut gateway.running)?);
     let counts = gateway.counts()?;
     let answer = load(gateway)?;
-    losses.note(case, &answer);
+    losses.record(case, &answer);
     let completed = number_in(&answer, "completed")?;
     let counts = gateway.counts()?.since(&counts);
     let cost = before.cost_after(&mut gateway.running, completed)?;
     ensure!(gateway.running.is_alive(), "it ended under the load");
     ensure!(completed > 0.0, "no connection came through: {}", answer["failures"]);
-    let mut numbers = of_clients(&answer)?;
+    let mut numbers = client_numbers(&answer)?;
     if let (Some(now), Some(then)) = (ListenDrops::read(&ProcRoot::machine()), drops) {
         numbers.push(("listen_overflows", now.since(then).overflows as f64));
     }
     let names = [CPU, "data_plane_cpu_us_per_connection", "log_lines_per_connection"];
     numbers.extend(cost.into_iter().flat_map(|cost| cost.per_unit(completed, names)));
-    numbers.extend(counts.each());
+    numbers.extend(counts.per_accept());
     numbers.extend(counts.balance_of_accepts().map(|balance| ("most_to_mean_accepts", balance)));
     Ok(numbers)
 }
@@ -122,7 +122,7 @@ fn measure(
 ///
 /// # Errors
 /// The answer is not a crowd's.
-pub(super) fn of_clients(answer: &Value) -> Result<Numbers> {
+pub(super) fn client_numbers(answer: &Value) -> Result<Numbers> {
     let seconds = number_in(answer, "elapsed_ns")? / 1e9;
     let ms = |name: &str| Ok::<f64, anyhow::Error>(number_in(answer, name)? / 1e6);
     Ok(vec![

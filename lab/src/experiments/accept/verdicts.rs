@@ -5,7 +5,7 @@ use super::counts::WAKES;
 use super::losses::Losses;
 use super::short::{CPU, FIRST_BYTE_P99};
 use super::strategy::Strategy;
-use super::{BUSY, CROWD, LIGHT, LONG_LIVED, WORKERS, tunnels};
+use super::{BUSY, CROWD, LIGHT, LONG_LIVED, WORKERS, long_lived};
 use crate::kit::measurements::{Row, Sample, Skipped};
 use crate::kit::report::Report;
 use crate::kit::verdict::{Threshold, Verdict, best_rival, paired_ratios};
@@ -75,8 +75,8 @@ fn long_lived_balance(report: &Report) -> Judged {
     let row = row(name, report, LONG_LIVED, WORKERS, Strategy::Handoff)?;
     let about =
         format!("long-lived connections of the fullest of {WORKERS} workers as a multiple of the mean");
-    Verdict::on_worst(name, Threshold::AtMost(1.05), &values(row, tunnels::BALANCE), &about)
-        .ok_or_else(|| nothing(name, Strategy::Handoff))
+    Verdict::on_worst(name, Threshold::AtMost(1.05), &values(row, long_lived::BALANCE), &about)
+        .ok_or_else(|| not_measured(name, Strategy::Handoff))
 }
 
 fn busy_worker_p99(report: &Report) -> Judged {
@@ -116,7 +116,7 @@ fn row<'a>(
     workers: u32,
     strategy: Strategy,
 ) -> Result<&'a Row, (&'static str, String)> {
-    report.row(&part(family, workers), strategy.name()).ok_or_else(|| nothing(name, strategy))
+    report.row(&part(family, workers), strategy.name()).ok_or_else(|| not_measured(name, strategy))
 }
 
 fn values(row: &Row, number: &str) -> Vec<Sample> {
@@ -128,7 +128,7 @@ fn on_median(name: &'static str, threshold: Threshold, samples: &[Sample], about
         .ok_or_else(|| (name, "the runs that it compares never shared a round".to_owned()))
 }
 
-fn nothing(name: &'static str, strategy: Strategy) -> (&'static str, String) {
+fn not_measured(name: &'static str, strategy: Strategy) -> (&'static str, String) {
     (name, format!("{} was not measured in this part of the work", strategy.name()))
 }
 
@@ -209,7 +209,7 @@ mod tests {
         };
         check(busy(0.5), "busy-worker-p99-handoff", (0.25, Outcome::Holds));
         check(busy(1.5), "busy-worker-p99-handoff", (0.75, Outcome::Fails));
-        let balance = |value| vec![row("long-lived-8", Strategy::Handoff, tunnels::BALANCE, value)];
+        let balance = |value| vec![row("long-lived-8", Strategy::Handoff, long_lived::BALANCE, value)];
         check(balance(1.01), "long-lived-balance-handoff", (1.01, Outcome::Holds));
         check(balance(1.2), "long-lived-balance-handoff", (1.2, Outcome::Fails));
     }
@@ -231,7 +231,8 @@ mod tests {
         let check = |failed: u64, skipped: &[&str], expected| {
             let failures = if failed > 0 { json!({ "refused": failed }) } else { json!({}) };
             let mut losses = Losses::default();
-            losses.note("crowd-2/mutex", &json!({ "completed": 9, "failed": failed, "failures": failures }));
+            losses
+                .record("crowd-2/mutex", &json!({ "completed": 9, "failed": failed, "failures": failures }));
             let report = judged(Vec::new(), &losses, skipped);
             let verdict = report.verdicts.first().expect("somebody connected");
             assert_eq!((verdict.name, verdict.value, verdict.outcome), ("lost", failed as f64, expected));

@@ -14,7 +14,7 @@ use anyhow::Result;
 use engine::pool::{Class, ClassSettings, Pool, PoolSettings, Shedding, blocking};
 
 use super::DEADLINE;
-use super::tally::{Tally, Ticket};
+use super::counters::{Counters, PendingJob};
 use crate::kit::burn::Burn;
 use crate::kit::machine;
 
@@ -41,7 +41,7 @@ pub(super) enum Target {
 /// What one load did to it.
 #[derive(Debug)]
 pub(super) struct Measured {
-    pub(super) tally: Tally,
+    pub(super) counters: Counters,
     pub(super) threads_max: usize,
     pub(super) poisoned_threads_max: usize,
 }
@@ -66,18 +66,18 @@ impl Target {
     ///
     /// # Errors
     /// No thread can be created.
-    pub(super) fn start(self) -> Result<Server> {
+    pub(super) fn start(self) -> Result<RunningPool> {
         let permits = machine::allowed_cpus().len();
         let threads = THREADS_PER_CPU * permits;
         Ok(match self {
-            Target::Ours => Server::Ours(Pool::start(PoolSettings {
+            Target::Ours => RunningPool::Ours(Pool::start(PoolSettings {
                 name: "overload",
                 permits,
                 threads_max: threads,
                 niceness: 0,
                 classes: classes(),
             })?),
-            Target::Fixed | Target::FixedPoisoned => Server::Fixed(Fixed::start(threads)?),
+            Target::Fixed | Target::FixedPoisoned => RunningPool::Fixed(Fixed::start(threads)?),
         })
     }
 }
@@ -96,12 +96,12 @@ pub(super) fn poisoned_share() -> usize {
 /// Holds whoever passes until it is opened.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
-    door: Mutex<Door>,
+    state: Mutex<GateState>,
     opened: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Door {
+struct GateState {
     is_open: bool,
     /// Threads that it has held.
     held: usize,
@@ -109,10 +109,10 @@ struct Door {
 
 impl Gate {
     fn pass(&self) {
-        let mut door = self.lock();
+        let mut state = self.lock();
         // None comes back before it is opened for all.
-        door.held += usize::from(!door.is_open);
-        drop(self.opened.wait_while(door, |door| !door.is_open));
+        state.held += usize::from(!state.is_open);
+        drop(self.opened.wait_while(state, |state| !state.is_open));
     }
 
     pub(super) fn open(&self) {
@@ -125,43 +125,43 @@ impl Gate {
         self.lock().held
     }
 
-    fn lock(&self) -> MutexGuard<'_, Door> {
-        self.door.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, GateState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A running subject.
-pub(super) enum Server {
+pub(super) enum RunningPool {
     Ours(Pool),
     Fixed(Fixed),
 }
 
-impl Server {
+impl RunningPool {
     /// Offers a job that computes.
-    pub(super) fn request(&self, burn: Burn, ticket: Ticket) {
+    pub(super) fn request(&self, burn: Burn, job: PendingJob) {
         match self {
-            Server::Ours(pool) => {
+            RunningPool::Ours(pool) => {
                 // Held by both sides: the reply has it if the job was accepted.
-                let ticket = Arc::new(Mutex::new(Some(ticket)));
-                let told = Arc::clone(&ticket);
-                let take = |ticket: &Mutex<Option<Ticket>>| {
-                    ticket.lock().unwrap_or_else(PoisonError::into_inner).take()
+                let job = Arc::new(Mutex::new(Some(job)));
+                let reply_job = Arc::clone(&job);
+                let take = |job: &Mutex<Option<PendingJob>>| {
+                    job.lock().unwrap_or_else(PoisonError::into_inner).take()
                 };
                 let reply = move |outcome| {
-                    if let Some(ticket) = take(&told) {
-                        ticket.answered(outcome);
+                    if let Some(job) = take(&reply_job) {
+                        job.answered(outcome);
                     }
                 };
                 let accepted = pool.run_then(REQUESTS, move || burn.run(), reply);
                 if let Err(why) = accepted
-                    && let Some(ticket) = take(&ticket)
+                    && let Some(job) = take(&job)
                 {
-                    ticket.refused(why);
+                    job.refused(why);
                 }
             }
-            Server::Fixed(pool) => pool.run(Box::new(move || {
+            RunningPool::Fixed(pool) => pool.run(Box::new(move || {
                 burn.run();
-                ticket.answered(Ok(()));
+                job.answered(Ok(()));
             })),
         }
     }
@@ -170,38 +170,38 @@ impl Server {
     pub(super) fn poison(&self, number: u64, gate: &Arc<Gate>) {
         let gate = Arc::clone(gate);
         match self {
-            Server::Ours(pool) => {
+            RunningPool::Ours(pool) => {
                 let is_declared = number.is_multiple_of(DECLARED_EVERY);
                 let work = move || if is_declared { blocking(|| gate.pass()) } else { gate.pass() };
                 // Refused when very many wait already: one poisoned job less.
                 let _ = pool.run_then(POISONED, work, drop);
             }
-            Server::Fixed(pool) => pool.run(Box::new(move || gate.pass())),
+            RunningPool::Fixed(pool) => pool.run(Box::new(move || gate.pass())),
         }
     }
 
     /// Jobs that are accepted and not answered yet; of the fixed pool without the few that run.
     pub(super) fn unanswered(&self) -> usize {
         match self {
-            Server::Ours(pool) => {
+            RunningPool::Ours(pool) => {
                 let requests = &pool.stats().classes[usize::from(REQUESTS.0)];
                 requests.queued + requests.taken
             }
-            Server::Fixed(pool) => pool.lock().jobs.len(),
+            RunningPool::Fixed(pool) => pool.lock().jobs.len(),
         }
     }
 
     /// The most threads that there were at a time.
     pub(super) fn threads_max(&self) -> usize {
         match self {
-            Server::Ours(pool) => pool.stats().threads_peak,
-            Server::Fixed(pool) => pool.threads.len(),
+            RunningPool::Ours(pool) => pool.stats().threads_peak,
+            RunningPool::Fixed(pool) => pool.threads.len(),
         }
     }
 
     /// Ends it when `gate` lets the poisoned jobs go; what waits is dropped.
     pub(super) fn end(self, gate: &Gate) {
-        if let Server::Fixed(pool) = &self {
+        if let RunningPool::Fixed(pool) = &self {
             pool.close();
         }
         gate.open();
@@ -282,4 +282,4 @@ impl Shared {
 }
 
 /// How long answers are waited for that are under way.
-pub(super) const PATIENCE: Duration = Duration::from_millis(100);
+pub(super) const ANSWER_GRACE: Duration = Duration::from_millis(100);

@@ -40,7 +40,7 @@ const LISTENER: RawToken = RawToken(u32::MAX);
 
 /// What `lab answering` is told.
 #[derive(clap::Args, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answering {
+pub(crate) struct AcceptServer {
     /// How connections reach the threads
     #[arg(long)]
     pub(super) strategy: Strategy,
@@ -52,7 +52,7 @@ pub(crate) struct Answering {
     pub(super) busy_us: u64,
 }
 
-impl Answering {
+impl AcceptServer {
     /// As `lab` understands them.
     pub(super) fn arguments(&self) -> Vec<OsString> {
         let (workers, busy_us) = (self.workers.to_string(), self.busy_us.to_string());
@@ -66,28 +66,33 @@ impl Answering {
 ///
 /// # Errors
 /// No address, descriptor or thread could be had, or the lab is gone.
-pub(crate) fn answer(settings: &Answering) -> Result<()> {
+pub(crate) fn serve_requests(settings: &AcceptServer) -> Result<()> {
     let strategy = accept::strategy(settings.strategy.name()).context("the engine has no such strategy")?;
     let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
     let listeners = accept::listen(strategy, any_port, ListenOptions::plain(BACKLOG), settings.workers, 0)?;
     let address = listeners.first().context("a server has at least one thread")?.local()?;
     let part = || Ok((Arc::new(Notifier::new()?), Arc::<ReactorStats>::default()));
     let parts: Vec<_> = (0..settings.workers).map(|_| part()).collect::<Result<_>>()?;
-    let seats = worker_group(parts.iter().cloned());
+    let handles = worker_group(parts.iter().cloned());
     let busy = Burn::of(Duration::from_micros(settings.busy_us));
     thread::scope(|scope| {
-        let (mut threads, mut ends) = (Vec::new(), Vec::new());
-        for (number, ((seat, listener), (notifier, stats))) in
-            seats.into_iter().zip(listeners).zip(&parts).enumerate()
+        let (mut threads, mut stops) = (Vec::new(), Vec::new());
+        for (number, ((handle, listener), (notifier, stats))) in
+            handles.into_iter().zip(listeners).zip(&parts).enumerate()
         {
             let (opened, is_open) = sync_channel(1);
             let inbox = Inbox::new(Arc::clone(notifier));
-            ends.push(EndAtDrop(inbox.sender()));
-            let draft =
-                Draft { seat, listener, notifier: Arc::clone(notifier), stats: Arc::clone(stats), inbox };
+            stops.push(StopOnDrop(inbox.sender()));
+            let parts = ThreadParts {
+                handle,
+                listener,
+                notifier: Arc::clone(notifier),
+                stats: Arc::clone(stats),
+                inbox,
+            };
             let busy = (number == 0 && settings.busy_us > 0).then_some(busy);
             let name = thread::Builder::new().name(format!("reactor-{number}"));
-            threads.push(name.spawn_scoped(scope, move || Server::new(draft, busy)?.run(&opened))?);
+            threads.push(name.spawn_scoped(scope, move || ServerThread::new(parts, busy)?.run(&opened))?);
             // One after the other: the kernel wakes them in the order in which they have begun to watch.
             is_open.recv().context("a thread could not begin")?;
         }
@@ -96,7 +101,7 @@ pub(crate) fn answer(settings: &Answering) -> Result<()> {
             line?;
             print_line(&counts(&parts))?;
         }
-        drop(ends);
+        drop(stops);
         let join = |thread: thread::ScopedJoinHandle<'_, Result<()>>| {
             thread.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked")))
         };
@@ -117,30 +122,30 @@ fn counts(parts: &[(Arc<Notifier>, Arc<ReactorStats>)]) -> String {
 }
 
 /// Said when nobody asks any more.
-struct End;
+struct Stop;
 
-struct EndAtDrop(Sender<End>);
+struct StopOnDrop(Sender<Stop>);
 
-impl Drop for EndAtDrop {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        self.0.send(End);
+        self.0.send(Stop);
     }
 }
 
 /// What a thread is made of, before it runs.
-struct Draft {
-    seat: WorkerHandle,
+struct ThreadParts {
+    handle: WorkerHandle,
     listener: ListenerHandle,
     notifier: Arc<Notifier>,
     stats: Arc<ReactorStats>,
-    inbox: Inbox<End>,
+    inbox: Inbox<Stop>,
 }
 
 /// One thread of it.
-struct Server {
+struct ServerThread {
     reactor: Rc<Reactor>,
-    inbox: Inbox<End>,
-    seat: Rc<WorkerHandle>,
+    inbox: Inbox<Stop>,
+    handle: Rc<WorkerHandle>,
     acceptor: Acceptor,
     connections: Slab<Connection>,
     /// What each event costs it.
@@ -153,13 +158,13 @@ struct Connection {
     received_bytes: usize,
 }
 
-impl Server {
-    fn new(draft: Draft, busy: Option<Burn>) -> Result<Self> {
-        let Draft { seat, listener, notifier, stats, inbox } = draft;
-        let seat = Rc::new(seat);
+impl ServerThread {
+    fn new(parts: ThreadParts, busy: Option<Burn>) -> Result<Self> {
+        let ThreadParts { handle, listener, notifier, stats, inbox } = parts;
+        let handle = Rc::new(handle);
         let reactor = Reactor::new(notifier, stats)?;
-        let acceptor = Acceptor::new(&reactor, &seat, listener, LISTENER)?;
-        Ok(Self { reactor, inbox, seat, acceptor, connections: Slab::new(), busy })
+        let acceptor = Acceptor::new(&reactor, &handle, listener, LISTENER)?;
+        Ok(Self { reactor, inbox, handle, acceptor, connections: Slab::new(), busy })
     }
 
     fn run(mut self, opened: &SyncSender<()>) -> Result<()> {
@@ -167,7 +172,7 @@ impl Server {
         let (mut wakes, mut ready) = (Vec::new(), Vec::new());
         while self.inbox.is_empty() {
             self.acceptor.take_turn();
-            let is_idle = || self.inbox.is_empty() && self.seat.is_empty() && !self.acceptor.is_called();
+            let is_idle = || self.inbox.is_empty() && self.handle.is_empty() && !self.acceptor.is_called();
             self.reactor.turn(&mut wakes, is_idle)?;
             for wake in wakes.drain(..) {
                 match wake {
@@ -179,8 +184,8 @@ impl Server {
             // As in the gateway, which only notes what is ready until everybody is let in.
             self.acceptor.give_turn_up();
             ready.drain(..).for_each(|index| self.serve(index));
-            while let Some(handed) = self.seat.take() {
-                open(&self.reactor, &mut self.connections, handed.socket).context("taking over")?;
+            while let Some(handoff) = self.handle.take() {
+                open(&self.reactor, &mut self.connections, handoff.socket).context("taking over")?;
             }
             self.reactor.stats().connections.set(self.connections.len() as u64);
         }
@@ -188,7 +193,7 @@ impl Server {
     }
 
     fn accept(&mut self) -> Result<()> {
-        self.be_busy();
+        self.burn();
         let mut opened = Ok(());
         let (reactor, connections) = (&self.reactor, &mut self.connections);
         self.acceptor.accept(|socket, _| {
@@ -199,7 +204,7 @@ impl Server {
     }
 
     fn serve(&mut self, index: u32) {
-        self.be_busy();
+        self.burn();
         let Some((key, connection)) = self.connections.at(index) else { return };
         if connection.is_over()
             && let Some(Connection { registration, .. }) = self.connections.remove(key)
@@ -208,7 +213,7 @@ impl Server {
         }
     }
 
-    fn be_busy(&self) {
+    fn burn(&self) {
         if let Some(busy) = self.busy {
             busy.run();
         }
@@ -251,15 +256,16 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        answering: Answering,
+        accept_server: AcceptServer,
     }
 
     #[test]
     fn a_server_survives_the_command_line() {
         for strategy in Strategy::ALL {
-            let answering = Answering { strategy, workers: 8, busy_us: 500 };
-            let line = Line::try_parse_from(answering.arguments()).expect("its own arguments are understood");
-            assert_eq!(line.answering, answering);
+            let accept_server = AcceptServer { strategy, workers: 8, busy_us: 500 };
+            let line =
+                Line::try_parse_from(accept_server.arguments()).expect("its own arguments are understood");
+            assert_eq!(line.accept_server, accept_server);
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::kit::stacks::{Profile, SampleScope};
 ///
 /// # Errors
 /// perf may not sample it, or the load failed.
-pub(super) fn profile(
+pub(super) fn sample(
     gateway: &Gateway,
     client: &mut LoadProcess,
     load: &Command,
@@ -25,7 +25,7 @@ pub(super) fn profile(
     let name = gateway.strategy.name();
     let process = gateway.running.processes().first().copied().context("a gateway is a process")?;
     Profile::sample_running(name.to_owned(), scope, directory, u32::try_from(process)?, || {
-        losses.note(&format!("sampled/{name}"), &client.call(load)?);
+        losses.record(&format!("sampled/{name}"), &client.call(load)?);
         Ok(())
     })
 }

@@ -29,7 +29,7 @@ pub(super) fn count(
     let answer = client.call(load);
     let file = tracer.stop();
     let answer = answer?;
-    losses.note(&format!("traced/{}", gateway.strategy.name()), &answer);
+    losses.record(&format!("traced/{}", gateway.strategy.name()), &answer);
     let calls = strace::read_counts(&file)?;
     ensure!(!calls.is_empty(), "strace has seen no call");
     Ok(calls)

@@ -28,9 +28,9 @@ const MARKS: [&[&str]; SERVING] = [
 ];
 
 fn purpose(stack: &Stack) -> usize {
-    let told =
+    let purpose_of_name =
         |name: &str| MARKS.iter().position(|patterns| patterns.iter().any(|pattern| matches(name, pattern)));
-    stack.frames.iter().rev().find_map(|frame| told(&frame.name)).unwrap_or(SERVING)
+    stack.frames.iter().rev().find_map(|frame| purpose_of_name(&frame.name)).unwrap_or(SERVING)
 }
 
 /// A gateway's shares, as the report has them.

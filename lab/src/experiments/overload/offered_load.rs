@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::DEADLINE;
-use super::tally::{Tallying, Ticket};
-use super::target::{Gate, Measured, PATIENCE, Target};
+use super::counters::{PendingJob, SharedCounters};
+use super::target::{ANSWER_GRACE, Gate, Measured, Target};
 use crate::kit::burn::Burn;
 
 /// Poisoned jobs come so often.
@@ -30,7 +30,7 @@ const CAPACITY_JOBS_MIN: u64 = 100;
 
 /// Jobs of one kind at a fixed rate.
 #[derive(Debug)]
-pub(super) struct Offer {
+pub(super) struct OfferedLoad {
     pub(super) target: Target,
     pub(super) burn: Burn,
     /// Jobs a second.
@@ -39,14 +39,14 @@ pub(super) struct Offer {
     pub(super) time: Duration,
 }
 
-impl Offer {
+impl OfferedLoad {
     /// Offers them to a fresh server.
     ///
     /// # Errors
     /// It does not start, or not every job ends.
     pub(super) fn run(&self) -> Result<Measured> {
-        let server = self.target.start()?;
-        let (tallying, gate) = (Tallying::new(DEADLINE), Arc::new(Gate::default()));
+        let pool = self.target.start()?;
+        let (counters, gate) = (SharedCounters::new(DEADLINE), Arc::new(Gate::default()));
         let (start, end) = (Instant::now(), WARM_UP + self.time);
         let (mut sent, mut poisoned) = (0u64, 0u64);
         let mut passed = Duration::ZERO;
@@ -58,21 +58,21 @@ impl Offer {
                 let after = Duration::from_nanos((number as f64 / self.rate * 1e9) as u64);
                 let at = start + after;
                 let counts = after >= WARM_UP;
-                server.request(self.burn, if counts { tallying.offer(at) } else { Ticket::uncounted(at) });
+                pool.request(self.burn, if counts { counters.offer(at) } else { PendingJob::uncounted(at) });
             }
             sent = due;
             while self.target.is_poisoned() && POISON_EVERY * (poisoned as u32) < passed {
-                server.poison(poisoned, &gate);
+                pool.poison(poisoned, &gate);
                 poisoned += 1;
             }
             thread::sleep(TURN);
         }
         // Whatever is answered after that is late anyway.
-        thread::sleep(DEADLINE + PATIENCE);
-        let (threads_max, poisoned_threads_max) = (server.threads_max(), gate.held_max());
-        server.end(&gate);
+        thread::sleep(DEADLINE + ANSWER_GRACE);
+        let (threads_max, poisoned_threads_max) = (pool.threads_max(), gate.held_max());
+        pool.end(&gate);
         // A server that goes down may still do what it has begun.
-        Ok(Measured { tally: tallying.read_whole()?, threads_max, poisoned_threads_max })
+        Ok(Measured { counters: counters.read_whole()?, threads_max, poisoned_threads_max })
     }
 }
 
@@ -81,18 +81,18 @@ impl Offer {
 /// # Errors
 /// It does not start.
 pub(super) fn capacity(target: Target, burn: Burn, time: Duration) -> Result<f64> {
-    let server = target.start()?;
-    let tallying = Tallying::new(Duration::MAX);
+    let pool = target.start()?;
+    let counters = SharedCounters::new(Duration::MAX);
     let in_flight_max = IN_FLIGHT * crate::kit::machine::allowed_cpus().len();
     let start = Instant::now();
-    while start.elapsed() < time || tallying.read().in_time < CAPACITY_JOBS_MIN {
-        for _ in server.unanswered()..in_flight_max {
-            server.request(burn, tallying.offer(Instant::now()));
+    while start.elapsed() < time || counters.read().in_time < CAPACITY_JOBS_MIN {
+        for _ in pool.unanswered()..in_flight_max {
+            pool.request(burn, counters.offer(Instant::now()));
         }
         thread::sleep(TURN);
     }
-    let done = tallying.read().in_time;
+    let done = counters.read().in_time;
     let took = start.elapsed();
-    server.end(&Gate::default());
+    pool.end(&Gate::default());
     Ok(done as f64 / took.as_secs_f64())
 }

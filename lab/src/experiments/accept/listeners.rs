@@ -17,7 +17,7 @@ use crate::kit::relays::target::Target;
 
 /// Where clients connect, and what lies behind.
 #[derive(Clone, Debug)]
-pub(super) struct Front {
+pub(super) struct GatewayListeners {
     pub(super) address: SocketAddr,
     /// Where a reload opens a listener, and a later one closes it.
     spares: [SocketAddr; 2],
@@ -26,7 +26,7 @@ pub(super) struct Front {
     strategy: Strategy,
 }
 
-impl Front {
+impl GatewayListeners {
     /// What is to be reached through a gateway; the way to it is direct.
     pub(super) fn before(upstream: SocketAddr, strategy: Strategy) -> Self {
         Self { address: upstream, spares: [upstream; 2], admin: upstream, upstream, strategy }
@@ -52,7 +52,7 @@ impl Front {
     }
 }
 
-impl Workload for Front {
+impl Workload for GatewayListeners {
     fn targets(&self) -> &'static [Target] {
         &[Target::Tollgate]
     }
@@ -69,12 +69,12 @@ impl Workload for Front {
     }
 
     fn is_forwarding(&self) -> Result<bool> {
-        Ok(answers(self.address).is_ok())
+        Ok(has_response(self.address).is_ok())
     }
 }
 
 /// Whether something came back: both a reply and an echo are longer than a byte.
-fn answers(address: SocketAddr) -> std::io::Result<()> {
+fn has_response(address: SocketAddr) -> std::io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&address, PROBE_TIMEOUT)?;
     stream.set_read_timeout(Some(PROBE_TIMEOUT))?;
     stream.write_all(&[b'?'; REQUEST_BYTES])?;
@@ -90,13 +90,13 @@ mod tests {
     #[test]
     fn a_configuration_has_strategy_threads_and_at_most_one_spare() {
         let end = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let upstream = Front::before(end(22_000), Strategy::Mutex);
+        let upstream = GatewayListeners::before(end(22_000), Strategy::Mutex);
         let (address, spares, admin) = (end(21_000), [end(21_001), end(21_002)], end(21_003));
-        let front = Front { address, spares, admin, ..upstream.clone() };
+        let listeners = GatewayListeners { address, spares, admin, ..upstream.clone() };
         let directory = Path::new("/tmp/lab");
-        let inputs = ConfigInputs { listen: &front, upstream: &upstream, admin, threads: 24, directory };
+        let inputs = ConfigInputs { listen: &listeners, upstream: &upstream, admin, threads: 24, directory };
         let check = |spare, ports: &[u16]| {
-            let text = front.text(&inputs, spare);
+            let text = listeners.text(&inputs, spare);
             for line in ["strategy = \"mutex\"\n", "reactors = 24\n", "to = \"127.0.0.1:22000\"\n"] {
                 assert!(text.contains(line), "{line:?} is missing from:\n{text}");
             }

@@ -16,11 +16,11 @@ const DIGITS: u8 = 3;
 
 /// How long the end of every job is waited for, and how often it is looked for.
 const END_MAX: Duration = Duration::from_secs(30);
-const LOOK: Duration = Duration::from_millis(1);
+const POLL: Duration = Duration::from_millis(1);
 
 /// The ends of one load's jobs.
 #[derive(Clone, Debug)]
-pub(super) struct Tally {
+pub(super) struct Counters {
     deadline: Duration,
     /// Jobs that were due in the time that counts.
     pub(super) offered: u64,
@@ -37,20 +37,20 @@ pub(super) struct Tally {
 
 /// A tally that many add to.
 #[derive(Clone, Debug)]
-pub(super) struct Tallying(Arc<Mutex<Tally>>);
+pub(super) struct SharedCounters(Arc<Mutex<Counters>>);
 
 /// A job on its way: when it is dropped it has ended.
 #[derive(Debug)]
-pub(super) struct Ticket {
+pub(super) struct PendingJob {
     due: Instant,
     /// `None` for a job that does not count: of the time before.
-    tally: Option<Tallying>,
+    counters: Option<SharedCounters>,
 }
 
-impl Tallying {
-    pub(super) fn new(deadline: Duration) -> Tallying {
+impl SharedCounters {
+    pub(super) fn new(deadline: Duration) -> SharedCounters {
         let histogram = || Histogram::new_with_max(TIME_US_MAX, DIGITS).expect("the bounds are sound");
-        Tallying(Arc::new(Mutex::new(Tally {
+        SharedCounters(Arc::new(Mutex::new(Counters {
             deadline,
             offered: 0,
             in_time: 0,
@@ -64,13 +64,13 @@ impl Tallying {
     }
 
     /// A job that is due at `due`.
-    pub(super) fn offer(&self, due: Instant) -> Ticket {
+    pub(super) fn offer(&self, due: Instant) -> PendingJob {
         self.lock().offered += 1;
-        Ticket { due, tally: Some(self.clone()) }
+        PendingJob { due, counters: Some(self.clone()) }
     }
 
     /// What it has come to so far.
-    pub(super) fn read(&self) -> Tally {
+    pub(super) fn read(&self) -> Counters {
         self.lock().clone()
     }
 
@@ -79,66 +79,66 @@ impl Tallying {
     /// # Errors
     /// Some have not ended within a time that is long for any server that goes down, or the user asks the
     /// lab to stop.
-    pub(super) fn read_whole(&self) -> Result<Tally> {
+    pub(super) fn read_whole(&self) -> Result<Counters> {
         let asked = Instant::now();
         loop {
-            let tally = self.read();
-            let without_end = tally.offered - tally.ended();
+            let counters = self.read();
+            let without_end = counters.offered - counters.ended();
             if without_end == 0 {
-                return Ok(tally);
+                return Ok(counters);
             }
-            ensure!(asked.elapsed() < END_MAX, "{without_end} of {} jobs have no end", tally.offered);
-            child::pause(LOOK)?;
+            ensure!(asked.elapsed() < END_MAX, "{without_end} of {} jobs have no end", counters.offered);
+            child::pause(POLL)?;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Tally> {
+    fn lock(&self) -> MutexGuard<'_, Counters> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Ticket {
+impl PendingJob {
     /// A job that does not count.
-    pub(super) fn uncounted(due: Instant) -> Ticket {
-        Ticket { due, tally: None }
+    pub(super) fn uncounted(due: Instant) -> PendingJob {
+        PendingJob { due, counters: None }
     }
 
     /// It was accepted and has ended.
     pub(super) fn answered(mut self, outcome: Result<(), Failure>) {
         let took = self.due.elapsed();
-        let Some(tally) = self.tally.take() else { return };
-        let mut tally = tally.lock();
-        tally.answer_us.saturating_record(took.as_micros() as u64);
+        let Some(counters) = self.counters.take() else { return };
+        let mut counters = counters.lock();
+        counters.answer_us.saturating_record(took.as_micros() as u64);
         match outcome {
-            Ok(()) if took <= tally.deadline => {
-                tally.in_time += 1;
-                tally.in_time_us.saturating_record(took.as_micros() as u64);
+            Ok(()) if took <= counters.deadline => {
+                counters.in_time += 1;
+                counters.in_time_us.saturating_record(took.as_micros() as u64);
             }
-            Ok(()) | Err(Failure::Panicked) => tally.late += 1,
-            Err(Failure::Expired) => tally.expired += 1,
-            Err(Failure::Shed) => tally.shed += 1,
+            Ok(()) | Err(Failure::Panicked) => counters.late += 1,
+            Err(Failure::Expired) => counters.expired += 1,
+            Err(Failure::Shed) => counters.shed += 1,
         }
     }
 
     /// It was not accepted.
     pub(super) fn refused(mut self, _why: Refused) {
-        if let Some(tally) = self.tally.take() {
-            tally.lock().refused += 1;
+        if let Some(counters) = self.counters.take() {
+            counters.lock().refused += 1;
         }
     }
 }
 
-impl Drop for Ticket {
+impl Drop for PendingJob {
     /// Forgotten: nobody was ever told.
     fn drop(&mut self) {
-        let Some(tally) = self.tally.take() else { return };
-        let mut tally = tally.lock();
-        tally.late += 1;
-        tally.answer_us.saturating_record(self.due.elapsed().as_micros() as u64);
+        let Some(counters) = self.counters.take() else { return };
+        let mut counters = counters.lock();
+        counters.late += 1;
+        counters.answer_us.saturating_record(self.due.elapsed().as_micros() as u64);
     }
 }
 
-impl Tally {
+impl Counters {
     /// Jobs that have ended, in whatever way.
     fn ended(&self) -> u64 {
         self.in_time + self.late + self.refused + self.expired + self.shed
@@ -162,35 +162,35 @@ mod tests {
 
     #[test]
     fn every_job_ends_in_exactly_one_way() {
-        let tallying = Tallying::new(Duration::from_secs(3600));
+        let counters = SharedCounters::new(Duration::from_secs(3600));
         let now = Instant::now();
-        let offer = || tallying.offer(now);
+        let offer = || counters.offer(now);
         offer().answered(Ok(()));
         offer().answered(Err(Failure::Expired));
         offer().answered(Err(Failure::Shed));
         offer().answered(Err(Failure::Panicked));
         offer().refused(Refused::Full);
         drop(offer());
-        Ticket::uncounted(now).answered(Ok(()));
-        let tally = tallying.read();
-        let ends = [tally.in_time, tally.late, tally.refused, tally.expired, tally.shed];
-        assert_eq!((tally.offered, ends), (6, [1, 2, 1, 1, 1]));
-        assert_eq!((tally.in_time_us.len(), tally.answer_us.len()), (1, 5));
+        PendingJob::uncounted(now).answered(Ok(()));
+        let counters = counters.read();
+        let ends = [counters.in_time, counters.late, counters.refused, counters.expired, counters.shed];
+        assert_eq!((counters.offered, ends), (6, [1, 2, 1, 1, 1]));
+        assert_eq!((counters.in_time_us.len(), counters.answer_us.len()), (1, 5));
     }
 
     #[test]
     fn what_is_done_after_the_deadline_is_late() {
-        let tallying = Tallying::new(Duration::ZERO);
-        tallying.offer(Instant::now()).answered(Ok(()));
-        assert_eq!((tallying.read().in_time, tallying.read().late), (0, 1));
+        let counters = SharedCounters::new(Duration::ZERO);
+        counters.offer(Instant::now()).answered(Ok(()));
+        assert_eq!((counters.read().in_time, counters.read().late), (0, 1));
     }
 
     #[test]
     fn a_whole_tally_has_the_ends_of_jobs_that_are_still_under_way() {
-        let tallying = Tallying::new(Duration::from_secs(3600));
-        let ticket = tallying.offer(Instant::now());
-        let job = thread::spawn(move || ticket.answered(Ok(())));
-        assert_eq!(tallying.read_whole().expect("the job ends").in_time, 1);
+        let counters = SharedCounters::new(Duration::from_secs(3600));
+        let job = counters.offer(Instant::now());
+        let job = thread::spawn(move || job.answered(Ok(())));
+        assert_eq!(counters.read_whole().expect("the job ends").in_time, 1);
         job.join().expect("it does not panic");
     }
 }

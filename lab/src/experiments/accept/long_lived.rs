@@ -16,8 +16,8 @@ use crate::kit::measurements::Numbers;
 pub(super) const BALANCE: &str = "most_to_mean_clients";
 
 /// How often and for how long it is looked whether the tunnels of the run before have gone.
-const LOOK: Duration = Duration::from_millis(20);
-const LOOKS_MAX: usize = 500;
+const POLL: Duration = Duration::from_millis(20);
+const POLLS_MAX: usize = 500;
 
 /// One run: opens them one after the other, counts, touches each, and lets them go.
 ///
@@ -30,11 +30,11 @@ pub(super) fn run(
     case: &str,
     losses: &mut Losses,
 ) -> Result<Numbers> {
-    until_empty(gateway)?;
+    wait_until_empty(gateway)?;
     let numbers = hold(gateway, client, tunnels, case, losses);
     // Also after a failure, or the next gateway would be measured beside this one's tunnels.
     client.call(&Command::Release)?;
-    until_empty(gateway)?;
+    wait_until_empty(gateway)?;
     numbers
 }
 
@@ -48,25 +48,25 @@ fn hold(
     let before = gateway.counts()?;
     let held = client.call(&Command::Hold { to: gateway.running.ends.address, tunnels });
     if held.is_err() {
-        losses.note_held(case, tunnels.into(), 1);
+        losses.record_held(case, tunnels.into(), 1);
     }
     held?;
     let counts = gateway.counts()?;
     let lost = number_in(&client.call(&Command::Touch)?, "lost")?;
-    losses.note_held(case, tunnels.into(), lost as u64);
+    losses.record_held(case, tunnels.into(), lost as u64);
     let balance = counts.balance();
     let mut numbers = vec![(FAILED, lost)];
     numbers.extend(balance.map(|balance| (BALANCE, balance)));
-    numbers.extend(counts.since(&before).each());
+    numbers.extend(counts.since(&before).per_accept());
     Ok(numbers)
 }
 
-fn until_empty(gateway: &Gateway) -> Result<()> {
-    for _ in 0..LOOKS_MAX {
+fn wait_until_empty(gateway: &Gateway) -> Result<()> {
+    for _ in 0..POLLS_MAX {
         if gateway.counts()?.clients() == 0.0 {
             return Ok(());
         }
-        child::pause(LOOK)?;
+        child::pause(POLL)?;
     }
     ensure!(gateway.counts()?.clients() == 0.0, "clients stay that have gone");
     Ok(())

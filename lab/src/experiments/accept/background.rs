@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Does `work`, and `again` meanwhile, once in each span of `every`, not at the beginning.
-pub(super) fn beside<T>(every: Duration, mut again: impl FnMut() + Send, work: impl FnOnce() -> T) -> T {
+pub(super) fn run_beside<T>(every: Duration, mut again: impl FnMut() + Send, work: impl FnOnce() -> T) -> T {
     let (ended, is_ended) = sync_channel::<()>(0);
     thread::scope(|scope| {
         scope.spawn(move || {
@@ -30,7 +30,7 @@ mod tests {
     fn it_goes_on_for_as_long_as_the_work() {
         let (times, seen) = channel();
         let again = move || times.send(()).expect("it has ended before the receiver goes");
-        let two = beside(Duration::from_millis(1), again, || [seen.recv(), seen.recv()]);
+        let two = run_beside(Duration::from_millis(1), again, || [seen.recv(), seen.recv()]);
         assert_eq!(two, [Ok(()), Ok(())]);
         // Its end of the channel is gone, so this ends too.
         seen.iter().for_each(drop);
