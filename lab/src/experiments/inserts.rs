@@ -10,26 +10,26 @@
 //!      '------- the lab looks on, once a millisecond, and syncs a page of its own beside each cell
 //! ```
 
+mod append_table;
 mod autogroup;
-mod cell;
+mod case;
 mod disk;
+mod fair_share;
 mod hogs;
 mod lag;
 mod latch;
-mod ours;
-mod page;
+mod ledger_store;
 mod placement;
 mod plan;
 mod postgres;
 mod row;
-mod share;
 mod sqlite;
 mod store;
 mod target;
 mod ticket;
 mod turnstile;
 mod verdicts;
-mod work;
+mod writers;
 
 use std::path::{Path, PathBuf};
 
@@ -37,7 +37,7 @@ use anyhow::{Context, Result};
 use tempfile::TempDir;
 
 use self::autogroup::Autogroup;
-use self::cell::{Cell, Found, Place};
+use self::case::{Case, CaseResult, Environment};
 use self::disk::Disk;
 pub(crate) use self::hogs::{Hog, spin};
 use self::placement::Placement;
@@ -57,8 +57,8 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// What the terminal shows; the rest is in JSON and on the page.
 const GRIDS: &[Grid] = &[
     Grid { family: "hogs", number: "inserts_per_s" },
-    Grid { family: "hogs", number: share::KEPT },
-    Grid { family: "hogs", number: share::FAIR },
+    Grid { family: "hogs", number: fair_share::KEPT },
+    Grid { family: "hogs", number: fair_share::FAIR },
     Grid { family: "hogs", number: "visible_per_s" },
     Grid { family: "hogs", number: "blocked_inserts" },
     Grid { family: "hogs", number: "insert_p99_99_us" },
@@ -114,19 +114,19 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let mut machine = machine::facts(descriptors_max);
     machine.insert("sched_autogroup_enabled_before".to_owned(), autogroup.before().into());
     machine.insert("writers".to_owned(), plan::WRITERS.into());
-    let place = Place {
+    let environment = Environment {
         directory: directory.path().to_owned(),
         services: options.services.clone().or_else(services_file),
         disk: Disk::open(directory.path())?,
     };
     machine.insert("sqlite_version".to_owned(), rusqlite::version().into());
-    machine.insert("postgres_version".to_owned(), postgres::version(place.services.as_deref()).into());
+    machine.insert("postgres_version".to_owned(), postgres::version(environment.services.as_deref()).into());
     let effort = effort(options);
-    let (cells, mut skipped) = cells(options, &effort, &place)?;
-    let (mut rows, failed) = rounds(&cells, &effort, &place)?;
+    let (cases, mut skipped) = cases(options, &effort, &environment)?;
+    let (mut rows, failed) = rounds(&cases, &effort, &environment)?;
     skipped.extend(failed);
     let cpus = machine::allowed_cpus().len();
-    share::relate(&mut rows, cpus, |family| writers_of(&cells, family));
+    fair_share::add_shares(&mut rows, cpus, |family| writers_of(&cases, family));
     let warnings = warnings(options, &autogroup, directory.path());
     let (verdicts, left_out) = (Vec::new(), Vec::new());
     let mut report =
@@ -153,70 +153,70 @@ fn services_file() -> Option<PathBuf> {
 }
 
 /// The cells of each round, and the stores that cannot take part.
-fn cells(options: &Options, effort: &Effort, place: &Place) -> Result<(Vec<Cell>, Vec<Skipped>)> {
+fn cases(options: &Options, effort: &Effort, environment: &Environment) -> Result<(Vec<Case>, Vec<Skipped>)> {
     use clap::ValueEnum;
     let mut skipped = Vec::new();
     let mut parts: Vec<Part> = Part::value_variants().to_vec();
     parts.retain(|part| options.only.is_empty() || options.only.contains(part));
-    if parts.contains(&Part::Siblings) && Placement::Siblings.seats(1, 1).is_none() {
+    if parts.contains(&Part::Siblings) && Placement::Siblings.assign(1, 1).is_none() {
         parts.retain(|part| *part != Part::Siblings);
         let reason = "no two CPUs of the lab's share a core".to_owned();
         skipped.push(Skipped { name: "siblings".to_owned(), reason });
     }
     let cpus = machine::allowed_cpus().len();
-    let mut cells = plan::cells(&parts, &Target::ALL, effort, cpus);
+    let mut cases = plan::cases(&parts, &Target::ALL, effort, cpus);
     for target in Target::ALL {
-        let Some(cell) = cells.iter().find(|cell| cell.target == target) else { continue };
+        let Some(case) = cases.iter().find(|case| case.target == target) else { continue };
         let reason = match options.without.contains(&target) {
             true => "left out by --without".to_owned(),
-            false => match try_out(cell, place) {
+            false => match check_opens(case, environment) {
                 Ok(()) => continue,
                 Err(error) => format!("{error:#}"),
             },
         };
         skipped.push(Skipped { name: target.name().to_owned(), reason });
-        cells.retain(|cell| cell.target != target);
+        cases.retain(|case| case.target != target);
     }
     child::fail_if_interrupted()?;
-    Ok((cells, skipped))
+    Ok((cases, skipped))
 }
 
 /// Whether the cell's store opens.
-fn try_out(cell: &Cell, place: &Place) -> Result<()> {
-    let directory = TempDir::new_in(&place.directory)?;
-    cell.open(directory.path(), place).map(drop)
+fn check_opens(case: &Case, environment: &Environment) -> Result<()> {
+    let directory = TempDir::new_in(&environment.directory)?;
+    case.open(directory.path(), environment).map(drop)
 }
 
 /// Every cell once in each round, in an order that begins elsewhere each time, so that what changes slowly on
 /// the machine touches all alike.
-fn rounds(cells: &[Cell], effort: &Effort, place: &Place) -> Result<(Vec<Row>, Vec<Skipped>)> {
-    let progress = Progress::new((cells.len() * effort.rounds) as u64);
-    let mut notes = Notes { rows: Vec::new(), failed: Vec::new(), spare_round: effort.rounds };
+fn rounds(cases: &[Case], effort: &Effort, environment: &Environment) -> Result<(Vec<Row>, Vec<Skipped>)> {
+    let progress = Progress::new((cases.len() * effort.rounds) as u64);
+    let mut results = Results { rows: Vec::new(), failed: Vec::new(), spare_round: effort.rounds };
     for round in 0..effort.rounds {
-        for turn in 0..cells.len() {
-            let cell = &cells[(turn + round * cells.len() / effort.rounds) % cells.len()];
-            progress.begin(format!("{}, {}, round {}", cell.part, cell.target.name(), round + 1));
-            notes.cell(cell, round, place)?;
+        for step in 0..cases.len() {
+            let case = &cases[(step + round * cases.len() / effort.rounds) % cases.len()];
+            progress.begin(format!("{}, {}, round {}", case.part, case.target.name(), round + 1));
+            results.case(case, round, environment)?;
             progress.end();
         }
     }
     progress.finish();
-    notes.rows.sort_by_key(|row| position(cells, row));
-    Ok((notes.rows, notes.failed))
+    results.rows.sort_by_key(|row| position(cases, row));
+    Ok((results.rows, results.failed))
 }
 
-fn position(cells: &[Cell], row: &Row) -> Option<usize> {
-    cells.iter().position(|cell| cell.part == row.part && cell.target.name() == row.target)
+fn position(cases: &[Case], row: &Row) -> Option<usize> {
+    cases.iter().position(|case| case.part == row.part && case.target.name() == row.target)
 }
 
 /// How many writers the cells of a family have.
-fn writers_of(cells: &[Cell], family: &str) -> usize {
-    let of_family = |cell: &&Cell| cell.part.rsplit_once('-').is_some_and(|part| part.0 == family);
-    cells.iter().find(of_family).map_or(plan::WRITERS, |cell| cell.writers)
+fn writers_of(cases: &[Case], family: &str) -> usize {
+    let of_family = |case: &&Case| case.part.rsplit_once('-').is_some_and(|part| part.0 == family);
+    cases.iter().find(of_family).map_or(plan::WRITERS, |case| case.writers)
 }
 
 /// What the rounds have found so far.
-struct Notes {
+struct Results {
     rows: Vec<Row>,
     failed: Vec<Skipped>,
     /// A round that nothing else is in, for a contaminated run that was repeated: it is kept, and compared
@@ -224,14 +224,14 @@ struct Notes {
     spare_round: usize,
 }
 
-impl Notes {
-    fn cell(&mut self, cell: &Cell, round: usize, place: &Place) -> Result<()> {
-        let name = format!("{}/{}", cell.part, cell.target.name());
+impl Results {
+    fn case(&mut self, case: &Case, round: usize, environment: &Environment) -> Result<()> {
+        let name = format!("{}/{}", case.part, case.target.name());
         if self.failed.iter().any(|failed| failed.name == name) {
             return Ok(());
         }
         for repeat in 0..=REPEATS_MAX {
-            let found = cell.run(place);
+            let found = case.run(environment);
             child::fail_if_interrupted()?;
             match found {
                 Err(error) => {
@@ -240,11 +240,11 @@ impl Notes {
                     return Ok(());
                 }
                 Ok(found) if found.marks.is_empty() || repeat == REPEATS_MAX => {
-                    self.note(cell, round, found);
+                    self.record(case, round, found);
                     return Ok(());
                 }
                 Ok(found) => {
-                    self.note(cell, self.spare_round, found);
+                    self.record(case, self.spare_round, found);
                     self.spare_round += 1;
                 }
             }
@@ -252,12 +252,12 @@ impl Notes {
         Ok(())
     }
 
-    fn note(&mut self, cell: &Cell, round: usize, found: Found) {
+    fn record(&mut self, case: &Case, round: usize, found: CaseResult) {
         let run = Run { round, marks: found.marks, numbers: found.numbers };
-        let target = cell.target.name();
-        match self.rows.iter_mut().find(|row| row.part == cell.part && row.target == target) {
+        let target = case.target.name();
+        match self.rows.iter_mut().find(|row| row.part == case.part && row.target == target) {
             Some(row) => row.runs.push(run),
-            None => self.rows.push(Row { part: cell.part, target: target.to_owned(), runs: vec![run] }),
+            None => self.rows.push(Row { part: case.part, target: target.to_owned(), runs: vec![run] }),
         }
     }
 }
@@ -269,7 +269,7 @@ fn warnings(options: &Options, autogroup: &Autogroup, directory: &Path) -> Vec<S
         warnings.push("a quick run decides nothing".to_owned());
     }
     warnings.extend(report::debug_build_warning());
-    warnings.extend(autogroup.objection().map(str::to_owned));
+    warnings.extend(autogroup.warning().map(str::to_owned));
     let is_in_memory = rustix::fs::statfs(directory).is_ok_and(|statfs| statfs.f_type == TMPFS_MAGIC);
     if is_in_memory {
         warnings.push("the directory is in memory, where a sync costs nothing: see --directory".to_owned());

@@ -35,7 +35,7 @@ impl Autogroup {
     }
 
     /// Why verdicts beside hogs mean nothing here, if they do.
-    pub(super) fn objection(&self) -> Option<&'static str> {
+    pub(super) fn warning(&self) -> Option<&'static str> {
         is_on(&self.setting).then_some("sched_autogroup_enabled is not 0, and only root may change it")
     }
 }
@@ -56,7 +56,7 @@ mod tests {
         let now = || fs::read_to_string(&setting).expect("the file is there");
         fs::write(&setting, "1\n").expect("the directory is ours");
         let autogroup = Autogroup::off_in(&setting);
-        assert_eq!((now().as_str(), autogroup.before(), autogroup.objection()), ("0", Some("1"), None));
+        assert_eq!((now().as_str(), autogroup.before(), autogroup.warning()), ("0", Some("1"), None));
         drop(autogroup);
         assert_eq!(now(), "1\n");
     }
@@ -66,7 +66,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let setting = directory.path().join("setting");
         let missing = Autogroup::off_in(&setting);
-        assert_eq!((missing.before(), missing.objection()), (None, None));
+        assert_eq!((missing.before(), missing.warning()), (None, None));
         drop(missing);
         assert!(!setting.exists());
         fs::write(&setting, "0\n").expect("the directory is ours");

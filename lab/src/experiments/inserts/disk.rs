@@ -35,7 +35,7 @@ impl Disk {
     }
 
     /// Its median and its longest sync now.
-    pub(super) fn look(&self) -> Result<Numbers> {
+    pub(super) fn time_sync(&self) -> Result<Numbers> {
         let mut times =
             Histogram::<u64>::new_with_bounds(1, SYNC_NS_MAX, 3).context("the bounds are in order")?;
         for _ in 0..SYNCS {

@@ -26,7 +26,7 @@ impl Lag {
     }
 
     /// At `now`, so much was accepted and so much has passed the stage.
-    pub(super) fn look(&mut self, now: Instant, accepted: u64, passed: u64) {
+    pub(super) fn observe(&mut self, now: Instant, accepted: u64, passed: u64) {
         if accepted > self.accepted {
             self.accepted = accepted;
             self.behind.push_back((now, accepted));
@@ -66,9 +66,9 @@ mod tests {
         let start = Instant::now();
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
         let mut lag = Lag::new().expect("the bounds are in order");
-        lag.look(at(0), 10, 0);
-        lag.look(at(1), 20, 9);
-        lag.look(at(4), 20, 10);
+        lag.observe(at(0), 10, 0);
+        lag.observe(at(1), 20, 9);
+        lag.observe(at(4), 20, 10);
         assert!(!lag.is_caught_up());
         let lags = lag.finish(at(7)).expect("rows were accepted");
         let values: Vec<u64> = lags.iter_recorded().map(|step| step.value_iterated_to() / 1_000).collect();
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn nothing_accepted_is_no_lag() {
         let mut lag = Lag::new().expect("the bounds are in order");
-        lag.look(Instant::now(), 0, 0);
+        lag.observe(Instant::now(), 0, 0);
         assert!(lag.is_caught_up() && lag.finish(Instant::now()).is_none());
     }
 }

@@ -5,23 +5,23 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 
-use super::page::Tail;
+use super::append_table::AppendTable;
 use super::row::Row;
-use super::store::{Answer, Shared};
+use super::store::{InsertResult, SharedStore};
 
 pub(super) struct Latch {
-    tail: Mutex<Tail>,
+    table: Mutex<AppendTable>,
 }
 
 impl Latch {
     pub(super) fn new() -> Self {
-        Self { tail: Mutex::new(Tail::new()) }
+        Self { table: Mutex::new(AppendTable::new()) }
     }
 }
 
-impl Shared for Latch {
-    fn insert(&self, row: &Row) -> Result<Answer> {
-        self.tail.lock().unwrap_or_else(PoisonError::into_inner).append(row);
-        Ok(Answer::Accepted(1))
+impl SharedStore for Latch {
+    fn insert(&self, row: &Row) -> Result<InsertResult> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner).append(row);
+        Ok(InsertResult::Accepted(1))
     }
 }

@@ -21,21 +21,21 @@ pub(super) enum Placement {
 
 /// One entry for each thread or process: the CPU that it is pinned to, or `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Seats {
+pub(super) struct CpuAssignment {
     pub(super) writers: Vec<Option<usize>>,
     pub(super) hogs: Vec<Option<usize>>,
 }
 
 impl Placement {
     /// The seats of so many writers and hogs; `None` where there are no siblings to sit on.
-    pub(super) fn seats(self, writers: usize, hogs: usize) -> Option<Seats> {
+    pub(super) fn assign(self, writers: usize, hogs: usize) -> Option<CpuAssignment> {
         let cpus = machine::allowed_cpus();
         match self {
-            Self::Free => Some(Seats { writers: vec![None; writers], hogs: vec![None; hogs] }),
-            Self::Pinned => Some(seats(&cpus, &cpus, writers, hogs)),
+            Self::Free => Some(CpuAssignment { writers: vec![None; writers], hogs: vec![None; hogs] }),
+            Self::Pinned => Some(assign(&cpus, &cpus, writers, hogs)),
             Self::Siblings => {
                 let (first, second) = cores(&cpus, siblings);
-                (!second.is_empty()).then(|| seats(&first, &second, writers, hogs))
+                (!second.is_empty()).then(|| assign(&first, &second, writers, hogs))
             }
         }
     }
@@ -52,11 +52,11 @@ pub(super) fn pin(cpu: usize) -> Result<()> {
 }
 
 /// Writers and hogs in turn on their CPUs: hog `j` meets writer `j`.
-fn seats(writers_on: &[usize], hogs_on: &[usize], writers: usize, hogs: usize) -> Seats {
-    let turn = |cpus: &[usize], count: usize| cpus.iter().copied().cycle().take(count).map(Some).collect();
+fn assign(writers_on: &[usize], hogs_on: &[usize], writers: usize, hogs: usize) -> CpuAssignment {
+    let in_turn = |cpus: &[usize], count: usize| cpus.iter().copied().cycle().take(count).map(Some).collect();
     // Hogs stay beside writers where there are fewer writers than CPUs.
     let met = hogs_on.len().min(writers.max(1));
-    Seats { writers: turn(writers_on, writers), hogs: turn(&hogs_on[..met], hogs) }
+    CpuAssignment { writers: in_turn(writers_on, writers), hogs: in_turn(&hogs_on[..met], hogs) }
 }
 
 /// Of each core with two threads that are both ours, the first and the second.
@@ -109,9 +109,10 @@ mod tests {
     #[test]
     fn hogs_sit_beside_writers() {
         let all = [0, 1, 2, 3];
-        let expected = Seats { writers: vec![Some(0), Some(1)], hogs: vec![Some(0), Some(1), Some(0)] };
-        assert_eq!(seats(&all, &all, 2, 3), expected);
-        let expected = Seats { writers: vec![Some(0), Some(1), Some(0)], hogs: vec![Some(2)] };
-        assert_eq!(seats(&[0, 1], &[2, 3], 3, 1), expected);
+        let expected =
+            CpuAssignment { writers: vec![Some(0), Some(1)], hogs: vec![Some(0), Some(1), Some(0)] };
+        assert_eq!(assign(&all, &all, 2, 3), expected);
+        let expected = CpuAssignment { writers: vec![Some(0), Some(1), Some(0)], hogs: vec![Some(2)] };
+        assert_eq!(assign(&[0, 1], &[2, 3], 3, 1), expected);
     }
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::cell::{Cell, Load};
+use super::case::{Case, Load};
 use super::placement::Placement;
 use super::target::Target;
 
@@ -21,7 +21,7 @@ pub(super) const OFFERED_PER_S: u64 = 100_000;
 pub(super) const IN_FLIGHT: u64 = 256;
 
 /// Most writers where there is one for each CPU, as ours have an inlet each.
-const CROWD_MAX: usize = 64;
+const WRITERS_MAX: usize = 64;
 
 /// A part of the experiment.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,10 +88,10 @@ pub(super) fn name(family: &str, count: usize) -> &'static str {
 }
 
 /// The cells of a round with these stores. `cpus` is how many the lab may use.
-pub(super) fn cells(parts: &[Part], targets: &[Target], effort: &Effort, cpus: usize) -> Vec<Cell> {
+pub(super) fn cases(parts: &[Part], targets: &[Target], effort: &Effort, cpus: usize) -> Vec<Case> {
     let plan = Plan { effort, cpus };
-    let cells = parts.iter().flat_map(|part| plan.part(*part));
-    cells.filter(|cell| targets.contains(&cell.target)).collect()
+    let cases = parts.iter().flat_map(|part| plan.part(*part));
+    cases.filter(|case| targets.contains(&case.target)).collect()
 }
 
 struct Plan<'a> {
@@ -100,7 +100,7 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    fn part(&self, part: Part) -> Vec<Cell> {
+    fn part(&self, part: Part) -> Vec<Case> {
         match part {
             Part::Hogs => self.beside_hogs("hogs", Placement::Free, &HOGS, &Target::ALL),
             Part::Pinned => self.beside_hogs("pinned", Placement::Pinned, &[0, 2, 8], &BRIEF),
@@ -119,79 +119,80 @@ impl Plan<'_> {
         placement: Placement,
         some: &[usize],
         targets: &[Target],
-    ) -> Vec<Cell> {
-        let mut cells = Vec::new();
+    ) -> Vec<Case> {
+        let mut cases = Vec::new();
         for hogs in self.effort.some_hogs(some) {
             let part = name(family, hogs);
-            cells.extend(targets.iter().map(|&target| Cell {
+            cases.extend(targets.iter().map(|&target| Case {
                 hogs,
                 placement,
-                ..self.cell(part, target, WRITERS)
+                ..self.case(part, target, WRITERS)
             }));
         }
-        cells
+        cases
     }
 
-    fn writers(&self) -> Vec<Cell> {
-        let mut cells = Vec::new();
+    fn writers(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
         for writers in [1, 2, 8] {
             let part = name("writers", writers);
             let targets: &[Target] = if self.effort.is_whole { &Target::ALL } else { &BRIEF };
-            cells.extend(targets.iter().map(|&target| self.cell(part, target, writers)));
+            cases.extend(targets.iter().map(|&target| self.case(part, target, writers)));
             if !self.effort.is_whole {
                 continue;
             }
             for &hogs in self.effort.hogs.iter().filter(|hogs| **hogs > 0) {
                 let part = name(&format!("writers-{writers}-hogs"), hogs);
-                cells.extend(targets.iter().map(|&target| Cell { hogs, ..self.cell(part, target, writers) }));
+                cases.extend(targets.iter().map(|&target| Case { hogs, ..self.case(part, target, writers) }));
             }
         }
-        cells
+        cases
     }
 
     /// Pinned, since two writers that the scheduler puts on one CPU have collapsed before any hog comes.
-    fn one_per_cpu(&self) -> Vec<Cell> {
-        let (mut cells, placement) = (Vec::new(), Placement::Pinned);
+    fn one_per_cpu(&self) -> Vec<Case> {
+        let (mut cases, placement) = (Vec::new(), Placement::Pinned);
         for hogs in self.effort.some_hogs(&[0, 2, 16]) {
             let part = name("one-per-cpu", hogs);
-            let cell = |target| Cell { hogs, placement, ..self.cell(part, target, self.cpus.min(CROWD_MAX)) };
-            cells.extend([Target::Ours, Target::Latch, Target::Ticket, Target::Turnstile].map(cell));
+            let case =
+                |target| Case { hogs, placement, ..self.case(part, target, self.cpus.min(WRITERS_MAX)) };
+            cases.extend([Target::Ours, Target::Latch, Target::Ticket, Target::Turnstile].map(case));
         }
-        cells
+        cases
     }
 
-    fn open_loop(&self) -> Vec<Cell> {
-        let mut cells = Vec::new();
+    fn open_loop(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
         for hogs in self.effort.some_hogs(&[0, 2, 4, 8, 16]) {
             let (part, load) = (name("open-loop", hogs), Load::Open { rows_per_s: OFFERED_PER_S });
-            let cell = |target| Cell { hogs, load, ..self.cell(part, target, WRITERS) };
-            cells.extend([Target::Ours, Target::Latch, Target::SqliteNormal].map(cell));
+            let case = |target| Case { hogs, load, ..self.case(part, target, WRITERS) };
+            cases.extend([Target::Ours, Target::Latch, Target::SqliteNormal].map(case));
         }
-        cells
+        cases
     }
 
-    fn visible(&self) -> Cell {
+    fn visible(&self) -> Case {
         let load = Load::UntilVisible { rows: self.effort.visible_rows };
-        Cell { load, ..self.cell("visible", Target::Ours, WRITERS) }
+        Case { load, ..self.case("visible", Target::Ours, WRITERS) }
     }
 
     /// In ours the writers go on while rows wait for the disk; in PostgreSQL each row in flight has a
     /// connection, which is what lets one sync serve them all.
-    fn in_flight(&self) -> Vec<Cell> {
+    fn in_flight(&self) -> Vec<Case> {
         let part = name("in-flight", IN_FLIGHT as usize);
         let load = Load::Closed { in_flight_max: Some(IN_FLIGHT) };
         vec![
-            Cell { load, ..self.cell(part, Target::OursSync, WRITERS) },
-            self.cell(part, Target::PostgresSync, IN_FLIGHT as usize),
+            Case { load, ..self.case(part, Target::OursSync, WRITERS) },
+            self.case(part, Target::PostgresSync, IN_FLIGHT as usize),
         ]
     }
 
     /// A cell without hogs.
-    fn cell(&self, part: &'static str, target: Target, writers: usize) -> Cell {
+    fn case(&self, part: &'static str, target: Target, writers: usize) -> Case {
         // A writer whose rows sync has one in flight in every store.
         let in_flight_max = (target == Target::OursSync).then_some(writers as u64);
         let load = Load::Closed { in_flight_max };
-        Cell { part, target, writers, hogs: 0, placement: Placement::Free, load, time: self.effort.time }
+        Case { part, target, writers, hogs: 0, placement: Placement::Free, load, time: self.effort.time }
     }
 }
 
@@ -217,10 +218,10 @@ mod tests {
     #[test]
     fn no_two_cells_have_one_name() {
         for effort in [Effort::quick(), Effort::usual(), Effort::long()] {
-            let cells = cells(&PARTS, &Target::ALL, &effort, 2);
+            let cases = cases(&PARTS, &Target::ALL, &effort, 2);
             let names: std::collections::BTreeSet<_> =
-                cells.iter().map(|cell| (cell.part, cell.target.name())).collect();
-            assert_eq!(names.len(), cells.len());
+                cases.iter().map(|case| (case.part, case.target.name())).collect();
+            assert_eq!(names.len(), cases.len());
         }
     }
 
@@ -229,18 +230,18 @@ mod tests {
         let effort = Effort::usual();
         // Two CPUs without siblings, on which the time is promised.
         let parts: Vec<Part> = PARTS.into_iter().filter(|part| *part != Part::Siblings).collect();
-        let cells = cells(&parts, &Target::ALL, &effort, 2);
+        let cases = cases(&parts, &Target::ALL, &effort, 2);
         for part in ["hogs-0", "hogs-16", "one-per-cpu-0", "one-per-cpu-16", "visible", "in-flight-256"] {
-            assert!(cells.iter().any(|cell| cell.part == part), "{part}");
+            assert!(cases.iter().any(|case| case.part == part), "{part}");
         }
         // Opening, hogs and the disk take about half as long again.
-        let time: Duration = cells.iter().map(|cell| cell.time * 3 / 2).sum();
+        let time: Duration = cases.iter().map(|case| case.time * 3 / 2).sum();
         assert!(time * effort.rounds as u32 <= Duration::from_secs(900), "{time:?}");
     }
 
     #[test]
     fn a_store_that_is_left_out_has_no_cells() {
-        let cells = cells(&PARTS, &[Target::Latch], &Effort::usual(), 2);
-        assert!(!cells.is_empty() && cells.iter().all(|cell| cell.target == Target::Latch));
+        let cases = cases(&PARTS, &[Target::Latch], &Effort::usual(), 2);
+        assert!(!cases.is_empty() && cases.iter().all(|case| case.target == Target::Latch));
     }
 }

@@ -11,7 +11,7 @@ use ::postgres::{Client, Config, NoTls, Statement};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::row::{Row, TEXT};
-use super::store::{Answer, Opened, Setting, Store, Writer};
+use super::store::{InsertResult, OpenStore, Store, StoreSettings, Writer};
 use crate::kit::usage;
 
 /// Rows of a COPY, which is one transaction.
@@ -41,11 +41,11 @@ struct Server {
     processes: Vec<i32>,
 }
 
-pub(super) fn open(setting: &Setting, commit: Commit) -> Result<Opened> {
-    let services = setting.services.as_deref();
+pub(super) fn open(settings: &StoreSettings, commit: Commit) -> Result<OpenStore> {
+    let services = settings.services.as_deref();
     let config = config(services.context("not installed: no target/services.env; `cargo xtask services`")?)?;
     let mut client = connect(&config).context("not running: `cargo xtask services` starts it")?;
-    check(&mut client, setting.writers, commit)?;
+    check(&mut client, settings.writers, commit)?;
     client.batch_execute(&format!(
         "SET client_min_messages = warning;
          DROP TABLE IF EXISTS {TABLE};
@@ -54,8 +54,8 @@ pub(super) fn open(setting: &Setting, commit: Commit) -> Result<Opened> {
     let processes = postmaster(&mut client)?.into_iter().collect();
     let server = Server { client: Mutex::new(client), processes };
     let writer = |_| writer(&config, commit);
-    let writers = (0..setting.writers).map(writer).collect::<Result<_>>()?;
-    Ok(Opened { writers, store: Box::new(server) })
+    let writers = (0..settings.writers).map(writer).collect::<Result<_>>()?;
+    Ok(OpenStore { writers, store: Box::new(server) })
 }
 
 /// The server's version; `None` where there is none.
@@ -110,8 +110,8 @@ fn check(client: &mut Client, writers: usize, commit: Commit) -> Result<()> {
     Ok(())
 }
 
-fn show(client: &mut Client, setting: &str) -> Result<String> {
-    Ok(client.query_one(&format!("SHOW {setting}"), &[])?.get(0))
+fn show(client: &mut Client, settings: &str) -> Result<String> {
+    Ok(client.query_one(&format!("SHOW {settings}"), &[])?.get(0))
 }
 
 /// The server's first process; `None` where it is not among this machine's.
@@ -141,11 +141,11 @@ struct Single {
 }
 
 impl Writer for Single {
-    fn insert(&mut self, row: &Row) -> Result<Answer> {
+    fn insert(&mut self, row: &Row) -> Result<InsertResult> {
         let (at, writer) = (row.at_ns.cast_signed(), row.writer.cast_signed());
         let guid = row.guid.to_be_bytes();
         self.client.execute(&self.statement, &[&at, &writer, &guid.as_slice(), &TEXT])?;
-        Ok(Answer::Accepted(1))
+        Ok(InsertResult::Accepted(1))
     }
 }
 
@@ -156,12 +156,12 @@ struct Copy {
 }
 
 impl Writer for Copy {
-    fn insert(&mut self, row: &Row) -> Result<Answer> {
+    fn insert(&mut self, row: &Row) -> Result<InsertResult> {
         self.batch.add(row);
         if self.batch.rows < COPY_ROWS {
-            return Ok(Answer::Gathered);
+            return Ok(InsertResult::Gathered);
         }
-        self.finish().map(Answer::Accepted)
+        self.finish().map(InsertResult::Accepted)
     }
 
     fn finish(&mut self) -> Result<u64> {

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use rusqlite::{Connection, params};
 
 use super::row::{Row, TEXT};
-use super::store::{Answer, Shared};
+use super::store::{InsertResult, SharedStore};
 
 pub(super) struct Sqlite {
     connection: Mutex<Connection>,
@@ -34,12 +34,12 @@ impl Sqlite {
     }
 }
 
-impl Shared for Sqlite {
-    fn insert(&self, row: &Row) -> Result<Answer> {
+impl SharedStore for Sqlite {
+    fn insert(&self, row: &Row) -> Result<InsertResult> {
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         let mut insert =
             connection.prepare_cached("INSERT INTO line (at, writer, guid, text) VALUES (?1, ?2, ?3, ?4)")?;
         insert.execute(params![row.at_ns.cast_signed(), row.writer, row.guid.to_be_bytes(), TEXT])?;
-        Ok(Answer::Accepted(1))
+        Ok(InsertResult::Accepted(1))
     }
 }

@@ -10,7 +10,7 @@ use super::row::Row;
 
 /// What stores need to open.
 #[derive(Clone, Debug)]
-pub(super) struct Setting {
+pub(super) struct StoreSettings {
     /// Empty, and on the disk that is measured.
     pub(super) directory: PathBuf,
     /// The file that tells where PostgreSQL is.
@@ -20,7 +20,7 @@ pub(super) struct Setting {
 
 /// What became of an insert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum InsertResult {
     /// So many rows were accepted: this one, and those that it completes a batch of.
     Accepted(u64),
     /// The row is in a batch that is not accepted yet.
@@ -32,7 +32,7 @@ pub(super) enum Answer {
 /// How many rows a store has brought how far since it was opened; `None` where it cannot tell, or where an
 /// accepted row has come that far by definition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Marks {
+pub(super) struct Watermarks {
     /// In the journal.
     pub(super) appended: Option<u64>,
     /// In the journal, and on the disk.
@@ -44,8 +44,8 @@ pub(super) struct Marks {
 /// The part of a store that is there once.
 pub(super) trait Store: Sync {
     /// How far it is. Never waits.
-    fn marks(&self) -> Marks {
-        Marks::default()
+    fn watermarks(&self) -> Watermarks {
+        Watermarks::default()
     }
 
     /// The processes that do its work outside the lab; their families belong to the experiment.
@@ -60,7 +60,7 @@ pub(super) trait Writer: Send {
     ///
     /// # Errors
     /// The store has failed, which ends the run.
-    fn insert(&mut self, row: &Row) -> Result<Answer>;
+    fn insert(&mut self, row: &Row) -> Result<InsertResult>;
 
     /// Completes a batch that was begun; returns how many rows that accepts.
     ///
@@ -72,32 +72,32 @@ pub(super) trait Writer: Send {
 }
 
 /// A store that is used through one place by all writers.
-pub(super) trait Shared: Send + Sync {
+pub(super) trait SharedStore: Send + Sync {
     /// As [`Writer::insert`].
-    fn insert(&self, row: &Row) -> Result<Answer>;
+    fn insert(&self, row: &Row) -> Result<InsertResult>;
 }
 
-impl<S: Shared> Writer for Arc<S> {
-    fn insert(&mut self, row: &Row) -> Result<Answer> {
+impl<S: SharedStore> Writer for Arc<S> {
+    fn insert(&mut self, row: &Row) -> Result<InsertResult> {
         S::insert(self, row)
     }
 }
 
 /// An open store. The writers go first, then the store.
-pub(super) struct Opened {
+pub(super) struct OpenStore {
     pub(super) writers: Vec<Box<dyn Writer>>,
     pub(super) store: Box<dyn Store>,
 }
 
 /// A store that has nothing to tell.
-struct Silent;
+struct NoStages;
 
-impl Store for Silent {}
+impl Store for NoStages {}
 
-impl Opened {
-    pub(super) fn shared(store: impl Shared + 'static, writers: usize) -> Self {
+impl OpenStore {
+    pub(super) fn shared(store: impl SharedStore + 'static, writers: usize) -> Self {
         let store = Arc::new(store);
         let writer = |_| -> Box<dyn Writer> { Box::new(Arc::clone(&store)) };
-        Self { writers: (0..writers).map(writer).collect(), store: Box::new(Silent) }
+        Self { writers: (0..writers).map(writer).collect(), store: Box::new(NoStages) }
     }
 }

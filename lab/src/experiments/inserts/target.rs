@@ -17,10 +17,10 @@ use anyhow::Result;
 use super::latch::Latch;
 use super::postgres::{self, Commit};
 use super::sqlite::Sqlite;
-use super::store::{Opened, Setting};
+use super::store::{OpenStore, StoreSettings};
 use super::ticket::Ticket;
 use super::turnstile::Turnstile;
-use super::{ours, ours::Durability};
+use super::{ledger_store, ledger_store::Durability};
 
 /// A store by name.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,19 +75,19 @@ impl Target {
     ///
     /// # Errors
     /// It is not installed, or did not start: the experiment goes on without it.
-    pub(super) fn open(self, setting: &Setting) -> Result<Opened> {
-        let (directory, writers): (&Path, usize) = (&setting.directory, setting.writers);
+    pub(super) fn open(self, settings: &StoreSettings) -> Result<OpenStore> {
+        let (directory, writers): (&Path, usize) = (&settings.directory, settings.writers);
         match self {
-            Self::Ours => ours::open(directory, writers, Durability::Delayed),
-            Self::OursSync => ours::open(directory, writers, Durability::Sync),
-            Self::Latch => Ok(Opened::shared(Latch::new(), writers)),
-            Self::Ticket => Ok(Opened::shared(Ticket::new(), writers)),
-            Self::Turnstile => Ok(Opened::shared(Turnstile::new(), writers)),
-            Self::SqliteNormal => Ok(Opened::shared(Sqlite::open(directory, "NORMAL")?, writers)),
-            Self::SqliteFull => Ok(Opened::shared(Sqlite::open(directory, "FULL")?, writers)),
-            Self::PostgresAsync => postgres::open(setting, Commit::Async),
-            Self::PostgresSync => postgres::open(setting, Commit::Sync),
-            Self::PostgresCopy => postgres::open(setting, Commit::Copy),
+            Self::Ours => ledger_store::open(directory, writers, Durability::Delayed),
+            Self::OursSync => ledger_store::open(directory, writers, Durability::Sync),
+            Self::Latch => Ok(OpenStore::shared(Latch::new(), writers)),
+            Self::Ticket => Ok(OpenStore::shared(Ticket::new(), writers)),
+            Self::Turnstile => Ok(OpenStore::shared(Turnstile::new(), writers)),
+            Self::SqliteNormal => Ok(OpenStore::shared(Sqlite::open(directory, "NORMAL")?, writers)),
+            Self::SqliteFull => Ok(OpenStore::shared(Sqlite::open(directory, "FULL")?, writers)),
+            Self::PostgresAsync => postgres::open(settings, Commit::Async),
+            Self::PostgresSync => postgres::open(settings, Commit::Sync),
+            Self::PostgresCopy => postgres::open(settings, Commit::Copy),
         }
     }
 
@@ -107,7 +107,7 @@ impl Target {
     /// Threads of the store that want a CPU while the writers insert, besides the writers.
     pub(super) fn own_threads(self) -> usize {
         match self {
-            Self::Ours | Self::OursSync => ours::COMPUTING_THREADS,
+            Self::Ours | Self::OursSync => ledger_store::COMPUTING_THREADS,
             // A server's process runs while its writer waits for it: together they want one CPU.
             _ => 0,
         }

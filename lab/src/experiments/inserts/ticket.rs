@@ -8,33 +8,33 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 
-use super::page::Tail;
+use super::append_table::AppendTable;
 use super::row::Row;
-use super::store::{Answer, Shared};
+use super::store::{InsertResult, SharedStore};
 
 pub(super) struct Ticket {
     next: AtomicU64,
     served: AtomicU64,
     /// Never contended, since the ticket admits one at a time: it is here because the page needs an owner.
-    tail: Mutex<Tail>,
+    table: Mutex<AppendTable>,
 }
 
 impl Ticket {
     pub(super) fn new() -> Self {
-        Self { next: AtomicU64::new(0), served: AtomicU64::new(0), tail: Mutex::new(Tail::new()) }
+        Self { next: AtomicU64::new(0), served: AtomicU64::new(0), table: Mutex::new(AppendTable::new()) }
     }
 }
 
-impl Shared for Ticket {
-    fn insert(&self, row: &Row) -> Result<Answer> {
+impl SharedStore for Ticket {
+    fn insert(&self, row: &Row) -> Result<InsertResult> {
         // Relaxed: it orders nothing but the writers among themselves.
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
         // Acquire pairs with the Release below: who is served sees the page as it was left.
         while self.served.load(Ordering::Acquire) != ticket {
             hint::spin_loop();
         }
-        self.tail.lock().unwrap_or_else(PoisonError::into_inner).append(row);
+        self.table.lock().unwrap_or_else(PoisonError::into_inner).append(row);
         self.served.store(ticket + 1, Ordering::Release);
-        Ok(Answer::Accepted(1))
+        Ok(InsertResult::Accepted(1))
     }
 }

@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::latch::Latch;
 use super::row::Row;
-use super::store::{Answer, Shared};
+use super::store::{InsertResult, SharedStore};
 use crate::kit::machine;
 
 pub(super) struct Turnstile {
@@ -27,8 +27,8 @@ impl Turnstile {
     }
 }
 
-impl Shared for Turnstile {
-    fn insert(&self, row: &Row) -> Result<Answer> {
+impl SharedStore for Turnstile {
+    fn insert(&self, row: &Row) -> Result<InsertResult> {
         // The writer may move to another CPU while it waits: admission is about load, not about safety.
         let cpu = rustix::thread::sched_getcpu() % self.gates.len();
         let _admitted = self.gates[cpu].0.lock().unwrap_or_else(PoisonError::into_inner);

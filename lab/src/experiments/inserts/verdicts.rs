@@ -2,8 +2,8 @@
 //! left out with the reason; one for every number of hogs is judged by its worst and only if all were
 //! measured. Leaves to others: when an interval decides (`verdict.rs`).
 
+use super::fair_share;
 use super::plan::{self, HOGS};
-use super::share;
 use super::target::Target;
 use crate::kit::measurements::{Row, Sample, Skipped};
 use crate::kit::report::Report;
@@ -81,7 +81,7 @@ fn no_cliff(name: &'static str, report: &Report) -> Judged {
     let threshold = Threshold::AtLeast(0.5);
     at_every_k(threshold, report, &HOGS[1..], |report, part| {
         let ours = row(report, part, Target::Ours)?;
-        let ratios = ratios((ours, share::KEPT), (ours, share::FAIR));
+        let ratios = ratios((ours, fair_share::KEPT), (ours, fair_share::FAIR));
         on_median(name, threshold, &ratios, &format!("{part}: T(K) / T(0) as a part of the fair share"))
     })
 }
@@ -108,7 +108,7 @@ fn open_loop(name: &'static str, report: &Report) -> Judged {
 
 fn collapse(name: &'static str, report: &Report) -> Judged {
     let part = plan::name("one-per-cpu", COLLAPSE_HOGS);
-    let ratios: Vec<Sample> = values(row(report, part, Target::Ticket)?, share::KEPT)
+    let ratios: Vec<Sample> = values(row(report, part, Target::Ticket)?, fair_share::KEPT)
         .into_iter()
         .map(|kept| Sample { value: kept.value / 100.0, ..kept })
         .collect();
@@ -216,8 +216,8 @@ mod tests {
             let (appended, kept, blocked) = of(hogs);
             let ours = [
                 ("appended_per_s", appended),
-                (share::KEPT, kept),
-                (share::FAIR, 50.0),
+                (fair_share::KEPT, kept),
+                (fair_share::FAIR, 50.0),
                 ("blocked_inserts", blocked),
             ];
             rows.push(row(part, Target::Ours, &ours));
@@ -276,7 +276,7 @@ mod tests {
         rows.push(row("visible", Target::Ours, &[("visible_per_s", 1.5e5)]));
         rows.push(row("open-loop-0", Target::Ours, &[("accepted_percent", 100.0)]));
         rows.push(row("open-loop-8", Target::Ours, &[("accepted_percent", 99.9)]));
-        rows.push(row("one-per-cpu-16", Target::Ticket, &[(share::KEPT, 0.3)]));
+        rows.push(row("one-per-cpu-16", Target::Ticket, &[(fair_share::KEPT, 0.3)]));
         let report = judged(rows);
         assert_eq!(outcome(&report, "visible >= 100 k/s"), Some((1.5e5, Outcome::Holds)));
         assert_eq!(outcome(&report, "visible >= 2 x"), Some((15.0, Outcome::Holds)));

@@ -10,7 +10,7 @@ use ledger::{FlowWriter, Ledger, OpenSettings, Progress, StatusHandle};
 use sys::clock::WallNanos;
 
 use super::row::{Row, TEXT};
-use super::store::{Answer, Marks, Opened, Store, Writer};
+use super::store::{InsertResult, OpenStore, Store, Watermarks, Writer};
 
 pub(super) use ledger::Durability;
 
@@ -20,34 +20,34 @@ pub(super) const COMPUTING_THREADS: usize = 2;
 /// Slots of the live table for each writer, as a gateway with 9,000 connections has them.
 const SLOTS: u32 = 25_384;
 
-struct Ours {
+struct LedgerStore {
     _ledger: Ledger,
-    watch: StatusHandle,
+    status: StatusHandle,
     /// Where it stood when it was opened.
     first: Progress,
 }
 
-struct Insert {
-    inlet: FlowWriter,
+struct LedgerWriter {
+    flows: FlowWriter,
     user: String,
 }
 
-pub(super) fn open(directory: &Path, writers: usize, durability: Durability) -> Result<Opened> {
+pub(super) fn open(directory: &Path, writers: usize, durability: Durability) -> Result<OpenStore> {
     let settings = OpenSettings { durability, ..OpenSettings::new(directory, writers, SLOTS) };
-    let (ledger, inlets) = Ledger::open(&settings)?;
-    let watch = ledger.status_handle();
-    let writer = |(number, inlet): (usize, FlowWriter)| -> Box<dyn Writer> {
-        Box::new(Insert { inlet, user: format!("writer-{number}") })
+    let (ledger, flow_writers) = Ledger::open(&settings)?;
+    let status = ledger.status_handle();
+    let writer = |(number, flows): (usize, FlowWriter)| -> Box<dyn Writer> {
+        Box::new(LedgerWriter { flows, user: format!("writer-{number}") })
     };
-    let writers = inlets.into_iter().enumerate().map(writer).collect();
-    let first = settled(&watch);
-    Ok(Opened { writers, store: Box::new(Ours { _ledger: ledger, watch, first }) })
+    let writers = flow_writers.into_iter().enumerate().map(writer).collect();
+    let first = wait_until_idle(&status);
+    Ok(OpenStore { writers, store: Box::new(LedgerStore { _ledger: ledger, status, first }) })
 }
 
 /// How far the ledger is when it has told of its own first entry.
-fn settled(watch: &StatusHandle) -> Progress {
+fn wait_until_idle(status: &StatusHandle) -> Progress {
     loop {
-        let progress = watch.progress();
+        let progress = status.progress();
         if progress.appended > 0 && progress.applied == progress.appended {
             return progress;
         }
@@ -55,11 +55,11 @@ fn settled(watch: &StatusHandle) -> Progress {
     }
 }
 
-impl Store for Ours {
-    fn marks(&self) -> Marks {
-        let Progress { appended, durable, applied } = self.watch.progress();
+impl Store for LedgerStore {
+    fn watermarks(&self) -> Watermarks {
+        let Progress { appended, durable, applied } = self.status.progress();
         let since = |now: u64, first: u64| Some(now.saturating_sub(first));
-        Marks {
+        Watermarks {
             appended: since(appended, self.first.appended),
             durable: since(durable, self.first.durable),
             visible: since(applied, self.first.applied),
@@ -67,12 +67,12 @@ impl Store for Ours {
     }
 }
 
-impl Writer for Insert {
-    fn insert(&mut self, row: &Row) -> Result<Answer> {
+impl Writer for LedgerWriter {
+    fn insert(&mut self, row: &Row) -> Result<InsertResult> {
         let identity = Identity::new(&flow(row, &self.user));
-        let Some(live) = self.inlet.open(&identity) else { return Ok(Answer::Refused) };
-        self.inlet.close(live, WallNanos(row.at_ns), CloseReason::ClientClosed);
-        Ok(Answer::Accepted(1))
+        let Some(live) = self.flows.open(&identity) else { return Ok(InsertResult::Refused) };
+        self.flows.close(live, WallNanos(row.at_ns), CloseReason::ClientClosed);
+        Ok(InsertResult::Accepted(1))
     }
 }
 

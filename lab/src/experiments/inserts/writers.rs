@@ -23,7 +23,7 @@ use hdrhistogram::Histogram;
 
 use super::placement;
 use super::row::Rows;
-use super::store::{Answer, Store, Writer};
+use super::store::{InsertResult, Store, Writer};
 
 /// Inserts for each timed one, where not all are.
 const TIMED_EACH: u64 = 64;
@@ -47,54 +47,54 @@ pub(super) enum Pace {
 }
 
 /// What writers and their overseer share.
-pub(super) struct Floor {
+pub(super) struct RunControl {
     /// Opens when all writers are there, and the overseer.
-    gate: Barrier,
+    start: Barrier,
     is_over: AtomicBool,
     working: AtomicUsize,
-    accepted: Vec<Tally>,
+    accepted: Vec<AcceptedCounter>,
 }
 
 /// Rows that one writer's store has accepted, for the overseer.
 #[derive(Default)]
 #[repr(align(128))]
-struct Tally(AtomicU64);
+struct AcceptedCounter(AtomicU64);
 
-impl Floor {
+impl RunControl {
     pub(super) fn new(writers: usize) -> Self {
         Self {
-            gate: Barrier::new(writers + 1),
+            start: Barrier::new(writers + 1),
             is_over: AtomicBool::new(false),
             working: AtomicUsize::new(writers),
-            accepted: (0..writers).map(|_| Tally::default()).collect(),
+            accepted: (0..writers).map(|_| AcceptedCounter::default()).collect(),
         }
     }
 
     /// Waits for everybody.
-    pub(super) fn enter(&self) {
-        self.gate.wait();
+    pub(super) fn wait_for_start(&self) {
+        self.start.wait();
     }
 
     /// Tells the writers to end. All orderings here are Relaxed: each value stands alone.
-    pub(super) fn close(&self) {
+    pub(super) fn stop(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(super) fn is_finished(&self) -> bool {
         self.working.load(Ordering::Relaxed) == 0
     }
 
     /// Rows accepted so far.
     pub(super) fn accepted(&self) -> u64 {
-        self.accepted.iter().map(|tally| tally.0.load(Ordering::Relaxed)).sum()
+        self.accepted.iter().map(|counter| counter.0.load(Ordering::Relaxed)).sum()
     }
 }
 
 /// One writer's work.
-pub(super) struct Work<'a> {
+pub(super) struct WriterTask<'a> {
     pub(super) writer: Box<dyn Writer>,
     pub(super) store: &'a dyn Store,
-    pub(super) floor: &'a Floor,
+    pub(super) control: &'a RunControl,
     /// Its place among the writers.
     pub(super) number: usize,
     pub(super) rows: Rows,
@@ -104,15 +104,15 @@ pub(super) struct Work<'a> {
 }
 
 /// What came of it.
-pub(super) struct Worked {
+pub(super) struct WriterResult {
     /// Given back, since it may hold a connection that must not end before the watch does.
     pub(super) _writer: Box<dyn Writer>,
-    pub(super) count: Count,
+    pub(super) count: WriterCounts,
 }
 
 /// A writer's counts.
 #[derive(Clone, Debug)]
-pub(super) struct Count {
+pub(super) struct WriterCounts {
     pub(super) offered: u64,
     pub(super) accepted: u64,
     /// Refusals; one row may be refused many times.
@@ -126,7 +126,7 @@ pub(super) struct Count {
     pub(super) inserts_ns: Histogram<u64>,
 }
 
-impl Count {
+impl WriterCounts {
     pub(super) fn new() -> Result<Self> {
         let inserts_ns =
             Histogram::new_with_bounds(1, INSERT_NS_MAX, 2).context("the bounds are in order")?;
@@ -135,59 +135,60 @@ impl Count {
     }
 }
 
-impl<'a> Work<'a> {
+impl<'a> WriterTask<'a> {
     /// Does it, on the calling thread.
     ///
     /// # Errors
     /// The store failed, or the thread could not be where it should.
-    pub(super) fn run(self) -> Result<Worked> {
-        let floor = self.floor;
+    pub(super) fn run(self) -> Result<WriterResult> {
+        let control = self.control;
         let prepared = self.prepare();
-        floor.enter();
-        let worked = prepared.and_then(|(hand, switches)| hand.run(&switches));
-        floor.working.fetch_sub(1, Ordering::Relaxed);
-        worked
+        control.wait_for_start();
+        let results = prepared.and_then(|(writer_loop, switches)| writer_loop.run(&switches));
+        control.working.fetch_sub(1, Ordering::Relaxed);
+        results
     }
 
-    fn prepare(self) -> Result<(Hand<'a>, Switches)> {
+    fn prepare(self) -> Result<(WriterLoop<'a>, ContextSwitches)> {
         if let Some(cpu) = self.cpu {
             placement::pin(cpu)?;
         }
         let every = if self.is_timed_throughout { 1 } else { TIMED_EACH };
-        let hand = Hand { count: Count::new()?, timer: Timer::new(every), work: self };
-        Ok((hand, Switches::of_this_thread()?))
+        let writer_loop =
+            WriterLoop { count: WriterCounts::new()?, sampler: InsertSampler::new(every), task: self };
+        Ok((writer_loop, ContextSwitches::of_this_thread()?))
     }
 }
 
 /// A writer at work.
-struct Hand<'a> {
-    work: Work<'a>,
-    count: Count,
-    timer: Timer,
+struct WriterLoop<'a> {
+    task: WriterTask<'a>,
+    count: WriterCounts,
+    sampler: InsertSampler,
 }
 
-impl Hand<'_> {
-    fn run(mut self, switches: &Switches) -> Result<Worked> {
+impl WriterLoop<'_> {
+    fn run(mut self, switches: &ContextSwitches) -> Result<WriterResult> {
         let before = switches.voluntary()?;
         self.count.begun = Instant::now();
-        match self.work.pace {
+        match self.task.pace {
             Pace::Closed { in_flight_max } => self.closed(in_flight_max)?,
             Pace::Open { rows, each_ns } => self.open(rows, each_ns)?,
             Pace::Count { rows } => self.count(rows)?,
         }
         self.count.ended = Instant::now();
         self.count.blocked = switches.voluntary()?.saturating_sub(before);
-        Ok(Worked { _writer: self.work.writer, count: self.count })
+        Ok(WriterResult { _writer: self.task.writer, count: self.count })
     }
 
     fn closed(&mut self, in_flight_max: Option<u64>) -> Result<()> {
         while !self.is_over() {
             let has_room = in_flight_max.is_none_or(|most| self.in_flight() < most);
-            if !has_room || self.insert()? == Answer::Refused {
+            if !has_room || self.insert()? == InsertResult::Refused {
                 thread::yield_now();
             }
         }
-        self.count.accepted += self.work.writer.finish()?;
+        self.count.accepted += self.task.writer.finish()?;
         self.count.offered = self.count.accepted;
         Ok(())
     }
@@ -195,7 +196,7 @@ impl Hand<'_> {
     fn count(&mut self, rows: u64) -> Result<()> {
         self.count.offered = rows;
         while self.count.accepted < rows && !self.is_over() {
-            if self.insert()? == Answer::Refused {
+            if self.insert()? == InsertResult::Refused {
                 thread::yield_now();
             }
         }
@@ -212,67 +213,67 @@ impl Hand<'_> {
             if self.is_over() {
                 return Ok(());
             }
-            if self.insert()? == Answer::Refused {
-                self.work.rows.advance();
+            if self.insert()? == InsertResult::Refused {
+                self.task.rows.advance();
             }
         }
         Ok(())
     }
 
     fn is_over(&self) -> bool {
-        self.work.floor.is_over.load(Ordering::Relaxed)
+        self.task.control.is_over.load(Ordering::Relaxed)
     }
 
     /// Rows of all writers that are not durable yet. Two writers may see the last place at once: the bound
     /// is exact to the number of writers.
     fn in_flight(&self) -> u64 {
-        let durable = self.work.store.marks().durable.unwrap_or(0);
-        self.work.floor.accepted().saturating_sub(durable)
+        let durable = self.task.store.watermarks().durable.unwrap_or(0);
+        self.task.control.accepted().saturating_sub(durable)
     }
 
-    fn insert(&mut self) -> Result<Answer> {
-        let answer = if self.timer.is_due() { self.timed_insert()? } else { self.bare_insert()? };
-        match answer {
-            Answer::Accepted(rows) => {
+    fn insert(&mut self) -> Result<InsertResult> {
+        let result = if self.sampler.is_due() { self.timed_insert()? } else { self.bare_insert()? };
+        match result {
+            InsertResult::Accepted(rows) => {
                 self.count.accepted += rows;
-                let tally = &self.work.floor.accepted[self.work.number];
-                tally.0.store(self.count.accepted, Ordering::Relaxed);
-                self.work.rows.advance();
+                let counter = &self.task.control.accepted[self.task.number];
+                counter.0.store(self.count.accepted, Ordering::Relaxed);
+                self.task.rows.advance();
             }
-            Answer::Gathered => self.work.rows.advance(),
-            Answer::Refused => self.count.refused += 1,
+            InsertResult::Gathered => self.task.rows.advance(),
+            InsertResult::Refused => self.count.refused += 1,
         }
-        Ok(answer)
+        Ok(result)
     }
 
-    fn bare_insert(&mut self) -> Result<Answer> {
-        self.work.writer.insert(self.work.rows.current())
+    fn bare_insert(&mut self) -> Result<InsertResult> {
+        self.task.writer.insert(self.task.rows.current())
     }
 
-    fn timed_insert(&mut self) -> Result<Answer> {
+    fn timed_insert(&mut self) -> Result<InsertResult> {
         let begun = Instant::now();
-        let answer = self.bare_insert()?;
+        let result = self.bare_insert()?;
         let took = begun.elapsed();
-        if answer != Answer::Refused {
-            let stands_for = self.timer.note(took);
+        if result != InsertResult::Refused {
+            let weight = self.sampler.note(took);
             let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-            self.count.inserts_ns.saturating_record_n(took_ns, stands_for);
+            self.count.inserts_ns.saturating_record_n(took_ns, weight);
         }
-        self.work.rows.set_elapsed(begun - self.count.begun);
-        Ok(answer)
+        self.task.rows.set_elapsed(begun - self.count.begun);
+        Ok(result)
     }
 }
 
 /// Which inserts are timed.
 #[derive(Debug)]
-struct Timer {
+struct InsertSampler {
     every: u64,
     /// Inserts until the next timed one.
     left: u64,
     was_slow: bool,
 }
 
-impl Timer {
+impl InsertSampler {
     fn new(every: u64) -> Self {
         Self { every, left: 1, was_slow: false }
     }
@@ -284,18 +285,18 @@ impl Timer {
 
     /// One was timed; returns how many it stands for.
     fn note(&mut self, took: Duration) -> u64 {
-        let stands_for = if self.was_slow { 1 } else { self.every };
+        let weight = if self.was_slow { 1 } else { self.every };
         self.was_slow = took >= SLOW;
         self.left = if self.was_slow { 1 } else { self.every };
-        stands_for
+        weight
     }
 }
 
 /// The switches of one thread.
 #[derive(Debug)]
-struct Switches(File);
+struct ContextSwitches(File);
 
-impl Switches {
+impl ContextSwitches {
     /// The file is opened once: a look is one call, which does not sleep.
     fn of_this_thread() -> Result<Self> {
         Ok(Self(File::open("/proc/thread-self/status").context("opening this thread's status")?))
@@ -321,19 +322,23 @@ mod tests {
 
     /// Refuses every other row, and gathers what it accepts in pairs.
     #[derive(Default)]
-    struct Moody {
+    struct AlternatingWriter {
         calls: u64,
         gathered: u64,
     }
 
-    impl Writer for Moody {
-        fn insert(&mut self, _row: &Row) -> Result<Answer> {
+    impl Writer for AlternatingWriter {
+        fn insert(&mut self, _row: &Row) -> Result<InsertResult> {
             self.calls += 1;
             if self.calls.is_multiple_of(2) {
-                return Ok(Answer::Refused);
+                return Ok(InsertResult::Refused);
             }
             self.gathered += 1;
-            Ok(if self.gathered.is_multiple_of(2) { Answer::Accepted(2) } else { Answer::Gathered })
+            Ok(if self.gathered.is_multiple_of(2) {
+                InsertResult::Accepted(2)
+            } else {
+                InsertResult::Gathered
+            })
         }
 
         fn finish(&mut self) -> Result<u64> {
@@ -341,47 +346,48 @@ mod tests {
         }
     }
 
-    struct Quiet;
+    struct NoStages;
 
-    impl Store for Quiet {}
+    impl Store for NoStages {}
 
-    fn work(pace: Pace, floor: &Floor) -> Count {
-        let (writer, rows) = (Box::new(Moody::default()), Rows::of(0, 0));
-        let (store, is_timed_throughout) = (&Quiet, true);
-        let work = Work { writer, store, floor, number: 0, rows, pace, cpu: None, is_timed_throughout };
+    fn task(pace: Pace, control: &RunControl) -> WriterCounts {
+        let (writer, rows) = (Box::new(AlternatingWriter::default()), Rows::of(0, 0));
+        let (store, is_timed_throughout) = (&NoStages, true);
+        let task =
+            WriterTask { writer, store, control, number: 0, rows, pace, cpu: None, is_timed_throughout };
         thread::scope(|scope| {
-            let thread = scope.spawn(|| work.run());
-            floor.enter();
+            let thread = scope.spawn(|| task.run());
+            control.wait_for_start();
             thread.join().expect("it does not panic").expect("nothing fails").count
         })
     }
 
     #[test]
     fn a_refusal_is_not_an_insert_and_is_tried_again() {
-        let floor = Floor::new(1);
-        let count = work(Pace::Count { rows: 100 }, &floor);
+        let control = RunControl::new(1);
+        let count = task(Pace::Count { rows: 100 }, &control);
         assert_eq!((count.offered, count.accepted, count.refused), (100, 100, 99));
-        assert_eq!((floor.accepted(), floor.is_empty()), (100, true));
+        assert_eq!((control.accepted(), control.is_finished()), (100, true));
         assert_eq!(count.inserts_ns.len(), 100, "refusals are not timed");
     }
 
     #[test]
     fn a_row_that_an_open_loop_could_not_place_is_lost() {
-        let count = work(Pace::Open { rows: 100, each_ns: 1 }, &Floor::new(1));
+        let count = task(Pace::Open { rows: 100, each_ns: 1 }, &RunControl::new(1));
         assert_eq!((count.offered, count.accepted, count.refused), (100, 50, 50));
     }
 
     #[test]
     fn a_closed_floor_ends_all_work() {
-        let floor = Floor::new(1);
-        floor.close();
-        let count = work(Pace::Closed { in_flight_max: None }, &floor);
+        let control = RunControl::new(1);
+        control.stop();
+        let count = task(Pace::Closed { in_flight_max: None }, &control);
         assert_eq!((count.offered, count.accepted), (0, 0));
     }
 
     #[test]
     fn sleeps_are_counted_and_yields_are_not() {
-        let switches = Switches::of_this_thread().expect("a thread may read its own status");
+        let switches = ContextSwitches::of_this_thread().expect("a thread may read its own status");
         let before = switches.voluntary().expect("it has the line");
         (0..100).for_each(|_| thread::yield_now());
         let yielded = switches.voluntary().expect("it has the line");
@@ -400,12 +406,12 @@ mod tests {
 
     #[test]
     fn one_in_many_is_timed_and_all_while_it_is_slow() {
-        let mut timer = Timer::new(4);
+        let mut sampler = InsertSampler::new(4);
         let mut weights = Vec::new();
         for insert in 0..12 {
-            if timer.is_due() {
+            if sampler.is_due() {
                 let took = if (4..=6).contains(&insert) { SLOW } else { Duration::ZERO };
-                weights.push((insert, timer.note(took)));
+                weights.push((insert, sampler.note(took)));
             }
         }
         assert_eq!(weights, [(0, 4), (4, 4), (5, 1), (6, 1), (7, 1), (11, 4)]);

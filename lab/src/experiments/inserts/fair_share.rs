@@ -31,7 +31,7 @@ fn hogs_of(part: &str) -> Option<(&str, usize)> {
 
 /// Adds the two numbers to every run that has its counterpart without hogs in the same round. `writers` is
 /// how many a part has.
-pub(super) fn relate(rows: &mut [Row], cpus: usize, writers: impl Fn(&str) -> usize) {
+pub(super) fn add_shares(rows: &mut [Row], cpus: usize, writers: impl Fn(&str) -> usize) {
     let is_base = |row: &&Row| hogs_of(row.part).is_some_and(|part| part.1 == 0);
     let bases: Vec<Row> = rows.iter().filter(is_base).cloned().collect();
     for row in rows {
@@ -85,7 +85,7 @@ mod tests {
                 .collect(),
         };
         let mut rows = vec![row("hogs-0", &[(0, 100.0), (1, 200.0)]), row("hogs-4", &[(1, 50.0), (2, 10.0)])];
-        relate(&mut rows, 2, |_| 4);
+        add_shares(&mut rows, 2, |_| 4);
         assert_eq!(rows[1].series(KEPT), [25.0]);
         assert_eq!(rows[1].series(FAIR), [50.0]);
         assert_eq!(rows[0].series(KEPT), [100.0, 100.0]);

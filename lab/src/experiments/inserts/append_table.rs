@@ -19,7 +19,7 @@ const PAGES_MAX: usize = 4_096;
 
 /// A table that grows at its end.
 #[derive(Debug)]
-pub(super) struct Tail {
+pub(super) struct AppendTable {
     pages: VecDeque<Page>,
     rows: u64,
 }
@@ -33,7 +33,7 @@ struct Page {
     rows: Box<[[u8; ROW_BYTES]; ROWS_PER_PAGE]>,
 }
 
-impl Tail {
+impl AppendTable {
     pub(super) fn new() -> Self {
         Self { pages: VecDeque::from([Page::new()]), rows: 0 }
     }
@@ -78,17 +78,17 @@ mod tests {
 
     #[test]
     fn ids_are_sequential_across_pages_and_reuse() {
-        let mut tail = Tail::new();
+        let mut table = AppendTable::new();
         let row = Row { at_ns: 1, writer: 2, guid: 3 };
         let count = ROWS_PER_PAGE * (PAGES_MAX + 2) + 5;
         for _ in 0..count {
-            tail.append(&row);
+            table.append(&row);
         }
-        assert_eq!(tail.pages.len(), PAGES_MAX);
-        let last = tail.last();
+        assert_eq!(table.pages.len(), PAGES_MAX);
+        let last = table.last();
         assert_eq!(last.filled, 5);
         assert_eq!(id(&last.rows[4]), count as u64);
-        let headers: Vec<[u64; 2]> = tail.pages.iter().map(|page| page.header).collect();
+        let headers: Vec<[u64; 2]> = table.pages.iter().map(|page| page.header).collect();
         assert!(headers.windows(2).all(|pair| pair[0][0] == pair[1][1]), "each page names the one before it");
     }
 }

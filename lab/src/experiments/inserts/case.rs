@@ -12,20 +12,20 @@ use tempfile::TempDir;
 use super::disk::Disk;
 use super::hogs::Hogs;
 use super::lag::Lag;
-use super::placement::{Placement, Seats};
+use super::placement::{CpuAssignment, Placement};
 use super::row::Rows;
-use super::store::{Marks, Opened, Setting, Store};
+use super::store::{OpenStore, Store, StoreSettings, Watermarks};
 use super::target::Target;
-use super::work::{Count, Floor, Pace, Work, Worked};
+use super::writers::{Pace, RunControl, WriterCounts, WriterResult, WriterTask};
 use crate::kit::child;
 use crate::kit::disturbance::{Disturbance, DisturbanceWatch};
 use crate::kit::measurements::Numbers;
 
 /// The pause between two looks at a store's marks.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL: Duration = Duration::from_millis(1);
 
 /// How long a store may take to catch up when the writers have ended.
-const TAIL_MAX: Duration = Duration::from_millis(300);
+const CATCH_UP_MAX: Duration = Duration::from_millis(300);
 
 /// How long after the last row of an open loop was due a writer may still insert: it may have been away from
 /// its CPU, which is not the store's doing. A store that is too slow needs longer.
@@ -36,7 +36,7 @@ const VISIBLE_MAX: Duration = Duration::from_secs(30);
 
 /// What is run, told by the case's name: `part/kind`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cell {
+pub(super) struct Case {
     pub(super) part: &'static str,
     pub(super) target: Target,
     pub(super) writers: usize,
@@ -59,7 +59,7 @@ pub(super) enum Load {
 
 /// Where cells run.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Environment {
     pub(super) directory: PathBuf,
     pub(super) services: Option<PathBuf>,
     pub(super) disk: Disk,
@@ -67,75 +67,85 @@ pub(super) struct Place {
 
 /// What a cell found.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct CaseResult {
     pub(super) numbers: Numbers,
     /// Why it is contaminated.
     pub(super) marks: Vec<String>,
 }
 
-impl Cell {
+impl Case {
     /// Runs it.
     ///
     /// # Errors
     /// The store failed, or the user interrupted.
-    pub(super) fn run(&self, place: &Place) -> Result<Found> {
-        let directory = TempDir::new_in(&place.directory).context("making the store's directory")?;
-        let seats = self.placement.seats(self.writers, self.hogs).context("this CPU has no siblings")?;
-        let mut opened = self.open(directory.path(), place)?;
-        let hogs = Hogs::start(&seats.hogs)?;
-        let watched = self.watch(&mut opened, &seats);
+    pub(super) fn run(&self, environment: &Environment) -> Result<CaseResult> {
+        let directory = TempDir::new_in(&environment.directory).context("making the store's directory")?;
+        let assign = self.placement.assign(self.writers, self.hogs).context("this CPU has no siblings")?;
+        let mut opened = self.open(directory.path(), environment)?;
+        let hogs = Hogs::start(&assign.hogs)?;
+        let watched = self.watch(&mut opened, &assign);
         // The store ends in peace.
         drop(hogs);
         drop(opened);
         child::fail_if_interrupted()?;
-        let (seen, disturbance) = watched?;
-        let mut numbers = seen.numbers(self)?;
-        numbers.extend(place.disk.look()?);
-        Ok(Found { numbers, marks: disturbance.marks })
+        let (observation, disturbance) = watched?;
+        let mut numbers = observation.numbers(self)?;
+        numbers.extend(environment.disk.time_sync()?);
+        Ok(CaseResult { numbers, marks: disturbance.marks })
     }
 
     /// The store alone, to see whether it opens.
-    pub(super) fn open(&self, directory: &Path, place: &Place) -> Result<Opened> {
-        self.target.open(&Setting {
+    pub(super) fn open(&self, directory: &Path, environment: &Environment) -> Result<OpenStore> {
+        self.target.open(&StoreSettings {
             directory: directory.to_owned(),
-            services: place.services.clone(),
+            services: environment.services.clone(),
             writers: self.writers,
         })
     }
 
-    fn watch(&self, opened: &mut Opened, seats: &Seats) -> Result<(Seen, Disturbance)> {
+    fn watch(&self, opened: &mut OpenStore, assign: &CpuAssignment) -> Result<(Observation, Disturbance)> {
         let writers = std::mem::take(&mut opened.writers);
         let store: &dyn Store = &*opened.store;
-        let floor = Floor::new(self.writers);
+        let control = RunControl::new(self.writers);
         let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
         let now_ns = u64::try_from(now_ns.as_nanos()).context("the clock is after 2554")?;
         thread::scope(|scope| {
-            let work = writers.into_iter().zip(&seats.writers).enumerate().map(|(number, (writer, &cpu))| {
-                let rows = Rows::of(number as u32, now_ns);
-                let (pace, is_timed_throughout) = (self.pace(), self.is_timed_throughout());
-                Work { writer, store, floor: &floor, number, rows, pace, cpu, is_timed_throughout }
-            });
+            let work =
+                writers.into_iter().zip(&assign.writers).enumerate().map(|(number, (writer, &cpu))| {
+                    let rows = Rows::of(number as u32, now_ns);
+                    let (pace, is_timed_throughout) = (self.pace(), self.is_timed_throughout());
+                    WriterTask {
+                        writer,
+                        store,
+                        control: &control,
+                        number,
+                        rows,
+                        pace,
+                        cpu,
+                        is_timed_throughout,
+                    }
+                });
             let threads: Vec<_> = work.map(|work| scope.spawn(|| work.run())).collect();
             let watch = DisturbanceWatch::including(store.processes());
-            floor.enter();
-            let seen = self.oversee(store, &floor);
-            floor.close();
-            let join = |thread: thread::ScopedJoinHandle<'_, Result<Worked>>| {
+            control.wait_for_start();
+            let observation = self.observe(store, &control);
+            control.stop();
+            let join = |thread: thread::ScopedJoinHandle<'_, Result<WriterResult>>| {
                 thread.join().unwrap_or_else(|_| Err(anyhow!("a writer panicked")))
             };
             // Connections end with their writers, and must outlive the watch.
-            let worked = threads.into_iter().map(join).collect::<Vec<_>>();
-            let caught_up = seen.and_then(|seen| seen.catch_up(store, &floor));
+            let results = threads.into_iter().map(join).collect::<Vec<_>>();
+            let caught_up = observation.and_then(|observation| observation.catch_up(store, &control));
             let disturbance = watch.finish();
-            let worked = worked.into_iter().collect::<Result<Vec<_>>>()?;
-            let counts = worked.iter().map(|worked| worked.count.clone()).collect();
-            Ok((Seen { counts, ..caught_up? }, disturbance))
+            let results = results.into_iter().collect::<Result<Vec<_>>>()?;
+            let counts = results.iter().map(|results| results.count.clone()).collect();
+            Ok((Observation { counts, ..caught_up? }, disturbance))
         })
     }
 
     /// Looks on until the writers are to end, or have.
-    fn oversee(&self, store: &dyn Store, floor: &Floor) -> Result<Seen> {
-        let mut seen = Seen::new()?;
+    fn observe(&self, store: &dyn Store, control: &RunControl) -> Result<Observation> {
+        let mut observation = Observation::new()?;
         let begun = Instant::now();
         let time = match self.load {
             Load::Closed { .. } => self.time,
@@ -144,19 +154,19 @@ impl Cell {
         };
         let awaits_visible = matches!(self.load, Load::UntilVisible { .. });
         loop {
-            thread::sleep(LOOK);
+            thread::sleep(POLL);
             child::fail_if_interrupted()?;
             // Before the look, so that it sees the last row of all.
-            let is_empty = floor.is_empty();
-            seen.look(store, floor);
-            let is_done = is_empty && (!awaits_visible || seen.visible.is_caught_up());
+            let is_finished = control.is_finished();
+            observation.sample(store, control);
+            let is_done = is_finished && (!awaits_visible || observation.visible.is_caught_up());
             if is_done || begun.elapsed() >= time {
                 break;
             }
         }
-        seen.reached = seen.marks;
-        seen.time = begun.elapsed();
-        Ok(seen)
+        observation.reached = observation.watermarks;
+        observation.time = begun.elapsed();
+        Ok(observation)
     }
 
     /// The share of one writer.
@@ -180,55 +190,56 @@ impl Cell {
 }
 
 /// What the overseer saw, and what the writers counted.
-struct Seen {
-    counts: Vec<Count>,
+struct Observation {
+    counts: Vec<WriterCounts>,
     time: Duration,
-    marks: Marks,
+    watermarks: Watermarks,
     /// The marks when the writers were told to end.
-    reached: Marks,
+    reached: Watermarks,
     durable: Lag,
     visible: Lag,
 }
 
-impl Seen {
+impl Observation {
     fn new() -> Result<Self> {
         Ok(Self {
             counts: Vec::new(),
             time: Duration::ZERO,
-            marks: Marks::default(),
-            reached: Marks::default(),
+            watermarks: Watermarks::default(),
+            reached: Watermarks::default(),
             durable: Lag::new()?,
             visible: Lag::new()?,
         })
     }
 
     /// What is accepted is read first: a stage may have passed more than that, never less.
-    fn look(&mut self, store: &dyn Store, floor: &Floor) {
-        let (accepted, now) = (floor.accepted(), Instant::now());
-        self.marks = store.marks();
-        if let Some(durable) = self.marks.durable {
-            self.durable.look(now, accepted, durable);
+    fn sample(&mut self, store: &dyn Store, control: &RunControl) {
+        let (accepted, now) = (control.accepted(), Instant::now());
+        self.watermarks = store.watermarks();
+        if let Some(durable) = self.watermarks.durable {
+            self.durable.observe(now, accepted, durable);
         }
-        if let Some(visible) = self.marks.visible {
-            self.visible.look(now, accepted, visible);
+        if let Some(visible) = self.watermarks.visible {
+            self.visible.observe(now, accepted, visible);
         }
     }
 
     /// Gives the stages a moment for what was accepted last.
-    fn catch_up(mut self, store: &dyn Store, floor: &Floor) -> Result<Self> {
+    fn catch_up(mut self, store: &dyn Store, control: &RunControl) -> Result<Self> {
         let begun = Instant::now();
-        self.look(store, floor);
-        let is_caught_up = |seen: &Self| seen.durable.is_caught_up() && seen.visible.is_caught_up();
-        while !is_caught_up(&self) && begun.elapsed() < TAIL_MAX {
+        self.sample(store, control);
+        let is_caught_up =
+            |observation: &Self| observation.durable.is_caught_up() && observation.visible.is_caught_up();
+        while !is_caught_up(&self) && begun.elapsed() < CATCH_UP_MAX {
             child::fail_if_interrupted()?;
-            thread::sleep(LOOK);
-            self.look(store, floor);
+            thread::sleep(POLL);
+            self.sample(store, control);
         }
         Ok(self)
     }
 
-    fn numbers(self, cell: &Cell) -> Result<Numbers> {
-        let mut all = Count::new()?;
+    fn numbers(self, case: &Case) -> Result<Numbers> {
+        let mut all = WriterCounts::new()?;
         let mut rows_per_s = 0.0;
         let begun = self.counts.iter().map(|count| count.begun).min().context("a cell has a writer")?;
         for count in &self.counts {
@@ -242,8 +253,8 @@ impl Seen {
             rows_per_s += count.accepted as f64 / (count.ended - begun).as_secs_f64().max(1e-9);
         }
         let mut numbers = vec![("inserts_per_s", rows_per_s)];
-        numbers.extend(self.staged(cell, rows_per_s));
-        if let Load::Open { .. } = cell.load {
+        numbers.extend(self.staged(case, rows_per_s));
+        if let Load::Open { .. } = case.load {
             numbers.push(("accepted_percent", all.accepted as f64 * 100.0 / all.offered as f64));
         }
         numbers.push(("refusals", all.refused as f64));
@@ -260,11 +271,11 @@ impl Seen {
     }
 
     /// The rates of the stages, for a store that has stages.
-    fn staged(&self, cell: &Cell, rows_per_s: f64) -> Numbers {
+    fn staged(&self, case: &Case, rows_per_s: f64) -> Numbers {
         let Some(visible) = self.reached.visible else { return Vec::new() };
         let per_s = |rows: u64| rows as f64 / self.time.as_secs_f64().max(1e-9);
         let mut numbers = vec![("visible_per_s", per_s(visible))];
-        if let Load::Closed { .. } = cell.load {
+        if let Load::Closed { .. } = case.load {
             // Where the store does not tell, what it accepted is what it has.
             numbers.insert(0, ("appended_per_s", self.reached.appended.map_or(rows_per_s, per_s)));
         }
@@ -276,7 +287,7 @@ const DURABLE_LAG: [&str; 2] = ["lag_to_durable_p50_ms", "lag_to_durable_p99_ms"
 const VISIBLE_LAG: [&str; 2] = ["lag_to_visible_p50_ms", "lag_to_visible_p99_ms"];
 
 /// Of one insert; nothing where none was timed.
-fn quantiles(count: &Count) -> Numbers {
+fn quantiles(count: &WriterCounts) -> Numbers {
     if count.inserts_ns.is_empty() {
         return Vec::new();
     }
