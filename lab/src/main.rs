@@ -82,13 +82,13 @@ enum Command {
     LoadProcess,
     /// Does the pipeline's requests once, when told
     #[command(hide = true)]
-    Turn(pipeline::Turn),
+    Trial(pipeline::Trial),
     /// Creates threads without end, when told
     #[command(hide = true)]
-    Creation(pipeline::Creation),
+    CreateThreads(pipeline::CreateThreads),
     /// Keeps deadlines in one way
     #[command(hide = true)]
-    Deadlines(timers::TaskArguments),
+    TimerTask(timers::TaskArguments),
     /// Calls and answers over loopback
     #[command(hide = true)]
     Echo(timers::Echo),
@@ -97,7 +97,7 @@ enum Command {
     AcceptServer(accept::AcceptServer),
     /// Opens, counts and closes flows, to be counted itself
     #[command(hide = true)]
-    Flows(relay::Flows),
+    LedgerFlows(relay::LedgerFlows),
     /// Computes without end
     #[command(hide = true)]
     Hog(inserts::Hog),
@@ -161,11 +161,11 @@ fn run(command: &Command) -> Result<ExitCode> {
             tell(&accept::run(options)?, output)
         }
         Command::AcceptServer(settings) => accept::serve_requests(settings).map(|()| ExitCode::SUCCESS),
-        Command::Deadlines(settings) => timers::run_task(settings).map(|()| ExitCode::SUCCESS),
+        Command::TimerTask(settings) => timers::run_task(settings).map(|()| ExitCode::SUCCESS),
         Command::Echo(settings) => timers::echo(settings).map(|()| ExitCode::SUCCESS),
-        Command::Turn(turn) => pipeline::take(turn).map(|()| ExitCode::SUCCESS),
-        Command::Creation(creation) => pipeline::create(creation).map(|()| ExitCode::SUCCESS),
-        Command::Flows(settings) => relay::account(settings).map(|()| ExitCode::SUCCESS),
+        Command::Trial(trial) => pipeline::run_trial(trial).map(|()| ExitCode::SUCCESS),
+        Command::CreateThreads(arguments) => pipeline::create_threads(arguments).map(|()| ExitCode::SUCCESS),
+        Command::LedgerFlows(settings) => relay::run_flows(settings).map(|()| ExitCode::SUCCESS),
         Command::Hog(settings) => inserts::spin(settings).map(|()| ExitCode::SUCCESS),
         Command::LoadProcess => load_process::serve_commands().map(|()| ExitCode::SUCCESS),
         Command::Launch(settings) => child::launch(settings).map(|()| ExitCode::SUCCESS),

@@ -78,7 +78,7 @@ fn a_process_says_what_it_died_of_and_stays() {
     const STACK_BYTES: u64 = 256 << 20;
     const ADDRESSES_KB: u64 = (64 * STACK_BYTES + STACK_BYTES / 2) / 1024;
     for extra in ["", " --living"] {
-        let script = format!("ulimit -v {ADDRESSES_KB}; exec {LAB} creation --threads 100000{extra}");
+        let script = format!("ulimit -v {ADDRESSES_KB}; exec {LAB} create-threads --threads 100000{extra}");
         let mut process = Command::new("sh")
             .args(["-c", &script])
             .env("RUST_MIN_STACK", STACK_BYTES.to_string())
@@ -106,7 +106,7 @@ fn a_process_says_what_it_died_of_and_stays() {
 #[test]
 fn a_process_that_may_create_every_thread_says_so() {
     let mut process = Command::new(LAB)
-        .args(["creation", "--threads", "20"])
+        .args(["create-threads", "--threads", "20"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -350,7 +350,7 @@ impl Bench {
             self.start_all(case, &self.strategies.clone(), workers, self.load.reply, warm_up_crowd)?;
         let (client, losses) = (&mut self.load.client, &mut self.losses);
         let outcome = rounds.run(&mut gateways, &self.progress, |gateway| {
-            let load = load(gateway.running.ends.address);
+            let load = load(gateway.running.endpoints.address);
             let of = format!("{case}/{}", gateway.strategy.name());
             Ok(vec![(case, run(gateway, client, &load, &of, losses)?)])
         })?;
@@ -435,7 +435,7 @@ impl Bench {
         let (mut outcome, mut found) = (Outcome::default().with_failed(failed), Vec::new());
         for gateway in &gateways {
             self.progress.begin(format!("{what}, {}", gateway.name()));
-            let to = gateway.running.ends.address;
+            let to = gateway.running.endpoints.address;
             let load = Command::Short { tunnel: to.into(), connections, concurrency: CONCURRENCY };
             let (client, directory) = (&mut self.load.client, self.directory.path());
             match inspect(gateway, client, &load, directory, &mut self.losses) {
@@ -469,7 +469,7 @@ impl Bench {
             let started =
                 Gateway::start(&installed, strategy, upstream, workers as usize, directory, next_port);
             let started = started.and_then(|gateway| {
-                let work = warm_up(gateway.running.ends.address);
+                let work = warm_up(gateway.running.endpoints.address);
                 gateway.warm_up(&mut self.load.client, &work, &mut self.losses)?;
                 Ok(gateway)
             });

@@ -15,27 +15,24 @@
 mod activity;
 mod article;
 mod batches;
+mod binned_timeline;
 mod bounds;
-mod creation;
-mod death;
-mod deaths;
+mod cpu_shares;
 mod event;
 mod io_aware;
-mod limits;
-mod looks;
-mod picture;
 mod plan;
 mod pool;
+mod profiles;
 mod recording;
 mod rounds;
 mod sequential;
-mod shares;
 mod target;
 mod text;
+mod thread_limit;
 mod thread_per_request;
 mod timeline;
 mod trace;
-mod turn;
+mod trial;
 mod verdicts;
 mod waits;
 mod work;
@@ -46,13 +43,13 @@ use std::sync::Arc;
 use anyhow::Result;
 use clap::ValueEnum;
 
-pub(crate) use self::creation::{Creation, create};
-use self::deaths::Deaths;
-use self::looks::Looks;
 use self::plan::{Effort, Part};
+use self::profiles::ProfileOptions;
 use self::rounds::Rounds;
 use self::target::Target;
-pub(crate) use self::turn::{Turn, take};
+pub(crate) use self::thread_limit::child::{CreateThreads, create_threads};
+use self::thread_limit::report::{LimitHits, probe_steps};
+pub(crate) use self::trial::{Trial, run_trial};
 use self::work::Work;
 use crate::kit::measurements::{Row, Skipped};
 use crate::kit::progress::Progress;
@@ -102,7 +99,7 @@ pub(crate) struct Options {
     #[arg(long)]
     confirm: bool,
     #[command(flatten)]
-    looks: Looks,
+    profiles: ProfileOptions,
     /// Requests of a turn, for tests
     #[arg(long, hide = true, value_name = "COUNT")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -122,24 +119,24 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let parts: Vec<Part> = Part::value_variants().iter().copied().filter(|part| has(*part)).collect();
     let targets = plan::targets(&parts, cpus);
     let (strategy, requests, text) = (Target::Sequential, effort.requests, options.text.clone());
-    let turn = Turn { strategy, requests, text, recording: None };
+    let trial = Trial { strategy, requests, text, recording: None };
     let order = plan::rounds(&targets, &effort, cpus);
-    let rounds = Rounds { order, turn, article: options.article.as_deref(), cpus };
+    let rounds = Rounds { order, trial, article: options.article.as_deref(), cpus };
     let traced = if has(Part::SyscallCounts) { plan::traced(&parts, cpus) } else { Vec::new() };
     let dies = has(Part::ThreadPerRequest);
-    let steps_of_deaths = if dies { deaths::steps(options.confirm) } else { 0 };
-    let looked_at = plan::traced(&parts, cpus);
-    let steps_of_looks = options.looks.steps(&looked_at);
-    let progress = Progress::new(rounds.steps() + steps_of_deaths + traced.len() as u64 + steps_of_looks);
-    let rounds::Found { mut rows, failed: mut skipped, .. } = rounds.run(&progress)?;
-    rows.sort_by_key(|row| (row.part == CONTROLS, place(&targets, row)));
-    let mut deaths = Deaths::default();
+    let steps_of_probes = if dies { probe_steps(options.confirm) } else { 0 };
+    let profiled = plan::traced(&parts, cpus);
+    let profile_steps = options.profiles.steps(&profiled);
+    let progress = Progress::new(rounds.steps() + steps_of_probes + traced.len() as u64 + profile_steps);
+    let rounds::RoundResults { mut rows, failed: mut skipped, .. } = rounds.run(&progress)?;
+    rows.sort_by_key(|row| (row.part == CONTROLS, position(&targets, row)));
+    let mut limit_hits = LimitHits::default();
     if dies {
         let text = options.text.as_ref();
-        deaths = Deaths::watch(text, options.confirm, &progress, &mut rows, &mut skipped)?;
+        limit_hits = LimitHits::run(text, options.confirm, &progress, &mut rows, &mut skipped)?;
     }
-    rows.extend(calls(&traced, &rounds.turn, &progress, &mut skipped)?);
-    let seen = options.looks.take(&rounds.turn, &looked_at, cpus as usize, &progress)?;
+    rows.extend(calls(&traced, &rounds.trial, &progress, &mut skipped)?);
+    let seen = options.profiles.run(&rounds.trial, &profiled, cpus as usize, &progress)?;
     rows.extend(seen.rows);
     skipped.extend(seen.skipped);
     progress.finish();
@@ -147,7 +144,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let warnings = warnings(options, &effort);
     let mut report =
         Report { experiment: "pipeline", machine, rows, grids: &[], verdicts, left_out, skipped, warnings };
-    verdicts::judge(&mut report, effort.requests, &deaths, cpus);
+    verdicts::judge(&mut report, effort.requests, &limit_hits, cpus);
     report.mark_undecided();
     Ok(report)
 }
@@ -160,19 +157,19 @@ fn effort(options: &Options) -> Effort {
     };
     effort.requests = options.requests.unwrap_or(effort.requests);
     effort.rounds = options.rounds.map_or(effort.rounds, |rounds| rounds as usize);
-    effort.slow_turns = effort.slow_turns.min(effort.rounds);
+    effort.slow_trials = effort.slow_trials.min(effort.rounds);
     effort
 }
 
 /// Where a row stands: as planned, what is no strategy of ours behind them.
-fn place(targets: &[Target], row: &Row) -> usize {
+fn position(targets: &[Target], row: &Row) -> usize {
     targets.iter().position(|target| target.to_string() == row.target).unwrap_or(targets.len())
 }
 
 /// The table of system calls.
 fn calls(
     targets: &[Target],
-    turn: &Turn,
+    trial: &Trial,
     progress: &Progress,
     skipped: &mut Vec<Skipped>,
 ) -> Result<Vec<Row>> {
@@ -188,8 +185,8 @@ fn calls(
     let mut counted: Vec<(String, SyscallCounts)> = Vec::new();
     for &strategy in targets {
         progress.begin(format!("{strategy}, traced"));
-        let requests = turn.requests.min(TRACED_REQUESTS_MAX);
-        match count(&Turn { strategy, requests, ..turn.clone() }, directory.path()) {
+        let requests = trial.requests.min(TRACED_REQUESTS_MAX);
+        match count(&Trial { strategy, requests, ..trial.clone() }, directory.path()) {
             Ok(calls) => counted.push((strategy.to_string(), calls)),
             Err(error) => {
                 let name = format!("system calls of {strategy}");
@@ -203,11 +200,11 @@ fn calls(
 }
 
 /// Takes the turn under strace, which writes into `directory`.
-fn count(turn: &Turn, directory: &Path) -> Result<SyscallCounts> {
+fn count(trial: &Trial, directory: &Path) -> Result<SyscallCounts> {
     let file = directory.join("calls");
     let mut arguments = strace::counting_arguments(&file);
     arguments.push(child::own_program()?.into());
-    turn.run_under(Path::new("strace"), &arguments)?;
+    trial.run_under(Path::new("strace"), &arguments)?;
     strace::read_counts(&file)
 }
 

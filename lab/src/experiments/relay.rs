@@ -14,15 +14,15 @@ mod accounting;
 mod billing;
 mod bulk;
 mod configuration;
-mod ends;
+mod endpoints;
 mod forward;
-mod growth;
 mod idle;
+mod idle_scaling;
 mod pingpong;
 mod requests;
 mod route;
 mod short;
-mod traced;
+mod spliced;
 mod verdicts;
 
 use std::path::PathBuf;
@@ -33,10 +33,10 @@ use clap::ValueEnum;
 use clap::builder::RangedI64ValueParser;
 use tempfile::TempDir;
 
-pub(crate) use self::accounting::{Flows, account};
+pub(crate) use self::accounting::{LedgerFlows, run_flows};
 use self::billing::Bill;
-use self::ends::Ends;
-use self::forward::{Family, Forward};
+use self::endpoints::Endpoints;
+use self::forward::{ForwardTunnels, ProtocolCases};
 use self::route::Route;
 
 use crate::kit::child::{self, ChildSettings};
@@ -135,9 +135,9 @@ impl Part {
     /// Who can do this part of the work.
     fn targets(self) -> &'static [Target] {
         match self {
-            Self::Short | Self::Bulk | Self::Idle | Self::Pingpong | Self::Growth => Ends::TARGETS,
-            Self::Connect => Forward::targets(forward::CONNECT.protocol),
-            Self::Socks5 => Forward::targets(forward::SOCKS5.protocol),
+            Self::Short | Self::Bulk | Self::Idle | Self::Pingpong | Self::Growth => Endpoints::TARGETS,
+            Self::Connect => ForwardTunnels::targets(forward::CONNECT.protocol),
+            Self::Socks5 => ForwardTunnels::targets(forward::SOCKS5.protocol),
             Self::Requests => Route::TARGETS,
             Self::Accounting => &[Target::Tollgate],
         }
@@ -154,7 +154,7 @@ pub(crate) struct Effort {
     counts_instructions: bool,
     connections: u32,
     /// Short connections beside other ones that are open.
-    beside_open: u32,
+    beside_idle: u32,
     /// Short connections through forward proxies, of which there are more, and slower ones.
     tunnels: u32,
     concurrency: u32,
@@ -171,7 +171,7 @@ impl Effort {
         short_rounds: 15,
         counts_instructions: false,
         connections: 10_000,
-        beside_open: 3_000,
+        beside_idle: 3_000,
         tunnels: 4_000,
         concurrency: 500,
         kept_requests: 20_000,
@@ -185,7 +185,7 @@ impl Effort {
         short_rounds: 15,
         counts_instructions: true,
         connections: 50_000,
-        beside_open: 20_000,
+        beside_idle: 20_000,
         tunnels: 50_000,
         concurrency: 500,
         kept_requests: 100_000,
@@ -203,7 +203,7 @@ impl Effort {
             rounds: rounds(usual.rounds),
             short_rounds: rounds(usual.short_rounds),
             connections: connections(usual.connections),
-            beside_open: connections(usual.beside_open),
+            beside_idle: connections(usual.beside_idle),
             tunnels: connections(usual.tunnels),
             kept_requests: requests(usual.kept_requests),
             closed_requests: requests(usual.closed_requests),
@@ -303,32 +303,32 @@ struct Bench {
 }
 
 /// The load's processes; they end with it.
-struct Load {
+struct LoadProcesses {
     /// Replies, sources and sinks.
     server: LoadProcess,
     /// Only echoes, so nothing is asked of it once it serves.
     _echo: LoadProcess,
     client: LoadProcess,
-    upstream: Ends,
+    upstream: Endpoints,
 }
 
-impl Load {
+impl LoadProcesses {
     fn start(settings: &ChildSettings, instrument: &ChildSettings) -> Result<Self> {
         let mut server = LoadProcess::start(settings)?;
         let mut echo = LoadProcess::start(instrument)?;
         let client = LoadProcess::start(settings)?;
-        let upstream = Ends::serve(&mut server, &mut echo)?;
+        let upstream = Endpoints::serve(&mut server, &mut echo)?;
         Ok(Self { server, _echo: echo, client, upstream })
     }
 }
 
 /// A relay that is started for each run, and ends with the next one's start or its own drop.
-struct Anew {
+struct RestartedRelay {
     installed: InstalledTarget,
-    running: Option<RunningRelay<Ends>>,
+    running: Option<RunningRelay<Endpoints>>,
 }
 
-impl RoundTarget for Anew {
+impl RoundTarget for RestartedRelay {
     fn name(&self) -> &'static str {
         self.installed.target.name()
     }
@@ -341,7 +341,7 @@ impl Bench {
             Part::Bulk => self.bulk(),
             Part::Idle => self.idle(),
             Part::Pingpong => self.pingpong(),
-            Part::Growth => self.growth(),
+            Part::Growth => self.idle_scaling(),
             Part::Connect => self.tunnels(&forward::CONNECT),
             Part::Socks5 => self.tunnels(&forward::SOCKS5),
             Part::Requests => self.requests(),
@@ -350,11 +350,11 @@ impl Bench {
     }
 
     fn short(&mut self) -> Result<Outcome> {
-        let mut load = Load::start(&ChildSettings::default(), &ChildSettings::default())?;
+        let mut load = LoadProcesses::start(&ChildSettings::default(), &ChildSettings::default())?;
         let (mut relays, failed) =
             self.start_all(&load.upstream, machine::allowed_cpus().len(), &ChildSettings::default())?;
         let effort = self.effort;
-        let before = billing::settled(&relays);
+        let before = billing::settled_totals(&relays);
         let rounds = Rounds { wanted: effort.short_rounds, ..self.rounds("short connections") };
         let outcome = rounds.run(&mut relays, &self.progress, |relay| {
             let numbers = short::run(relay, &mut load.client, effort.connections, effort.concurrency)?;
@@ -366,7 +366,7 @@ impl Bench {
     }
 
     fn bulk(&mut self) -> Result<Outcome> {
-        let mut load = Load::start(&ChildSettings::default(), &ChildSettings::default())?;
+        let mut load = LoadProcesses::start(&ChildSettings::default(), &ChildSettings::default())?;
         let (mut relays, mut failed) =
             self.start_all(&load.upstream, machine::allowed_cpus().len(), &ChildSettings::default())?;
         let effort = self.effort;
@@ -382,26 +382,26 @@ impl Bench {
     }
 
     /// One traced stream each way through each relay.
-    fn traced(&mut self, relays: Vec<RunningRelay<Ends>>, client: &mut LoadProcess) -> Result<Outcome> {
+    fn traced(&mut self, relays: Vec<RunningRelay<Endpoints>>, client: &mut LoadProcess) -> Result<Outcome> {
         if !strace::is_installed() {
             let reason = "strace is not installed".to_owned();
             let skipped = Skipped { name: "counting spliced bytes from outside".to_owned(), reason };
             return Ok(Outcome::default().with_failed(vec![skipped]));
         }
-        let mut relays: Vec<RunningRelay<Ends>> =
+        let mut relays: Vec<RunningRelay<Endpoints>> =
             relays.into_iter().filter(|relay| relay.target != Target::Direct).collect();
         self.progress.expect_more(relays.len() as u64);
         let rounds = Rounds { what: "a traced stream each way", wanted: 1, extra_max: 0, watched: false };
         let directory = self.directory.path();
-        rounds.run(&mut relays, &self.progress, |relay| traced::run(relay, client, directory))
+        rounds.run(&mut relays, &self.progress, |relay| spliced::run(relay, client, directory))
     }
 
     fn idle(&mut self) -> Result<Outcome> {
-        let mut load = Load::start(&ChildSettings::default(), &ChildSettings::default())?;
-        let takes_part = |target| target != Target::Direct && Ends::TARGETS.contains(&target);
+        let mut load = LoadProcesses::start(&ChildSettings::default(), &ChildSettings::default())?;
+        let takes_part = |target| target != Target::Direct && Endpoints::TARGETS.contains(&target);
         let relays = self.candidates.iter().filter(|installed| takes_part(installed.target));
-        let mut relays: Vec<Anew> =
-            relays.map(|installed| Anew { installed: installed.clone(), running: None }).collect();
+        let mut relays: Vec<RestartedRelay> =
+            relays.map(|installed| RestartedRelay { installed: installed.clone(), running: None }).collect();
         let wanted = self.effort.rounds.min(IDLE_ROUNDS_MAX);
         let rounds = Rounds { what: "idle tunnels", wanted, extra_max: 0, watched: false };
         let (directory, next_port) = (self.directory.path(), &mut self.next_port);
@@ -429,7 +429,7 @@ impl Bench {
         let niceness = if machine::may_raise_priority() { INSTRUMENT_NICENESS } else { 0 };
         let settings = ChildSettings { cpus: others.clone(), niceness: 0 };
         let instrument = ChildSettings { cpus: others, niceness };
-        let mut load = Load::start(&settings, &instrument)?;
+        let mut load = LoadProcesses::start(&settings, &instrument)?;
         let mut pinger = LoadProcess::start(&instrument)?;
         let relay_terms = ChildSettings { cpus: vec![*relay_cpu], niceness: 0 };
         let (mut relays, failed) = self.start_all(&load.upstream, 1, &relay_terms)?;
@@ -438,39 +438,39 @@ impl Bench {
             pingpong::run(relay, &mut pinger, &mut load.client, &effort)
         })?;
         let mut outcome = outcome.with_failed(failed);
-        pingpong::add_beyond_direct(&mut outcome.rows);
+        pingpong::add_excess_over_direct(&mut outcome.rows);
         Ok(outcome)
     }
 
-    fn growth(&mut self) -> Result<Outcome> {
-        let mut load = Load::start(&ChildSettings::default(), &ChildSettings::default())?;
+    fn idle_scaling(&mut self) -> Result<Outcome> {
+        let mut load = LoadProcesses::start(&ChildSettings::default(), &ChildSettings::default())?;
         let (mut relays, failed) =
             self.start_all(&load.upstream, machine::allowed_cpus().len(), &ChildSettings::default())?;
         relays.retain(|relay| relay.target != Target::Direct);
-        let connections = self.effort.beside_open;
-        let outcome = self
-            .rounds("beside open tunnels")
-            .run(&mut relays, &self.progress, |relay| growth::run(relay, &mut load.client, connections))?;
+        let connections = self.effort.beside_idle;
+        let outcome = self.rounds("beside open tunnels").run(&mut relays, &self.progress, |relay| {
+            idle_scaling::run(relay, &mut load.client, connections)
+        })?;
         Ok(outcome.with_failed(failed))
     }
 
     /// Short connections and then streams, through the same proxies.
-    fn tunnels(&mut self, family: &Family) -> Result<Outcome> {
-        let mut load = Load::start(&ChildSettings::default(), &ChildSettings::default())?;
-        let straight = Forward::to(&load.upstream, family.protocol);
+    fn tunnels(&mut self, protocol_cases: &ProtocolCases) -> Result<Outcome> {
+        let mut load = LoadProcesses::start(&ChildSettings::default(), &ChildSettings::default())?;
+        let straight = ForwardTunnels::to(&load.upstream, protocol_cases.protocol);
         let (mut relays, failed) =
             self.start_all(&straight, machine::allowed_cpus().len(), &ChildSettings::default())?;
         let effort = self.effort;
-        let [short, bulk] = family.what;
-        let before = billing::settled(&relays);
+        let [short, bulk] = protocol_cases.what;
+        let before = billing::settled_totals(&relays);
         let outcome = self.rounds(short).run(&mut relays, &self.progress, |relay| {
             let numbers = short::run(relay, &mut load.client, effort.tunnels, effort.concurrency)?;
-            Ok(vec![(family.short, numbers)])
+            Ok(vec![(protocol_cases.short, numbers)])
         })?;
         let mut outcome = outcome.with_failed(failed);
-        family.bill.add(&mut outcome, before, &relays, effort.tunnels);
+        protocol_cases.bill.add(&mut outcome, before, &relays, effort.tunnels);
         outcome.merge(self.rounds(bulk).run(&mut relays, &self.progress, |relay| {
-            bulk::run(relay, &mut load.client, &mut load.server, &family.bulk, effort.stream)
+            bulk::run(relay, &mut load.client, &mut load.server, &protocol_cases.bulk, effort.stream)
         })?);
         Ok(outcome)
     }
@@ -495,7 +495,7 @@ impl Bench {
         let failed =
             failed.into_iter().map(|it| Skipped { name: format!("{} in {}", it.name, case.what), ..it });
         let effort = self.effort;
-        let before = billing::settled(&relays);
+        let before = billing::settled_totals(&relays);
         let outcome = self.rounds(case.what).run(&mut relays, &self.progress, |relay| {
             Ok(vec![(case.part, requests::run(relay, &mut client, &mut server, &effort)?)])
         })?;
@@ -509,7 +509,7 @@ impl Bench {
         let is_tollgate = |installed: &&InstalledTarget| installed.target == Target::Tollgate;
         let Some(installed) = self.candidates.iter().find(is_tollgate).cloned() else { return Ok(outcome) };
         let directory = self.directory.path().to_owned();
-        let mut target = vec![Anew { installed: installed.clone(), running: None }];
+        let mut target = vec![RestartedRelay { installed: installed.clone(), running: None }];
         outcome.merge(self.rounds("accounting").run(&mut target, &self.progress, |_| {
             let directory = TempDir::new_in(&directory)?;
             Ok(vec![(accounting::PART, accounting::time(&directory.path().join("ledger"))?)])
@@ -517,13 +517,13 @@ impl Bench {
         if !self.effort.counts_instructions {
             return Ok(outcome);
         }
-        let mut load = Load::start(&ChildSettings::default(), &ChildSettings::default())?;
+        let mut load = LoadProcesses::start(&ChildSettings::default(), &ChildSettings::default())?;
         self.progress.expect_more(1);
         let rounds = Rounds { what: "instructions", wanted: 1, extra_max: 0, watched: false };
         let next_port = &mut self.next_port;
         outcome.merge(rounds.run(&mut target, &self.progress, |_| {
-            let (client, ends) = (&mut load.client, &load.upstream);
-            let numbers = accounting::instructions(&installed, ends, client, &directory, next_port)?;
+            let (client, endpoints) = (&mut load.client, &load.upstream);
+            let numbers = accounting::instructions(&installed, endpoints, client, &directory, next_port)?;
             Ok(vec![(accounting::INSTRUCTIONS, numbers)])
         })?);
         Ok(outcome)

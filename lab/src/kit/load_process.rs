@@ -54,7 +54,7 @@ impl LoadProcess {
     /// # Errors
     /// The process could not be made.
     pub(crate) fn start(settings: &ChildSettings) -> Result<Self> {
-        let mut child = Child::start_piped(&child::own_program()?, &["agent".into()], settings)?;
+        let mut child = Child::start_piped(&child::own_program()?, &["load-process".into()], settings)?;
         let (input, output) = child.take_pipes().context("an agent's input and output are piped")?;
         Ok(Self { child, commands: BufWriter::new(input), responses: BufReader::new(output) })
     }

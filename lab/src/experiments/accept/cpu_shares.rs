@@ -23,7 +23,7 @@ const SERVING: usize = 3;
 /// Frames that tell a purpose by themselves: whole names, or with `*` for what is left out.
 const MARKS: [&[&str]; SERVING] = [
     &["*accept4*", "inet_csk_accept", "inet_accept", "*engine::accept::*", "*::Listener>::accept*"],
-    &["*epoll_pwait*", "*epoll_wait*", "ep_poll", "ep_send_events", "*::Parking>::wake*", "eventfd_*"],
+    &["*epoll_pwait*", "*epoll_wait*", "ep_poll", "ep_send_events", "*::Notifier>::wake*", "eventfd_*"],
     &["*spin_lock_slowpath*", "*futex*", "*mutex_lock*"],
 ];
 

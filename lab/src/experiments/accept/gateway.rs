@@ -80,7 +80,7 @@ impl Gateway {
     /// # Errors
     /// It does not tell.
     pub(super) fn counts(&self) -> Result<Counts> {
-        Counts::of_gateway(self.running.ends.admin)
+        Counts::of_gateway(self.running.endpoints.admin)
     }
 
     /// Has it load a configuration with none of the spare listeners, or the one of that number.
@@ -88,7 +88,7 @@ impl Gateway {
     /// # Errors
     /// It is gone.
     pub(super) fn reload(&self, spare: Option<usize>) -> Result<()> {
-        let listeners = &self.running.ends;
+        let listeners = &self.running.endpoints;
         let inputs = ConfigInputs {
             listen: listeners,
             upstream: &self.upstream,

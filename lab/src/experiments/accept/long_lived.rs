@@ -46,7 +46,7 @@ fn hold(
     losses: &mut Losses,
 ) -> Result<Numbers> {
     let before = gateway.counts()?;
-    let held = client.call(&Command::Hold { to: gateway.running.ends.address, tunnels });
+    let held = client.call(&Command::Hold { to: gateway.running.endpoints.address, tunnels });
     if held.is_err() {
         losses.record_held(case, tunnels.into(), 1);
     }

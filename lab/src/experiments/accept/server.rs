@@ -57,7 +57,7 @@ impl AcceptServer {
     pub(super) fn arguments(&self) -> Vec<OsString> {
         let (workers, busy_us) = (self.workers.to_string(), self.busy_us.to_string());
         let strategy = self.strategy.name();
-        let words = ["answering", "--strategy", strategy, "--workers", &workers, "--busy-us", &busy_us];
+        let words = ["accept-server", "--strategy", strategy, "--workers", &workers, "--busy-us", &busy_us];
         words.map(Into::into).into()
     }
 }

@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-use super::recording::{Place, Recording, Stamp, Thread, What};
+use super::recording::{EventKind, LanePlacement, Recording, Stamp, Thread};
 
 /// What a thread does between two notes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Doing {
+pub(super) enum ThreadState {
     /// It has no request: it waits for one, or gives others theirs.
     Idle,
     /// It does a request, or would if it had a CPU.
@@ -21,7 +21,7 @@ pub(super) enum Doing {
 /// Some time of one thread, in nanoseconds of the monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
-    pub(super) doing: Doing,
+    pub(super) state: ThreadState,
     pub(super) request: Option<u32>,
     pub(super) from: u64,
     pub(super) to: u64,
@@ -33,40 +33,48 @@ pub(super) struct Span {
 
 /// One place in the picture, and the lives of the threads that were there, in the order of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Lane {
+pub(super) struct TimelineLane {
     pub(super) name: String,
-    pub(super) lives: Vec<Vec<Span>>,
+    pub(super) threads: Vec<Vec<Span>>,
 }
 
 /// The lanes of a recording: the main thread first.
-pub(super) fn lanes(recording: &Recording) -> Vec<Lane> {
-    let mut lives: Vec<(Place, Vec<Span>)> =
-        recording.threads.iter().map(|thread| (thread.place, spans(thread, recording.begun_ns))).collect();
-    lives.sort_by_key(|(_, spans)| spans.first().map(|span| span.from));
+pub(super) fn lanes(recording: &Recording) -> Vec<TimelineLane> {
+    let mut threads: Vec<(LanePlacement, Vec<Span>)> = recording
+        .threads
+        .iter()
+        .map(|thread| (thread.placement, spans(thread, recording.begun_ns)))
+        .collect();
+    threads.sort_by_key(|(_, spans)| spans.first().map(|span| span.from));
     let (mut mains, mut slots) = (Vec::new(), Vec::<Vec<Vec<Span>>>::new());
-    for (place, spans) in lives {
-        let slot = match place {
-            Place::Main => {
+    for (placement, spans) in threads {
+        let slot = match placement {
+            LanePlacement::Main => {
                 mains.push(spans);
                 continue;
             }
-            Place::Slot(slot) => slot as usize,
-            Place::Any => slots.iter().position(|lives| is_free(lives, &spans)).unwrap_or(slots.len()),
+            LanePlacement::Slot(slot) => slot as usize,
+            LanePlacement::Any => {
+                slots.iter().position(|threads| is_free(threads, &spans)).unwrap_or(slots.len())
+            }
         };
         if slot >= slots.len() {
             slots.resize(slot + 1, Vec::new());
         }
         slots[slot].push(spans);
     }
-    let lane = |name, lives| Lane { name, lives };
+    let lane = |name, threads| TimelineLane { name, threads };
     let slots = slots.into_iter().enumerate();
     let mains = (!mains.is_empty()).then(|| lane("main".to_owned(), mains));
-    mains.into_iter().chain(slots.map(|(slot, lives)| lane(format!("thread {}", slot + 1), lives))).collect()
+    mains
+        .into_iter()
+        .chain(slots.map(|(slot, threads)| lane(format!("thread {}", slot + 1), threads)))
+        .collect()
 }
 
 /// Whether all that lived there had ended when this one began.
-fn is_free(lives: &[Vec<Span>], spans: &[Span]) -> bool {
-    let last = lives.last().and_then(|life| life.last());
+fn is_free(threads: &[Vec<Span>], spans: &[Span]) -> bool {
+    let last = threads.last().and_then(|thread_spans| thread_spans.last());
     match (last, spans.first()) {
         (Some(last), Some(first)) => last.to <= first.from,
         _ => true,
@@ -75,17 +83,17 @@ fn is_free(lives: &[Vec<Span>], spans: &[Span]) -> bool {
 
 /// A thread's life.
 fn spans(thread: &Thread, recorder_begun: u64) -> Vec<Span> {
-    let mut spans = vec![birth(&thread.begun, recorder_begun)];
+    let mut spans = vec![creation_span(&thread.begun, recorder_begun)];
     let (mut request, mut wait, mut last) = (None, None, &thread.begun);
-    for note in &thread.notes {
-        spans.push(between(last, &note.stamp, request, wait));
-        last = &note.stamp;
-        match note.what {
-            What::RequestBegins(number) => (request, wait) = (Some(number), None),
-            What::WaitBegins(planned) => wait = Some(planned),
-            What::WaitEnds => wait = None,
-            What::RequestEnds => (request, wait) = (None, None),
-            What::Looked => {}
+    for event in &thread.events {
+        spans.push(between(last, &event.stamp, request, wait));
+        last = &event.stamp;
+        match event.kind {
+            EventKind::RequestBegins(number) => (request, wait) = (Some(number), None),
+            EventKind::WaitBegins(planned) => wait = Some(planned),
+            EventKind::WaitEnds => wait = None,
+            EventKind::RequestEnds => (request, wait) = (None, None),
+            EventKind::Checkpoint => {}
         }
     }
     spans.push(between(last, &thread.ended, request, wait));
@@ -95,37 +103,37 @@ fn spans(thread: &Thread, recorder_begun: u64) -> Vec<Span> {
 
 /// From a thread's creation to its first stamp: it ran, or was ready to. A thread that is older than the
 /// recorder is taken from there on.
-fn birth(begun: &Stamp, recorder_begun: u64) -> Span {
+fn creation_span(begun: &Stamp, recorder_begun: u64) -> Span {
     let age = begun.cpu + begun.ready.unwrap_or(0);
     let from = begun.at.saturating_sub(age).max(recorder_begun).min(begun.at);
     let running = begun.cpu.min(begun.at - from);
     let ready = begun.at - from - running;
-    Span { doing: Doing::Idle, request: None, from, to: begun.at, running, ready }
+    Span { state: ThreadState::Idle, request: None, from, to: begun.at, running, ready }
 }
 
 fn between(first: &Stamp, second: &Stamp, request: Option<u32>, wait: Option<Duration>) -> Span {
     let (from, to) = (first.at, second.at.max(first.at));
-    let doing = match (request, wait) {
-        (_, Some(planned)) => Doing::Wait(planned),
-        (Some(_), None) => Doing::Work,
-        (None, None) => Doing::Idle,
+    let state = match (request, wait) {
+        (_, Some(planned)) => ThreadState::Wait(planned),
+        (Some(_), None) => ThreadState::Work,
+        (None, None) => ThreadState::Idle,
     };
     let running = second.cpu.saturating_sub(first.cpu).min(to - from);
     let rest = to - from - running;
-    let ready = match (first.ready, second.ready, doing) {
+    let ready = match (first.ready, second.ready, state) {
         (Some(before), Some(after), _) => after.saturating_sub(before),
         // Without the kernel's account: who computes is ready when not running, and so is who wakes late.
-        (_, _, Doing::Work) => rest,
-        (_, _, Doing::Wait(planned)) => rest.saturating_sub(planned.as_nanos() as u64),
-        (_, _, Doing::Idle) => 0,
+        (_, _, ThreadState::Work) => rest,
+        (_, _, ThreadState::Wait(planned)) => rest.saturating_sub(planned.as_nanos() as u64),
+        (_, _, ThreadState::Idle) => 0,
     };
-    Span { doing, request, from, to, running, ready: ready.min(rest) }
+    Span { state, request, from, to, running, ready: ready.min(rest) }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::experiments::pipeline::recording::Note;
+    use crate::experiments::pipeline::recording::Event;
 
     const MS: u64 = 1_000_000;
 
@@ -136,27 +144,27 @@ pub(super) mod tests {
 
     /// A thread that does request 7: works 2 ms, waits 10 ms and 1 ms more for a CPU, works 3 ms of which it
     /// has a CPU for 2.
-    pub(in crate::experiments::pipeline) fn waiting_thread(place: Place, begun: u64) -> Thread {
-        let note = |what, at, cpu, ready| Note { what, stamp: stamp(begun + at, cpu, ready) };
+    pub(in crate::experiments::pipeline) fn waiting_thread(placement: LanePlacement, begun: u64) -> Thread {
+        let event = |kind, at, cpu, ready| Event { kind, stamp: stamp(begun + at, cpu, ready) };
         Thread {
-            place,
+            placement,
             begun: stamp(begun, 0, 0),
-            notes: vec![
-                note(What::RequestBegins(7), 1, 0, 0),
-                note(What::WaitBegins(Duration::from_millis(10)), 3, 2, 0),
-                note(What::WaitEnds, 14, 2, 1),
-                note(What::RequestEnds, 17, 4, 2),
+            events: vec![
+                event(EventKind::RequestBegins(7), 1, 0, 0),
+                event(EventKind::WaitBegins(Duration::from_millis(10)), 3, 2, 0),
+                event(EventKind::WaitEnds, 14, 2, 1),
+                event(EventKind::RequestEnds, 17, 4, 2),
             ],
             ended: stamp(begun + 18, 4, 2),
         }
     }
 
     pub(in crate::experiments::pipeline) fn recording(threads: Vec<Thread>) -> Recording {
-        Recording { begun_ns: 0, ended_ns: 20 * MS, notes_lost: 0, threads }
+        Recording { begun_ns: 0, ended_ns: 20 * MS, events_lost: 0, threads }
     }
 
     /// What [`told`] says of [`waiting_thread`].
-    const TOLD: [(&str, u64, u64, u64, u64); 5] = [
+    const DESCRIBED: [(&str, u64, u64, u64, u64); 5] = [
         ("idle", 0, 1, 0, 0),
         ("work", 1, 3, 2, 0),
         ("wait", 3, 14, 0, 1),
@@ -165,23 +173,23 @@ pub(super) mod tests {
     ];
 
     /// Kind, from, to, running and ready, in milliseconds.
-    fn told(spans: &[Span]) -> Vec<(&'static str, u64, u64, u64, u64)> {
-        let tell = |span: &Span| {
-            let doing = match span.doing {
-                Doing::Idle => "idle",
-                Doing::Work => "work",
-                Doing::Wait(_) => "wait",
+    fn described(spans: &[Span]) -> Vec<(&'static str, u64, u64, u64, u64)> {
+        let describe = |span: &Span| {
+            let state = match span.state {
+                ThreadState::Idle => "idle",
+                ThreadState::Work => "work",
+                ThreadState::Wait(_) => "wait",
             };
-            (doing, span.from / MS, span.to / MS, span.running / MS, span.ready / MS)
+            (state, span.from / MS, span.to / MS, span.running / MS, span.ready / MS)
         };
-        spans.iter().map(tell).collect()
+        spans.iter().map(describe).collect()
     }
 
     #[test]
     fn notes_become_spans_without_gaps() {
-        let spans = spans(&waiting_thread(Place::Any, 0), 0);
-        assert_eq!(told(&spans), TOLD);
-        assert_eq!(spans[2].doing, Doing::Wait(Duration::from_millis(10)));
+        let spans = spans(&waiting_thread(LanePlacement::Any, 0), 0);
+        assert_eq!(described(&spans), DESCRIBED);
+        assert_eq!(spans[2].state, ThreadState::Wait(Duration::from_millis(10)));
         assert_eq!(spans.iter().map(|span| span.request).collect::<Vec<_>>(), {
             let seven = Some(7);
             [None, seven, seven, seven, None]
@@ -190,17 +198,17 @@ pub(super) mod tests {
 
     #[test]
     fn without_the_kernels_account_lateness_is_readiness() {
-        let mut thread = waiting_thread(Place::Any, 0);
-        thread.notes.iter_mut().for_each(|note| note.stamp.ready = None);
-        assert_eq!(told(&spans(&thread, 0)), TOLD);
+        let mut thread = waiting_thread(LanePlacement::Any, 0);
+        thread.events.iter_mut().for_each(|event| event.stamp.ready = None);
+        assert_eq!(described(&spans(&thread, 0)), DESCRIBED);
     }
 
     #[test]
     fn what_is_missing_or_impossible_is_borne() {
-        let check = |thread: &Thread, expected: &[_]| assert_eq!(told(&spans(thread, 0)), expected);
-        let whole = waiting_thread(Place::Any, 0);
-        let with = |notes: &[usize]| Thread {
-            notes: notes.iter().map(|&index| whole.notes[index]).collect(),
+        let check = |thread: &Thread, expected: &[_]| assert_eq!(described(&spans(thread, 0)), expected);
+        let whole = waiting_thread(LanePlacement::Any, 0);
+        let with = |events: &[usize]| Thread {
+            events: events.iter().map(|&index| whole.events[index]).collect(),
             ..whole.clone()
         };
         check(&with(&[]), &[("idle", 0, 18, 4, 2)]);
@@ -208,16 +216,16 @@ pub(super) mod tests {
         check(&with(&[0, 1]), &[("idle", 0, 1, 0, 0), ("work", 1, 3, 2, 0), ("wait", 3, 18, 2, 2)]);
         check(&with(&[2, 3]), &[("idle", 0, 14, 2, 1), ("idle", 14, 17, 2, 1), ("idle", 17, 18, 0, 0)]);
         // More CPU time than time, and clocks that go back.
-        let odd = Thread { ended: stamp(3, 90, 90), notes: Vec::new(), ..whole.clone() };
+        let odd = Thread { ended: stamp(3, 90, 90), events: Vec::new(), ..whole.clone() };
         check(&odd, &[("idle", 0, 3, 3, 0)]);
         check(&Thread { ended: stamp(0, 0, 0), begun: stamp(5, 1, 1), ..odd }, &[("idle", 3, 5, 1, 1)]);
     }
 
     #[test]
     fn a_threads_life_begins_with_its_creation() {
-        let mut thread = waiting_thread(Place::Any, 10);
+        let mut thread = waiting_thread(LanePlacement::Any, 10);
         (thread.begun.cpu, thread.begun.ready) = (MS, Some(3 * MS));
-        let first = |recorder_begun| told(&spans(&thread, recorder_begun))[0];
+        let first = |recorder_begun| described(&spans(&thread, recorder_begun))[0];
         assert_eq!(first(0), ("idle", 6, 10, 1, 3));
         assert_eq!(first(8 * MS), ("idle", 8, 10, 1, 1));
         assert_eq!(first(50 * MS), ("idle", 10, 11, 0, 0));
@@ -225,18 +233,29 @@ pub(super) mod tests {
 
     #[test]
     fn threads_share_a_lane_one_after_the_other() {
-        let check = |places: &[(Place, u64)], expected: &[(&str, usize)]| {
-            let thread = |&(place, begun)| waiting_thread(place, begun);
-            let lanes = lanes(&recording(places.iter().map(thread).collect()));
-            let found: Vec<_> = lanes.iter().map(|lane| (lane.name.as_str(), lane.lives.len())).collect();
-            assert_eq!(found, expected, "{places:?}");
+        let check = |placements: &[(LanePlacement, u64)], expected: &[(&str, usize)]| {
+            let thread = |&(placement, begun)| waiting_thread(placement, begun);
+            let lanes = lanes(&recording(placements.iter().map(thread).collect()));
+            let found: Vec<_> = lanes.iter().map(|lane| (lane.name.as_str(), lane.threads.len())).collect();
+            assert_eq!(found, expected, "{placements:?}");
         };
         check(&[], &[]);
-        check(&[(Place::Main, 0)], &[("main", 1)]);
-        check(&[(Place::Slot(1), 0), (Place::Slot(1), 30)], &[("thread 1", 0), ("thread 2", 2)]);
-        check(&[(Place::Any, 20), (Place::Any, 0), (Place::Any, 40)], &[("thread 1", 3)]);
+        check(&[(LanePlacement::Main, 0)], &[("main", 1)]);
         check(
-            &[(Place::Any, 0), (Place::Any, 5), (Place::Main, 0), (Place::Any, 18)],
+            &[(LanePlacement::Slot(1), 0), (LanePlacement::Slot(1), 30)],
+            &[("thread 1", 0), ("thread 2", 2)],
+        );
+        check(
+            &[(LanePlacement::Any, 20), (LanePlacement::Any, 0), (LanePlacement::Any, 40)],
+            &[("thread 1", 3)],
+        );
+        check(
+            &[
+                (LanePlacement::Any, 0),
+                (LanePlacement::Any, 5),
+                (LanePlacement::Main, 0),
+                (LanePlacement::Any, 18),
+            ],
             &[("main", 1), ("thread 1", 2), ("thread 2", 1)],
         );
     }

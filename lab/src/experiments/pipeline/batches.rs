@@ -7,7 +7,7 @@ use std::thread;
 use anyhow::{Context, Result};
 
 use super::Strategy;
-use super::recording::{Place, Track};
+use super::recording::{LanePlacement, Track};
 use super::waits::Wait;
 use super::work::Work;
 
@@ -22,13 +22,13 @@ impl Strategy for Batches {
             let after_last = work.requests().min(first + self.threads);
             thread::scope(|scope| {
                 for request in first..after_last {
-                    let place = Place::Slot(request - first);
-                    let thread = move || work.request(request, &mut work.lane(place), Wait::hold_thread);
+                    let placement = LanePlacement::Slot(request - first);
+                    let thread = move || work.request(request, &mut work.enter(placement), Wait::hold_thread);
                     thread::Builder::new().spawn_scoped(scope, thread).context("creating a thread")?;
                 }
                 anyhow::Ok(())
             })?;
-            main.as_mut().map(Track::look);
+            main.as_mut().map(Track::checkpoint);
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ pub(super) fn seconds(requests: u32, ahead: u32, cpu: Duration, cpus: usize) -> 
     let busy_s = cpu.as_secs_f64() / cpus as f64;
     let ends_s = |request: u32| {
         let done_before = f64::from(request.saturating_sub(ahead)) / f64::from(requests);
-        done_before * busy_s + Wait::of(request).planned().as_secs_f64()
+        done_before * busy_s + Wait::of_request(request).planned().as_secs_f64()
     };
     (0..requests).map(ends_s).fold(busy_s, f64::max)
 }

@@ -23,12 +23,12 @@ use engine::reactor::{RawToken, Reactor, Wake, WakeTarget};
 use engine::stats::ReactorStats;
 
 use super::Strategy;
-use super::recording::{Place, Track};
+use super::recording::{LanePlacement, Track};
 use super::waits::Wait;
-use super::work::{Lane, Work};
+use super::work::{ThreadGuard, Work};
 
 /// Answers between two looks at the timers: about a tick of the wheel.
-const ANSWERS_PER_TURN_MAX: usize = 32;
+const RESPONSES_PER_PASS_MAX: usize = 32;
 
 pub(super) struct Event {
     /// Requests of all threads that may be under way at a time.
@@ -40,11 +40,11 @@ impl Strategy for Event {
     fn run(&self, work: &Arc<Work>) -> Result<()> {
         let window = self.window.min(work.requests()).div_ceil(self.threads as u32) as usize;
         let next = AtomicU32::new(0);
-        let ready: Vec<Ready> = (0..self.threads).map(|_| Ready::default()).collect();
+        let ready: Vec<ReadyQueue> = (0..self.threads).map(|_| ReadyQueue::default()).collect();
         thread::scope(|scope| {
             let (next, ready) = (&next, &ready[..]);
             let start = |number| {
-                let thread = move || Loop::new(work, next, ready, window, number)?.run();
+                let thread = move || EventLoop::new(work, next, ready, window, number)?.run();
                 thread::Builder::new().spawn_scoped(scope, thread).context("creating a thread")
             };
             let threads = (0..self.threads).map(start).collect::<Result<Vec<_>>>()?;
@@ -56,7 +56,7 @@ impl Strategy for Event {
 }
 
 /// A request after its first step.
-struct Begun {
+struct StartedRequest {
     request: u32,
     response: String,
 }
@@ -64,42 +64,42 @@ struct Begun {
 /// Requests of one thread whose waits are over, in order. The thread itself takes the oldest, others the
 /// newest, which it would come to last.
 #[derive(Default)]
-struct Ready(Mutex<VecDeque<Begun>>);
+struct ReadyQueue(Mutex<VecDeque<StartedRequest>>);
 
-impl Ready {
-    fn with<T>(&self, access: impl FnOnce(&mut VecDeque<Begun>) -> T) -> T {
+impl ReadyQueue {
+    fn with<T>(&self, access: impl FnOnce(&mut VecDeque<StartedRequest>) -> T) -> T {
         access(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// One thread's requests.
-struct Loop<'a> {
+struct EventLoop<'a> {
     work: &'a Work,
     /// The next request to be admitted, by whichever thread. Relaxed: it stands alone.
     next: &'a AtomicU32,
-    lane: Lane,
+    enter: ThreadGuard,
     reactor: std::rc::Rc<Reactor>,
     /// Of all threads, by their numbers.
-    ready: &'a [Ready],
+    ready: &'a [ReadyQueue],
     number: usize,
     /// By the tags of their timers.
-    waiting: HashMap<RawToken, Begun>,
+    waiting: HashMap<RawToken, StartedRequest>,
     window: usize,
 }
 
-impl<'a> Loop<'a> {
+impl<'a> EventLoop<'a> {
     fn new(
         work: &'a Work,
         next: &'a AtomicU32,
-        ready: &'a [Ready],
+        ready: &'a [ReadyQueue],
         window: usize,
         number: usize,
     ) -> Result<Self> {
         let notifier = Arc::new(Notifier::new().context("making an eventfd")?);
         let stats = Arc::new(ReactorStats::default());
         let reactor = Reactor::new(notifier, stats).context("making an epoll instance")?;
-        let lane = work.lane(Place::Slot(number as u32));
-        Ok(Self { work, next, lane, reactor, ready, number, waiting: HashMap::new(), window })
+        let enter = work.enter(LanePlacement::Slot(number as u32));
+        Ok(Self { work, next, enter, reactor, ready, number, waiting: HashMap::new(), window })
     }
 
     fn run(mut self) -> Result<()> {
@@ -107,31 +107,31 @@ impl<'a> Loop<'a> {
         loop {
             self.admit();
             if self.under_way() == 0 {
-                self.help();
+                self.steal_ready();
                 return Ok(());
             }
             self.reactor.turn(&mut wakes, || self.own(|ready| ready.is_empty()))?;
             for wake in wakes.drain(..) {
                 let Wake::Due(tag) = wake else { continue };
-                if let Some(begun) = self.waiting.remove(&tag) {
-                    self.own(|ready| ready.push_back(begun));
+                if let Some(started) = self.waiting.remove(&tag) {
+                    self.own(|ready| ready.push_back(started));
                 }
             }
-            for _ in 0..ANSWERS_PER_TURN_MAX {
-                let Some(begun) = self.own(VecDeque::pop_front) else { break };
-                self.answer(begun);
+            for _ in 0..RESPONSES_PER_PASS_MAX {
+                let Some(started) = self.own(VecDeque::pop_front) else { break };
+                self.finish_request(started);
             }
         }
     }
 
     /// Answers what others have ready.
-    fn help(&mut self) {
-        while let Some(begun) = self.ready.iter().find_map(|ready| ready.with(VecDeque::pop_back)) {
-            self.answer(begun);
+    fn steal_ready(&mut self) {
+        while let Some(started) = self.ready.iter().find_map(|ready| ready.with(VecDeque::pop_back)) {
+            self.finish_request(started);
         }
     }
 
-    fn own<T>(&self, access: impl FnOnce(&mut VecDeque<Begun>) -> T) -> T {
+    fn own<T>(&self, access: impl FnOnce(&mut VecDeque<StartedRequest>) -> T) -> T {
         self.ready[self.number].with(access)
     }
 
@@ -145,24 +145,24 @@ impl<'a> Loop<'a> {
             if request >= self.work.requests() {
                 return;
             }
-            self.lane.note(|track| track.request_begins(request));
-            let begun = Begun { request, response: self.work.begin(request) };
-            self.lane.note(Track::request_ends);
+            self.enter.note(|track| track.request_begins(request));
+            let started = StartedRequest { request, response: self.work.begin(request) };
+            self.enter.note(Track::request_ends);
             match self.work.wait(request) {
-                Wait::Nothing | Wait::Yield => self.own(|ready| ready.push_back(begun)),
+                Wait::Nothing | Wait::Yield => self.own(|ready| ready.push_back(started)),
                 Wait::Sleep(time) => {
                     let tag = RawToken(request);
                     // The turn's time is that of its beginning, and the wait is to be a whole one.
                     self.reactor.arm(sys::clock::monotonic() + time, WakeTarget::Tag(tag));
-                    self.waiting.insert(tag, begun);
+                    self.waiting.insert(tag, started);
                 }
             }
         }
     }
 
-    fn answer(&mut self, begun: Begun) {
-        self.lane.note(|track| track.request_begins(begun.request));
-        self.work.finish(begun.response);
-        self.lane.note(Track::request_ends);
+    fn finish_request(&mut self, started: StartedRequest) {
+        self.enter.note(|track| track.request_begins(started.request));
+        self.work.finish(started.response);
+        self.enter.note(Track::request_ends);
     }
 }

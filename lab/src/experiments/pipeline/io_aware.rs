@@ -13,9 +13,9 @@ use anyhow::{Context, Result, ensure};
 use engine::pool::{Class, ClassSettings, Outcome, Pool, PoolSettings, blocking};
 
 use super::Strategy;
-use super::recording::Place;
+use super::recording::LanePlacement;
 use super::waits::Wait;
-use super::work::{Lane, Work};
+use super::work::{ThreadGuard, Work};
 
 /// Threads for each permit, those included that wait.
 const THREADS_PER_CPU_MAX: usize = 8;
@@ -26,7 +26,7 @@ pub(super) struct IoAware {
 
 thread_local! {
     /// Of a thread of the pool, from its first request to its end.
-    static LANE: RefCell<Option<Lane>> = const { RefCell::new(None) };
+    static THREAD_GUARD: RefCell<Option<ThreadGuard>> = const { RefCell::new(None) };
 }
 
 impl Strategy for IoAware {
@@ -47,13 +47,17 @@ impl Strategy for IoAware {
         let countdown = Arc::new(Countdown::new(work.requests()));
         for request in 0..work.requests() {
             let (work, countdown) = (Arc::clone(work), Arc::clone(&countdown));
-            pool.run_then(Class(0), move || answer(&work, request), move |outcome| countdown.note(outcome))
-                .context("the queue has a place for every request")?;
+            pool.run_then(
+                Class(0),
+                move || finish_request(&work, request),
+                move |outcome| countdown.note(outcome),
+            )
+            .context("the queue has a place for every request")?;
         }
         countdown.wait();
         drop(pool);
         // The threads end by themselves, as those of other pools are joined.
-        while work.is_anybody_there() {
+        while work.has_running_threads() {
             thread::yield_now();
         }
         ensure!(!countdown.has_failed.load(Ordering::Relaxed), "a request was not answered");
@@ -61,10 +65,10 @@ impl Strategy for IoAware {
     }
 }
 
-fn answer(work: &Work, request: u32) {
-    LANE.with_borrow_mut(|lane| {
-        let lane = lane.get_or_insert_with(|| work.lane(Place::Any));
-        work.request(request, lane, |wait| match wait {
+fn finish_request(work: &Work, request: u32) {
+    THREAD_GUARD.with_borrow_mut(|enter| {
+        let enter = enter.get_or_insert_with(|| work.enter(LanePlacement::Any));
+        work.request(request, enter, |wait| match wait {
             Wait::Sleep(_) => blocking(|| wait.hold_thread()),
             Wait::Nothing | Wait::Yield => wait.hold_thread(),
         });

@@ -43,18 +43,18 @@ pub(super) struct Effort {
     pub(super) requests: u32,
     pub(super) rounds: usize,
     /// Turns of what takes long; at most `rounds`.
-    pub(super) slow_turns: usize,
+    pub(super) slow_trials: usize,
 }
 
 impl Effort {
     /// Minutes: what verdicts need.
-    pub(super) const USUAL: Self = Self { requests: REQUESTS, rounds: 5, slow_turns: 1 };
+    pub(super) const USUAL: Self = Self { requests: REQUESTS, rounds: 5, slow_trials: 1 };
 
     /// Twenty minutes.
-    pub(super) const LONG: Self = Self { requests: REQUESTS, rounds: 11, slow_turns: 5 };
+    pub(super) const LONG: Self = Self { requests: REQUESTS, rounds: 11, slow_trials: 5 };
 
     /// Seconds: whether it works at all.
-    pub(super) const QUICK: Self = Self { requests: 2_000, rounds: 1, slow_turns: 1 };
+    pub(super) const QUICK: Self = Self { requests: 2_000, rounds: 1, slow_trials: 1 };
 }
 
 /// The strategies of these parts on so many CPUs, in the order of the report.
@@ -102,8 +102,8 @@ pub(super) fn rounds(targets: &[Target], effort: &Effort, cpus: u32) -> Vec<Vec<
     let (slow, brisk): (Vec<Target>, Vec<Target>) =
         targets.iter().partition(|target| is_slow(**target, cpus));
     let mut rounds = vec![Vec::new(); effort.rounds];
-    for (place, target) in slow.into_iter().enumerate() {
-        (0..effort.slow_turns).for_each(|turn| rounds[(place + turn) % effort.rounds].push(target));
+    for (index, target) in slow.into_iter().enumerate() {
+        (0..effort.slow_trials).for_each(|trial| rounds[(index + trial) % effort.rounds].push(target));
     }
     for (number, round) in rounds.iter_mut().enumerate() {
         let begin = if brisk.is_empty() { 0 } else { number % brisk.len() };
@@ -119,7 +119,7 @@ pub(super) fn is_slow(target: Target, cpus: u32) -> bool {
 
 /// About how long a turn of all requests takes.
 fn expected(target: Target, cpus: u32) -> Duration {
-    let waits: Duration = (0..REQUESTS).map(|request| Wait::of(request).planned()).sum();
+    let waits: Duration = (0..REQUESTS).map(|request| Wait::of_request(request).planned()).sum();
     let of_threads = |threads: u32| waits / threads + CPU_EXPECTED / threads.min(cpus);
     match target {
         Target::Sequential => of_threads(1),
@@ -152,11 +152,11 @@ mod tests {
 
     #[test]
     fn what_takes_long_has_its_turns_in_different_rounds() {
-        let effort = Effort { requests: 1, rounds: 5, slow_turns: 3 };
+        let effort = Effort { requests: 1, rounds: 5, slow_trials: 3 };
         let rounds = rounds(&targets(&PARTS, 2), &effort, 2);
-        let turns = |target| rounds.iter().filter(|round| round.contains(&target)).count();
-        assert_eq!([Target::Sequential, Target::Batches(100), Target::Pool(4)].map(turns), [3, 3, 3]);
-        assert_eq!([Target::Pool(8), Target::Pool(16), Target::Event(None)].map(turns), [5, 5, 5]);
+        let trials = |target| rounds.iter().filter(|round| round.contains(&target)).count();
+        assert_eq!([Target::Sequential, Target::Batches(100), Target::Pool(4)].map(trials), [3, 3, 3]);
+        assert_eq!([Target::Pool(8), Target::Pool(16), Target::Event(None)].map(trials), [5, 5, 5]);
         let brisk = |round: &Vec<Target>| round.iter().copied().find(|target| !is_slow(*target, 2));
         assert_eq!(rounds.iter().map(brisk).collect::<Vec<_>>(), {
             let order = [Target::Pool(8), Target::Pool(16), Target::Pool(100), Target::IoAware];

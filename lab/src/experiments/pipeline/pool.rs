@@ -9,7 +9,7 @@ use std::thread;
 use anyhow::{Context, Result};
 
 use super::Strategy;
-use super::recording::Place;
+use super::recording::LanePlacement;
 use super::waits::Wait;
 use super::work::Work;
 
@@ -24,8 +24,8 @@ impl Strategy for Pool {
             for number in 0..self.threads {
                 let receiver = receiver.clone();
                 let thread = move || {
-                    let mut lane = work.lane(Place::Slot(number as u32));
-                    receiver.iter().for_each(|request| work.request(request, &mut lane, Wait::hold_thread));
+                    let mut enter = work.enter(LanePlacement::Slot(number as u32));
+                    receiver.iter().for_each(|request| work.request(request, &mut enter, Wait::hold_thread));
                 };
                 thread::Builder::new().spawn_scoped(scope, thread).context("creating a thread")?;
             }

@@ -19,10 +19,10 @@ use std::time::Duration;
 
 /// Notes of one recording, of 48 bytes each: 100,000 requests that wait, each on a thread of its own, need
 /// 600,000.
-const NOTES_MAX: usize = 1 << 20;
+const EVENTS_MAX: usize = 1 << 20;
 
 /// What a thread's beginning and end count for among the notes.
-const NOTES_PER_THREAD: usize = 2;
+const EVENTS_PER_THREAD: usize = 2;
 
 /// Threads keep what they did here.
 #[derive(Clone, Debug)]
@@ -33,8 +33,8 @@ pub(crate) struct Recorder {
 #[derive(Debug)]
 struct Shared {
     begun_ns: u64,
-    notes: AtomicUsize,
-    notes_max: usize,
+    events: AtomicUsize,
+    events_max: usize,
     threads: Mutex<Vec<Thread>>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Recording {
     pub(crate) begun_ns: u64,
     pub(crate) ended_ns: u64,
     /// Notes that found no room.
-    pub(crate) notes_lost: u64,
+    pub(crate) events_lost: u64,
     /// In the order in which they ended.
     pub(crate) threads: Vec<Thread>,
 }
@@ -62,15 +62,15 @@ pub(crate) struct Recording {
 /// One thread's notes, in the order of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Thread {
-    pub(crate) place: Place,
+    pub(crate) placement: LanePlacement,
     pub(crate) begun: Stamp,
-    pub(crate) notes: Vec<Note>,
+    pub(crate) events: Vec<Event>,
     pub(crate) ended: Stamp,
 }
 
 /// Where a thread is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum LanePlacement {
     /// The thread that gives the others their work and does no request.
     Main,
     /// The thread of this number; one that ended may have a successor there, as batches have.
@@ -81,13 +81,13 @@ pub(crate) enum Place {
 
 /// Something that happened on a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Note {
-    pub(crate) what: What,
+pub(crate) struct Event {
+    pub(crate) kind: EventKind,
     pub(crate) stamp: Stamp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum EventKind {
     /// By its number. An event loop notes one again when it goes on with it.
     RequestBegins(u32),
     /// The thread itself waits, for so long as is planned; zero for a yield.
@@ -96,7 +96,7 @@ pub(crate) enum What {
     /// Or is put aside by an event loop.
     RequestEnds,
     /// Nothing but a look at the clocks, where a thread without requests works for long.
-    Looked,
+    Checkpoint,
 }
 
 /// A moment, and what the thread had had until then, all in nanoseconds.
@@ -113,36 +113,36 @@ pub(crate) struct Stamp {
 impl Recorder {
     /// A recorder that begins now.
     pub(crate) fn start() -> Self {
-        Self::with_room(NOTES_MAX)
+        Self::with_room(EVENTS_MAX)
     }
 
-    fn with_room(notes_max: usize) -> Self {
+    fn with_room(events_max: usize) -> Self {
         let shared = Shared {
             begun_ns: sys::clock::monotonic().0,
-            notes: AtomicUsize::new(0),
-            notes_max,
+            events: AtomicUsize::new(0),
+            events_max,
             threads: Mutex::default(),
         };
         Self { shared: Arc::new(shared) }
     }
 
     /// The calling thread's track. The thread is to drop it as the last thing that it does.
-    pub(crate) fn track(&self, place: Place) -> Track {
+    pub(crate) fn track(&self, placement: LanePlacement) -> Track {
         let clock = ThreadClock::new();
-        let has_room = self.shared.admits(NOTES_PER_THREAD);
+        let has_room = self.shared.admits(EVENTS_PER_THREAD);
         let begun = clock.read();
-        let thread = has_room.then(|| Thread { place, begun, notes: Vec::new(), ended: begun });
+        let thread = has_room.then(|| Thread { placement, begun, events: Vec::new(), ended: begun });
         Track { shared: Arc::clone(&self.shared), clock, thread }
     }
 
     /// What the tracks have kept that were dropped until now.
     pub(crate) fn finish(self) -> Recording {
-        let notes = self.shared.notes.load(Ordering::Relaxed);
+        let events = self.shared.events.load(Ordering::Relaxed);
         let threads = &mut *self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner);
         Recording {
             begun_ns: self.shared.begun_ns,
             ended_ns: sys::clock::monotonic().0,
-            notes_lost: notes.saturating_sub(self.shared.notes_max) as u64,
+            events_lost: events.saturating_sub(self.shared.events_max) as u64,
             threads: std::mem::take(threads),
         }
     }
@@ -150,41 +150,41 @@ impl Recorder {
 
 impl Shared {
     /// Whether there is room for so many notes. Relaxed: a count.
-    fn admits(&self, notes: usize) -> bool {
-        self.notes.fetch_add(notes, Ordering::Relaxed) + notes <= self.notes_max
+    fn admits(&self, events: usize) -> bool {
+        self.events.fetch_add(events, Ordering::Relaxed) + events <= self.events_max
     }
 }
 
 impl Track {
     /// The thread begins with a request, or goes on with it.
     pub(crate) fn request_begins(&mut self, request: u32) {
-        self.note(What::RequestBegins(request));
+        self.record(EventKind::RequestBegins(request));
     }
 
     /// The thread stops until a wait of that length is over.
     pub(crate) fn wait_begins(&mut self, planned: Duration) {
-        self.note(What::WaitBegins(planned));
+        self.record(EventKind::WaitBegins(planned));
     }
 
     /// The thread runs again.
     pub(crate) fn wait_ends(&mut self) {
-        self.note(What::WaitEnds);
+        self.record(EventKind::WaitEnds);
     }
 
     /// The request is done, or put aside.
     pub(crate) fn request_ends(&mut self) {
-        self.note(What::RequestEnds);
+        self.record(EventKind::RequestEnds);
     }
 
     /// Looks at the clocks: where a thread without requests, as `main`, has done a piece of its work.
-    pub(crate) fn look(&mut self) {
-        self.note(What::Looked);
+    pub(crate) fn checkpoint(&mut self) {
+        self.record(EventKind::Checkpoint);
     }
 
-    fn note(&mut self, what: What) {
+    fn record(&mut self, kind: EventKind) {
         let Some(thread) = &mut self.thread else { return };
         if self.shared.admits(1) {
-            thread.notes.push(Note { what, stamp: self.clock.read() });
+            thread.events.push(Event { kind, stamp: self.clock.read() });
         }
     }
 }
@@ -228,8 +228,8 @@ fn ready_ns(schedstat: &File) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn whats(thread: &Thread) -> Vec<What> {
-        thread.notes.iter().map(|note| note.what).collect()
+    fn kinds(thread: &Thread) -> Vec<EventKind> {
+        thread.events.iter().map(|record| record.kind).collect()
     }
 
     #[test]
@@ -238,7 +238,7 @@ mod tests {
         for slot in [4, 5] {
             let recorder = recorder.clone();
             let thread = std::thread::spawn(move || {
-                let mut track = recorder.track(Place::Slot(slot));
+                let mut track = recorder.track(LanePlacement::Slot(slot));
                 track.request_begins(slot * 100);
                 track.wait_begins(Duration::from_millis(88));
                 track.wait_ends();
@@ -246,18 +246,19 @@ mod tests {
             });
             thread.join().expect("it does not panic");
         }
-        recorder.track(Place::Main).look();
+        recorder.track(LanePlacement::Main).checkpoint();
         let recording = recorder.finish();
-        assert_eq!(recording.notes_lost, 0);
-        let places: Vec<Place> = recording.threads.iter().map(|thread| thread.place).collect();
-        assert_eq!(places, [Place::Slot(4), Place::Slot(5), Place::Main]);
-        let wait = What::WaitBegins(Duration::from_millis(88));
-        let expected = [What::RequestBegins(500), wait, What::WaitEnds, What::RequestEnds];
-        assert_eq!(whats(&recording.threads[1]), expected);
-        assert_eq!(whats(&recording.threads[2]), [What::Looked]);
+        assert_eq!(recording.events_lost, 0);
+        let placements: Vec<LanePlacement> =
+            recording.threads.iter().map(|thread| thread.placement).collect();
+        assert_eq!(placements, [LanePlacement::Slot(4), LanePlacement::Slot(5), LanePlacement::Main]);
+        let wait = EventKind::WaitBegins(Duration::from_millis(88));
+        let expected = [EventKind::RequestBegins(500), wait, EventKind::WaitEnds, EventKind::RequestEnds];
+        assert_eq!(kinds(&recording.threads[1]), expected);
+        assert_eq!(kinds(&recording.threads[2]), [EventKind::Checkpoint]);
         for thread in &recording.threads {
             let stamps: Vec<Stamp> = std::iter::once(thread.begun)
-                .chain(thread.notes.iter().map(|note| note.stamp))
+                .chain(thread.events.iter().map(|record| record.stamp))
                 .chain([thread.ended])
                 .collect();
             assert!(stamps.is_sorted_by_key(|stamp| stamp.at), "{stamps:?}");
@@ -269,18 +270,18 @@ mod tests {
     #[test]
     fn what_finds_no_room_is_counted() {
         let recorder = Recorder::with_room(5);
-        let mut first = recorder.track(Place::Any);
-        let mut second = recorder.track(Place::Any);
+        let mut first = recorder.track(LanePlacement::Any);
+        let mut second = recorder.track(LanePlacement::Any);
         first.request_begins(1);
         second.request_begins(2);
         first.request_ends();
-        let late = recorder.track(Place::Any);
+        let late = recorder.track(LanePlacement::Any);
         drop((first, second, late));
         let recording = recorder.finish();
         assert_eq!(
-            recording.threads.iter().map(whats).collect::<Vec<_>>(),
-            [vec![What::RequestBegins(1)], vec![]]
+            recording.threads.iter().map(kinds).collect::<Vec<_>>(),
+            [vec![EventKind::RequestBegins(1)], vec![]]
         );
-        assert_eq!(recording.notes_lost, 4);
+        assert_eq!(recording.events_lost, 4);
     }
 }

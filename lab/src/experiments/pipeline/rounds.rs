@@ -10,7 +10,7 @@ use super::article::{self, ARTICLE};
 use super::plan;
 use super::target::Target;
 use super::text;
-use super::turn::{Finished, Turn};
+use super::trial::{Trial, TrialResult};
 use super::work::Work;
 use super::{CONTROLS, FIGURES, bounds};
 use crate::kit::child;
@@ -30,14 +30,14 @@ const REPEATS_MAX: usize = 1;
 pub(super) struct Rounds<'a> {
     pub(super) order: Vec<Vec<Target>>,
     /// Of every turn, with any strategy.
-    pub(super) turn: Turn,
+    pub(super) trial: Trial,
     pub(super) article: Option<&'a Path>,
     pub(super) cpus: u32,
 }
 
 /// What the rounds found.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct RoundResults {
     pub(super) rows: Vec<Row>,
     pub(super) failed: Vec<Skipped>,
     /// Rounds that nothing else is in, one for each contaminated turn that was taken again: it is kept, and
@@ -56,16 +56,16 @@ impl Rounds<'_> {
     ///
     /// # Errors
     /// The text cannot be read, or the user interrupts.
-    pub(super) fn run(&self, progress: &Progress) -> Result<Found> {
-        let mut found = Found::default();
-        let text = text::read(self.turn.text.as_deref())?;
+    pub(super) fn run(&self, progress: &Progress) -> Result<RoundResults> {
+        let mut found = RoundResults::default();
+        let text = text::read(self.trial.text.as_deref())?;
         for (round, targets) in self.order.iter().enumerate() {
             let time_us = Work::time_of_one(text.clone(), TIMED_REQUESTS).as_secs_f64() * 1e6;
             let numbers = vec![("us", time_us)];
-            found.note(WORK, "steps-1-and-3-of-a-request", Run { round, marks: Vec::new(), numbers });
+            found.record(WORK, "steps-1-and-3-of-a-request", Run { round, marks: Vec::new(), numbers });
             for &target in targets {
                 progress.begin(format!("{target}, round {}", round + 1));
-                self.turns(target, round, &mut found)?;
+                self.trials(target, round, &mut found)?;
                 progress.end();
             }
             let has_failed = found.failed.iter().any(|failed| failed.name == ARTICLE);
@@ -74,7 +74,7 @@ impl Rounds<'_> {
                 let figures = article::run(program);
                 child::fail_if_interrupted()?;
                 match figures {
-                    Ok((numbers, marks)) => found.note(FIGURES, ARTICLE, Run { round, marks, numbers }),
+                    Ok((numbers, marks)) => found.record(FIGURES, ARTICLE, Run { round, marks, numbers }),
                     Err(error) => found.fail(ARTICLE, round, &error),
                 }
                 progress.end();
@@ -83,29 +83,29 @@ impl Rounds<'_> {
         Ok(found)
     }
 
-    fn turns(&self, target: Target, round: usize, found: &mut Found) -> Result<()> {
+    fn trials(&self, target: Target, round: usize, found: &mut RoundResults) -> Result<()> {
         let name = target.to_string();
         if found.failed.iter().any(|failed| failed.name == name) {
             return Ok(());
         }
         let repeats_max = if plan::is_slow(target, self.cpus) { 0 } else { REPEATS_MAX };
         for repeat in 0..=repeats_max {
-            let finished = Turn { strategy: target, ..self.turn.clone() }.run();
+            let result = Trial { strategy: target, ..self.trial.clone() }.run();
             child::fail_if_interrupted()?;
-            let finished = match finished {
-                Ok(finished) => finished,
+            let result = match result {
+                Ok(result) => result,
                 Err(error) => {
                     found.fail(&name, round, &error);
                     return Ok(());
                 }
             };
-            let is_last = finished.marks.is_empty() || repeat == repeats_max;
+            let is_last = result.marks.is_empty() || repeat == repeats_max;
             let round = if is_last { round } else { self.order.len() + found.spare_rounds };
             for (part, numbers) in [
-                (FIGURES, figures(target, self.turn.requests, self.cpus, &finished)),
-                (CONTROLS, controls(&finished)),
+                (FIGURES, figures(target, self.trial.requests, self.cpus, &result)),
+                (CONTROLS, controls(&result)),
             ] {
-                found.note(part, &name, Run { round, marks: finished.marks.clone(), numbers });
+                found.record(part, &name, Run { round, marks: result.marks.clone(), numbers });
             }
             if is_last {
                 return Ok(());
@@ -116,8 +116,8 @@ impl Rounds<'_> {
     }
 }
 
-impl Found {
-    fn note(&mut self, part: &'static str, target: &str, run: Run) {
+impl RoundResults {
+    fn record(&mut self, part: &'static str, target: &str, run: Run) {
         measurements::push_run(&mut self.rows, part, target, run);
     }
 
@@ -127,22 +127,22 @@ impl Found {
     }
 }
 
-fn figures(target: Target, requests: u32, cpus: u32, finished: &Finished) -> Numbers {
-    let elapsed_s = finished.elapsed.as_secs_f64();
-    let bound_s = bounds::seconds(requests, target.ahead(), finished.cpu, cpus as usize);
+fn figures(target: Target, requests: u32, cpus: u32, result: &TrialResult) -> Numbers {
+    let elapsed_s = result.elapsed.as_secs_f64();
+    let bound_s = bounds::seconds(requests, target.ahead(), result.cpu, cpus as usize);
     let requests = f64::from(requests);
     vec![
         ("requests_per_s", requests / elapsed_s),
         ("share_of_bound", bound_s / elapsed_s),
-        ("threads_peak", finished.threads_peak as f64),
-        ("memory_peak_mb", finished.memory_peak_bytes as f64 / 1e6),
-        ("cpu_us_per_request", finished.cpu.as_secs_f64() * 1e6 / requests),
-        ("whole_requests_per_s", requests / finished.whole.as_secs_f64()),
+        ("threads_peak", result.threads_peak as f64),
+        ("memory_peak_mb", result.memory_peak_bytes as f64 / 1e6),
+        ("cpu_us_per_request", result.cpu.as_secs_f64() * 1e6 / requests),
+        ("whole_requests_per_s", requests / result.whole.as_secs_f64()),
     ]
 }
 
-fn controls(finished: &Finished) -> Numbers {
-    let controls = finished.controls;
+fn controls(result: &TrialResult) -> Numbers {
+    let controls = result.controls;
     vec![
         ("requests", controls.requests as f64),
         ("sum_of_r", controls.sum_of_r),

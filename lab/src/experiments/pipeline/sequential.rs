@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 
 use super::Strategy;
-use super::recording::Place;
+use super::recording::LanePlacement;
 use super::waits::Wait;
 use super::work::Work;
 
@@ -13,8 +13,8 @@ pub(super) struct Sequential;
 
 impl Strategy for Sequential {
     fn run(&self, work: &Arc<Work>) -> Result<()> {
-        let mut lane = work.lane(Place::Any);
-        (0..work.requests()).for_each(|request| work.request(request, &mut lane, Wait::hold_thread));
+        let mut enter = work.enter(LanePlacement::Any);
+        (0..work.requests()).for_each(|request| work.request(request, &mut enter, Wait::hold_thread));
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use std::thread;
 use anyhow::{Context, Result};
 
 use super::Strategy;
-use super::recording::{Place, Track};
+use super::recording::{LanePlacement, Track};
 use super::waits::Wait;
 use super::work::Work;
 
@@ -19,10 +19,11 @@ impl Strategy for ThreadPerRequest {
         let mut threads = Vec::with_capacity(work.requests() as usize);
         for request in 0..work.requests() {
             let work = Arc::clone(work);
-            let thread = move || work.request(request, &mut work.lane(Place::Any), Wait::hold_thread);
+            let thread =
+                move || work.request(request, &mut work.enter(LanePlacement::Any), Wait::hold_thread);
             let thread = thread::Builder::new().spawn(thread);
             threads.push(thread.with_context(|| format!("after {request} threads"))?);
-            main.as_mut().map(Track::look);
+            main.as_mut().map(Track::checkpoint);
         }
         for thread in threads {
             thread.join().expect("a request does not panic");

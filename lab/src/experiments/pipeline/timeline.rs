@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::picture::{BINS, Picture, Row, Times};
+use super::binned_timeline::{BINS, BinnedTimeline, Row, Times};
 use crate::kit::measurements::Skipped;
 use crate::kit::report::escape;
 
@@ -21,48 +21,48 @@ const STILL_SHARE_MAX: f64 = 0.05;
 const LEVELS: f64 = 51.0;
 
 /// One strategy's part of the page.
-pub(super) struct Chapter {
-    pub(super) picture: Picture,
+pub(super) struct Section {
+    pub(super) timeline: BinnedTimeline,
     /// CPU time of the whole process during the turn, what no thread noted included.
     pub(super) process_cpu_ns: f64,
 }
 
 /// The whole page.
-pub(super) fn page(chapters: &[Chapter], skipped: &[Skipped], cpus: usize) -> String {
+pub(super) fn page(sections: &[Section], skipped: &[Skipped], cpus: usize) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <title>lab pipeline: timeline</title><style>{STYLE}</style></head><body>\
          <h1>lab pipeline: what the threads did</h1>{INTRODUCTION}"
     );
-    page.push_str(&summary(chapters, cpus));
+    page.push_str(&summary(sections, cpus));
     for skipped in skipped {
         let _ = write!(page, "<p>Skipped {}: {}.</p>", escape(&skipped.name), escape(&skipped.reason));
     }
-    chapters.iter().for_each(|chapter| page.push_str(&section(&chapter.picture, cpus)));
+    sections.iter().for_each(|section| page.push_str(&section_html(&section.timeline, cpus)));
     let _ = writeln!(page, "<script>{SCRIPT}</script></body></html>");
     page
 }
 
 /// All strategies beside one another.
-fn summary(chapters: &[Chapter], cpus: usize) -> String {
+fn summary(sections: &[Section], cpus: usize) -> String {
     let mut text = format!(
         "<table><tr><th>on {cpus} CPUs</th><th>requests</th><th>threads</th><th>time</th><th>CPUs busy</th>\
          <th>CPUs still</th><th>running</th><th>ready</th><th>waiting</th><th>idle</th>\
          <th>CPU time unseen</th></tr>"
     );
-    for Chapter { picture, process_cpu_ns } in chapters {
-        let capacity = picture.length_ns as f64 * cpus as f64;
-        let unseen = (process_cpu_ns - picture.sum().running).max(0.0);
+    for Section { timeline, process_cpu_ns } in sections {
+        let capacity = timeline.length_ns as f64 * cpus as f64;
+        let unseen = (process_cpu_ns - timeline.sum().running).max(0.0);
         let _ = write!(
             text,
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{:.0} ms</td><td>{}</td><td>{}</td>{}<td>{}</td></tr>",
-            escape(&picture.name),
-            picture.requests,
-            picture.threads,
-            picture.length_ns as f64 / 1e6,
+            escape(&timeline.name),
+            timeline.requests,
+            timeline.threads,
+            timeline.length_ns as f64 / 1e6,
             percent(*process_cpu_ns, capacity),
-            percent(still_bins(picture, cpus) as f64, BINS as f64),
-            shares(&picture.sum()),
+            percent(still_bins(timeline, cpus) as f64, BINS as f64),
+            shares(&timeline.sum()),
             percent(unseen, *process_cpu_ns),
         );
     }
@@ -72,24 +72,24 @@ fn summary(chapters: &[Chapter], cpus: usize) -> String {
 }
 
 /// A strategy's picture, its data beside it, and the figures of its rows.
-fn section(picture: &Picture, cpus: usize) -> String {
-    let mut text = format!("<h2>{}</h2>", escape(&picture.name));
-    if picture.notes_lost > 0 {
-        let _ = write!(text, "<p>{} notes found no room and are missing here.</p>", picture.notes_lost);
+fn section_html(timeline: &BinnedTimeline, cpus: usize) -> String {
+    let mut text = format!("<h2>{}</h2>", escape(&timeline.name));
+    if timeline.events_lost > 0 {
+        let _ = write!(text, "<p>{} notes found no room and are missing here.</p>", timeline.events_lost);
     }
-    if picture.rows.is_empty() {
+    if timeline.rows.is_empty() {
         return text + "<p>No thread noted anything.</p>";
     }
     // In JSON a `<` stands in strings alone, where its escape is the same and cannot end the script.
-    let data = data(picture, cpus).to_string().replace('<', "\\u003c");
+    let data = data(timeline, cpus).to_string().replace('<', "\\u003c");
     let _ = write!(
         text,
         "<figure><canvas></canvas><output></output><script type=\"application/json\">{data}</script></figure>\
          <details><summary>Each row in figures</summary><table><tr><th>row</th><th>threads at a time</th>\
          <th>lived</th><th>running</th><th>ready</th><th>waiting</th><th>idle</th></tr>"
     );
-    for row in &picture.rows {
-        let lived = percent(row.sum.total(), picture.length_ns as f64 * row.lanes as f64);
+    for row in &timeline.rows {
+        let lived = percent(row.sum.total(), timeline.length_ns as f64 * row.lanes as f64);
         let (name, shares) = (escape(&row.name), shares(&row.sum));
         let _ = write!(text, "<tr><td>{name}</td><td>{}</td><td>{lived}</td>{shares}</tr>", row.lanes);
     }
@@ -97,27 +97,27 @@ fn section(picture: &Picture, cpus: usize) -> String {
 }
 
 /// What the script draws.
-fn data(picture: &Picture, cpus: usize) -> Value {
-    let bin_ns = picture.length_ns as f64 / BINS as f64;
-    let rows = picture.rows.iter().map(|row| json!({ "name": row.name, "bins": encode(row, bin_ns) }));
-    let busy = busy_ns(picture).into_iter().map(|ns| (ns / (bin_ns * cpus as f64) * 1000.0).round() as u64);
+fn data(timeline: &BinnedTimeline, cpus: usize) -> Value {
+    let bin_ns = timeline.length_ns as f64 / BINS as f64;
+    let rows = timeline.rows.iter().map(|row| json!({ "name": row.name, "bins": encode(row, bin_ns) }));
+    let busy = busy_ns(timeline).into_iter().map(|ns| (ns / (bin_ns * cpus as f64) * 1000.0).round() as u64);
     json!({
         "bins": BINS,
-        "length_ms": picture.length_ns as f64 / 1e6,
+        "length_ms": timeline.length_ns as f64 / 1e6,
         "rows": rows.collect::<Vec<_>>(),
         "busy": busy.collect::<Vec<_>>(),
     })
 }
 
 /// CPU time of all rows in each bin.
-fn busy_ns(picture: &Picture) -> Vec<f64> {
-    (0..BINS).map(|bin| picture.rows.iter().map(|row| row.bins[bin].running).sum()).collect()
+fn busy_ns(timeline: &BinnedTimeline) -> Vec<f64> {
+    (0..BINS).map(|bin| timeline.rows.iter().map(|row| row.bins[bin].running).sum()).collect()
 }
 
-fn still_bins(picture: &Picture, cpus: usize) -> usize {
-    let bin_ns = picture.length_ns as f64 / BINS as f64;
+fn still_bins(timeline: &BinnedTimeline, cpus: usize) -> usize {
+    let bin_ns = timeline.length_ns as f64 / BINS as f64;
     let still_ns_max = STILL_SHARE_MAX * bin_ns * cpus as f64;
-    busy_ns(picture).into_iter().filter(|&ns| ns < still_ns_max).count()
+    busy_ns(timeline).into_iter().filter(|&ns| ns < still_ns_max).count()
 }
 
 /// A row as runs of equal bins: their count, unless it is one, and a letter for each state.
@@ -156,18 +156,18 @@ fn percent(part: f64, whole: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::activity::tests::{recording, waiting_thread};
-    use super::super::recording::{Place, Thread};
+    use super::super::recording::{LanePlacement, Thread};
     use super::*;
 
-    fn chapter(name: &str, threads: Vec<Thread>) -> Chapter {
-        Chapter { picture: Picture::of(name, &recording(threads)), process_cpu_ns: 5e6 }
+    fn section(name: &str, threads: Vec<Thread>) -> Section {
+        Section { timeline: BinnedTimeline::new(name, &recording(threads)), process_cpu_ns: 5e6 }
     }
 
     #[test]
     fn the_page_holds_everything_and_needs_nothing() {
-        let threads = vec![waiting_thread(Place::Main, 0), waiting_thread(Place::Slot(0), 0)];
+        let threads = vec![waiting_thread(LanePlacement::Main, 0), waiting_thread(LanePlacement::Slot(0), 0)];
         let skipped = Skipped { name: "swarm".to_owned(), reason: "it is <odd>".to_owned() };
-        let page = page(&[chapter("batches-100", threads), chapter("none", Vec::new())], &[skipped], 2);
+        let page = page(&[section("batches-100", threads), section("none", Vec::new())], &[skipped], 2);
         for expected in [
             "<h2>batches-100</h2>",
             "<td>batches-100</td><td>1</td><td>2</td><td>20 ms</td><td>12.5 %</td>",
@@ -186,25 +186,26 @@ mod tests {
 
     #[test]
     fn names_cannot_end_the_script() {
-        let mut chapter = chapter("odd", vec![waiting_thread(Place::Slot(0), 0)]);
-        chapter.picture.rows[0].name = "</script><b>".to_owned();
-        let section = section(&chapter.picture, 2);
+        let mut section = section("odd", vec![waiting_thread(LanePlacement::Slot(0), 0)]);
+        section.timeline.rows[0].name = "</script><b>".to_owned();
+        let section = section_html(&section.timeline, 2);
         assert_eq!(section.matches("</script>").count(), 1);
         assert!(section.contains("\\u003c/script>") && section.contains("&lt;/script&gt;"));
     }
 
     #[test]
     fn lost_notes_are_told() {
-        let mut chapter = chapter("full", vec![waiting_thread(Place::Slot(0), 0)]);
-        assert!(!section(&chapter.picture, 2).contains("found no room"));
-        chapter.picture.notes_lost = 12;
-        assert!(section(&chapter.picture, 2).contains("12 notes found no room"));
+        let mut section = section("full", vec![waiting_thread(LanePlacement::Slot(0), 0)]);
+        assert!(!section_html(&section.timeline, 2).contains("found no room"));
+        section.timeline.events_lost = 12;
+        assert!(section_html(&section.timeline, 2).contains("12 notes found no room"));
     }
 
     #[test]
     fn rows_are_runs_of_letters() {
-        let picture = Picture::of("one", &recording(vec![waiting_thread(Place::Slot(0), 0)]));
-        let text = encode(&picture.rows[0], 20e6 / BINS as f64);
+        let timeline =
+            BinnedTimeline::new("one", &recording(vec![waiting_thread(LanePlacement::Slot(0), 0)]));
+        let text = encode(&timeline.rows[0], 20e6 / BINS as f64);
         assert_eq!(text, "150AAAz300zAAA1500AAzA150AzAA450iRAA150AAAz300AAAA");
     }
 
@@ -220,8 +221,9 @@ mod tests {
 
     #[test]
     fn gaps_are_counted() {
-        let picture = Picture::of("one", &recording(vec![waiting_thread(Place::Slot(0), 0)]));
+        let timeline =
+            BinnedTimeline::new("one", &recording(vec![waiting_thread(LanePlacement::Slot(0), 0)]));
         // Running for 2 of 20 ms whole and for 3 ms in part.
-        assert_eq!(still_bins(&picture, 2), BINS * 15 / 20);
+        assert_eq!(still_bins(&timeline, 2), BINS * 15 / 20);
     }
 }

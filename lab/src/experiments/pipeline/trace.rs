@@ -12,7 +12,7 @@
 
 use serde_json::{Value, json};
 
-use super::activity::{self, Doing, Lane, Span};
+use super::activity::{self, Span, ThreadState, TimelineLane};
 use super::recording::Recording;
 
 /// Requests of each strategy in the file are those below: among them one that waits a second, four that
@@ -45,22 +45,22 @@ impl Process<'_> {
         self.name("process_name", 0, name);
         let lanes = activity::lanes(recording);
         let traced = |span: &&Span| span.request.is_some_and(|request| request < REQUESTS_MAX);
-        let spans = || lanes.iter().flat_map(|lane| lane.lives.iter().flatten());
+        let spans = || lanes.iter().flat_map(|lane| lane.threads.iter().flatten());
         let until = spans().filter(traced).map(|span| span.to).max().unwrap_or(0);
         for (index, lane) in lanes.iter().enumerate() {
             self.lane(index + 1, lane, until);
         }
     }
 
-    fn lane(&mut self, thread: usize, lane: &Lane, until: u64) {
+    fn lane(&mut self, thread: usize, lane: &TimelineLane, until: u64) {
         self.name("thread_name", thread, &lane.name);
         let order = json!({ "sort_index": thread });
         self.events.push(json!({
             "ph": "M", "name": "thread_sort_index", "pid": self.id, "tid": thread, "args": order,
         }));
         let mut free = 0;
-        for life in &lane.lives {
-            let (Some(first), Some(last)) = (life.first(), life.last()) else { continue };
+        for thread_spans in &lane.threads {
+            let (Some(first), Some(last)) = (thread_spans.first(), thread_spans.last()) else { continue };
             // By a rounding, a thread may seem to begin before the one in front of it ended.
             let (from, to) = (first.from.max(free), last.to);
             if from >= to.min(until) {
@@ -69,7 +69,7 @@ impl Process<'_> {
             free = to;
             self.event("thread", "thread", thread, (from, to), Value::Null);
             let inside = |span: &&Span| from <= span.from && span.to <= to;
-            let spans: Vec<&Span> = life.iter().filter(inside).collect();
+            let spans: Vec<&Span> = thread_spans.iter().filter(inside).collect();
             for request in spans.chunk_by(|one, other| one.request == other.request) {
                 self.request(thread, request);
             }
@@ -87,7 +87,7 @@ impl Process<'_> {
             _ => return,
         }
         for span in spans {
-            let Doing::Wait(planned) = span.doing else { continue };
+            let ThreadState::Wait(planned) = span.state else { continue };
             let name = match planned.as_micros() {
                 0 => "yield".to_owned(),
                 us => format!("wait {} ms", us as f64 / 1e3),
@@ -134,7 +134,7 @@ mod tests {
     use std::collections::HashMap;
 
     use super::super::activity::tests::{recording, waiting_thread};
-    use super::super::recording::{Place, Thread, What};
+    use super::super::recording::{EventKind, LanePlacement, Thread};
     use super::*;
 
     fn events(recordings: &[(String, Recording)]) -> Vec<Value> {
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_request_its_wait_and_its_lateness_lie_within_one_another() {
-        let events = one(vec![waiting_thread(Place::Slot(0), 0)]);
+        let events = one(vec![waiting_thread(LanePlacement::Slot(0), 0)]);
         check_rules(&events);
         let told: Vec<_> = events
             .iter()
@@ -193,7 +193,8 @@ mod tests {
 
     #[test]
     fn strategies_are_processes_and_lanes_threads() {
-        let threads = || vec![waiting_thread(Place::Main, 0), waiting_thread(Place::Slot(1), 0)];
+        let threads =
+            || vec![waiting_thread(LanePlacement::Main, 0), waiting_thread(LanePlacement::Slot(1), 0)];
         let both = ["batches-2", "pool-2"].map(|name| (name.to_owned(), recording(threads())));
         let events = events(&both);
         check_rules(&events);
@@ -217,15 +218,15 @@ mod tests {
             let requests = events.iter().filter(|event| event["cat"] == "request").count();
             assert_eq!(requests, expected, "{events:?}");
         };
-        let whole = waiting_thread(Place::Slot(0), 0);
+        let whole = waiting_thread(LanePlacement::Slot(0), 0);
         let mut late = whole.clone();
-        late.notes[0].what = What::RequestBegins(REQUESTS_MAX);
+        late.events[0].kind = EventKind::RequestBegins(REQUESTS_MAX);
         check(Vec::new(), 0);
         check(vec![late.clone()], 0);
-        check(vec![late, waiting_thread(Place::Slot(1), 5)], 1);
-        check(vec![Thread { notes: Vec::new(), ..whole.clone() }], 0);
-        check(vec![Thread { notes: whole.notes[..2].to_vec(), ..whole.clone() }], 1);
+        check(vec![late, waiting_thread(LanePlacement::Slot(1), 5)], 1);
+        check(vec![Thread { events: Vec::new(), ..whole.clone() }], 0);
+        check(vec![Thread { events: whole.events[..2].to_vec(), ..whole.clone() }], 1);
         // Two that overlap in one place: what would stand across the first is left out.
-        check(vec![whole, waiting_thread(Place::Slot(0), 3)], 1);
+        check(vec![whole, waiting_thread(LanePlacement::Slot(0), 3)], 1);
     }
 }

@@ -2,8 +2,8 @@
 //! left out with the reason. Leaves to others: when an interval decides (`verdict.rs`).
 
 use super::article::ARTICLE;
-use super::deaths::Deaths;
 use super::target::Target;
+use super::thread_limit::report::LimitHits;
 use super::work::REQUESTS;
 use super::{CONTROLS, FIGURES};
 use crate::kit::measurements::{Row, Sample, Skipped};
@@ -22,7 +22,7 @@ const PUBLISHED_CONTROLS: [(&str, &str); 4] = [
 ];
 
 /// Judges all promises, or says why not.
-pub(super) fn judge(report: &mut Report, requests: u32, deaths: &Deaths, cpus: u32) {
+pub(super) fn judge(report: &mut Report, requests: u32, limit_hits: &LimitHits, cpus: u32) {
     let judged = [
         ("controls-equal", controls_equal(report, requests)),
         ("io-aware-share-of-bound", share_of_bound("io-aware-share-of-bound", report, Target::IoAware, 0.95)),
@@ -31,7 +31,7 @@ pub(super) fn judge(report: &mut Report, requests: u32, deaths: &Deaths, cpus: u
         ("event-share-of-bound", share_of_bound("event-share-of-bound", report, Target::Event(None), 0.90)),
         ("event-vs-article-best", beside_article(report)),
         ("ordering-as-article", ordering(report, cpus)),
-        ("death-explained", death(deaths)),
+        ("death-explained", death(limit_hits)),
     ];
     for (name, judged) in judged {
         match judged {
@@ -61,7 +61,8 @@ fn share_of_bound(name: &'static str, report: &Report, target: Target, threshold
     let samples: Vec<Sample> =
         row(report, target)?.samples("share_of_bound").into_iter().map(|sample| sample.1).collect();
     let about = "the bound's time as a part of the time taken";
-    Verdict::on_median(name, Threshold::AtLeast(threshold), &samples, about).ok_or_else(|| nothing(target))
+    Verdict::on_median(name, Threshold::AtLeast(threshold), &samples, about)
+        .ok_or_else(|| not_measured(target))
 }
 
 /// Who does not know how long jobs wait cannot know how many threads to ask for: beside the best size, found
@@ -92,7 +93,7 @@ fn beside_pools(name: &'static str, report: &Report, ahead_by: f64, threads_max:
     let share = rival.median("share_of_bound").unwrap_or(f64::NAN);
     let about = format!("beside {}, which is at {share:.2} of the bound", rival.target);
     Verdict::on_median(name, threshold, &paired_ratios(ours, rival, "requests_per_s"), &about)
-        .ok_or_else(|| nothing(Target::IoAware))
+        .ok_or_else(|| not_measured(Target::IoAware))
 }
 
 fn beside_article(report: &Report) -> Judged {
@@ -136,19 +137,19 @@ fn rates(row: &Row) -> Vec<Sample> {
 }
 
 /// Each death must have met one limit, and the prediction must have come true where it was tried.
-fn death(deaths: &Deaths) -> Judged {
-    if deaths.seen.is_empty() {
+fn death(limit_hits: &LimitHits) -> Judged {
+    if limit_hits.seen.is_empty() {
         return Err("no process died of its threads".to_owned());
     }
-    let share = |death: &super::death::Death| death.cause().map_or(0.0, |limit| limit.share());
-    let mut worst = deaths.seen.iter().map(|(_, death)| share(death)).fold(f64::INFINITY, f64::min);
-    let mut told: Vec<String> =
-        deaths.seen.iter().map(|(manner, death)| format!("{manner}: {}", death.told())).collect();
-    if let Some(confirmed) = &deaths.confirmed {
-        worst = worst.min(confirmed.agreement());
-        told.push(confirmed.told());
+    let share = |hit: &super::thread_limit::probe::LimitHit| hit.cause().map_or(0.0, |limit| limit.share());
+    let mut worst = limit_hits.seen.iter().map(|(_, hit)| share(hit)).fold(f64::INFINITY, f64::min);
+    let mut descriptions: Vec<String> =
+        limit_hits.seen.iter().map(|(mode, hit)| format!("{mode}: {}", hit.describe())).collect();
+    if let Some(prediction) = &limit_hits.prediction {
+        worst = worst.min(prediction.agreement());
+        descriptions.push(prediction.describe());
     }
-    let about = format!("the least share of the limit that was met; {}", told.join("; "));
+    let about = format!("the least share of the limit that was met; {}", descriptions.join("; "));
     on_single("death-explained", Threshold::AtLeast(0.99), worst, &about)
 }
 
@@ -168,7 +169,7 @@ fn row(report: &Report, target: impl ToString) -> Result<&Row, String> {
     })
 }
 
-fn nothing(target: Target) -> String {
+fn not_measured(target: Target) -> String {
     format!("{target} took no turn that can be compared")
 }
 
@@ -178,13 +179,13 @@ mod tests {
     use crate::kit::measurements::{Numbers, Run};
     use crate::kit::verdict::Outcome;
 
-    fn row(part: &'static str, target: &str, turns: usize, numbers: &[(&'static str, f64)]) -> Row {
+    fn row(part: &'static str, target: &str, trials: usize, numbers: &[(&'static str, f64)]) -> Row {
         let run = |round| Run { round, marks: Vec::new(), numbers: numbers.to_vec() };
-        Row { part, target: target.to_owned(), runs: (0..turns).map(run).collect() }
+        Row { part, target: target.to_owned(), runs: (0..trials).map(run).collect() }
     }
 
-    fn rate(target: &str, turns: usize, requests_per_s: f64) -> Row {
-        row(FIGURES, target, turns, &[("requests_per_s", requests_per_s)])
+    fn rate(target: &str, trials: usize, requests_per_s: f64) -> Row {
+        row(FIGURES, target, trials, &[("requests_per_s", requests_per_s)])
     }
 
     fn judged(rows: Vec<Row>, requests: u32) -> Report {
@@ -198,7 +199,7 @@ mod tests {
             skipped: vec![Skipped { name: "event-all".to_owned(), reason: "it failed".to_owned() }],
             warnings: Vec::new(),
         };
-        judge(&mut report, requests, &Deaths::default(), 2);
+        judge(&mut report, requests, &LimitHits::default(), 2);
         report
     }
 

@@ -16,7 +16,7 @@ pub(super) enum Wait {
 
 impl Wait {
     /// That of request `request`.
-    pub(super) fn of(request: u32) -> Self {
+    pub(super) fn of_request(request: u32) -> Self {
         match request {
             _ if request.is_multiple_of(10_000) => Self::Sleep(Duration::from_secs(1)),
             _ if request.is_multiple_of(1_000) => Self::Sleep(Duration::from_millis(88)),
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn requests_wait_by_their_number() {
-        let check = |request, expected| assert_eq!(Wait::of(request), expected, "{request}");
+        let check = |request, expected| assert_eq!(Wait::of_request(request), expected, "{request}");
         check(0, Wait::Sleep(Duration::from_secs(1)));
         check(90_000, Wait::Sleep(Duration::from_secs(1)));
         check(91_000, Wait::Sleep(Duration::from_millis(88)));
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn the_sums_are_those_of_the_definition() {
-        let waits = || (0..100_000).map(Wait::of);
+        let waits = || (0..100_000).map(Wait::of_request);
         assert_eq!(waits().map(Wait::planned).sum::<Duration>(), Duration::from_millis(18_920));
         assert_eq!(waits().filter(|&wait| wait == Wait::Yield).count(), 49_800);
     }

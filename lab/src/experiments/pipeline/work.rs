@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::recording::{Place, Recorder, Track};
+use super::recording::{LanePlacement, Recorder, Track};
 use super::waits::Wait;
 
 /// The requests of the published experiment.
@@ -37,7 +37,7 @@ pub(super) struct Work {
     text: String,
     /// By how much each sleep is shortened: 1, but for tests.
     waits_divisor: u32,
-    tally: Tally,
+    counters: Counters,
     threads: Arc<Threads>,
     /// Where threads note what they do, in a turn that is recorded.
     recorder: Option<Recorder>,
@@ -58,7 +58,7 @@ pub(super) struct Controls {
 /// The controls while they grow. All orderings are Relaxed: they are read when the threads have ended, or
 /// have handed over what they did by a channel.
 #[derive(Debug, Default)]
-struct Tally {
+struct Counters {
     requests: AtomicU64,
     sum_of_r: AtomicU64,
     waits_ms: AtomicU64,
@@ -75,7 +75,7 @@ struct Threads {
 
 /// A thread's place in the work, for as long as it does requests.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct ThreadGuard {
     threads: Arc<Threads>,
     track: Option<Track>,
 }
@@ -87,7 +87,7 @@ impl Work {
             requests,
             text,
             waits_divisor: 1,
-            tally: Tally::default(),
+            counters: Counters::default(),
             threads: Arc::default(),
             recorder: None,
         }
@@ -104,53 +104,53 @@ impl Work {
     }
 
     /// A place for the calling thread, which is drawn there.
-    pub(super) fn lane(&self, place: Place) -> Lane {
+    pub(super) fn enter(&self, placement: LanePlacement) -> ThreadGuard {
         let now = self.threads.now.fetch_add(1, Ordering::Relaxed) + 1;
         self.threads.peak.fetch_max(now, Ordering::Relaxed);
-        Lane { threads: Arc::clone(&self.threads), track: self.track(place) }
+        ThreadGuard { threads: Arc::clone(&self.threads), track: self.track(placement) }
     }
 
     /// A place for the thread that does no request, but gives them to others.
     pub(super) fn main_track(&self) -> Option<Track> {
-        self.track(Place::Main)
+        self.track(LanePlacement::Main)
     }
 
-    fn track(&self, place: Place) -> Option<Track> {
-        self.recorder.as_ref().map(|recorder| recorder.track(place))
+    fn track(&self, placement: LanePlacement) -> Option<Track> {
+        self.recorder.as_ref().map(|recorder| recorder.track(placement))
     }
 
     /// Does one request; `hold` waits.
-    pub(super) fn request(&self, request: u32, lane: &mut Lane, hold: impl FnOnce(Wait)) {
-        lane.note(|track| track.request_begins(request));
+    pub(super) fn request(&self, request: u32, enter: &mut ThreadGuard, hold: impl FnOnce(Wait)) {
+        enter.note(|track| track.request_begins(request));
         let response = self.begin(request);
         match self.wait(request) {
             Wait::Nothing => {}
             wait => {
-                lane.note(|track| track.wait_begins(wait.planned()));
+                enter.note(|track| track.wait_begins(wait.planned()));
                 hold(wait);
-                lane.note(Track::wait_ends);
+                enter.note(Track::wait_ends);
             }
         }
         self.finish(response);
-        lane.note(Track::request_ends);
+        enter.note(Track::request_ends);
     }
 
     /// Step 1: the beginning of the response.
     pub(super) fn begin(&self, request: u32) -> String {
         let t = f64::from(request) * 13.0;
         let r = (t * t + FACTOR * (t * 2.0 / PI).sin()).sqrt();
-        self.tally.sum_of_r.fetch_add((r * SUM_FACTOR).round() as u64, Ordering::Relaxed);
+        self.counters.sum_of_r.fetch_add((r * SUM_FACTOR).round() as u64, Ordering::Relaxed);
         format!("Resp: {r}")
     }
 
     /// Step 2: what has to be waited for now.
     pub(super) fn wait(&self, request: u32) -> Wait {
-        let wait = Wait::of(request);
+        let wait = Wait::of_request(request);
         match wait {
             Wait::Nothing => {}
-            Wait::Yield => drop(self.tally.yields.fetch_add(1, Ordering::Relaxed)),
+            Wait::Yield => drop(self.counters.yields.fetch_add(1, Ordering::Relaxed)),
             Wait::Sleep(time) => {
-                self.tally.waits_ms.fetch_add(time.as_millis() as u64, Ordering::Relaxed);
+                self.counters.waits_ms.fetch_add(time.as_millis() as u64, Ordering::Relaxed);
             }
         }
         wait.shortened(self.waits_divisor)
@@ -162,23 +162,23 @@ impl Work {
             response.push(if letter == 'v' { 'V' } else { letter });
         }
         let checksum = crc32c::crc32c(black_box(response).as_bytes());
-        self.tally.checksum.fetch_add(checksum, Ordering::Relaxed);
-        self.tally.requests.fetch_add(1, Ordering::Relaxed);
+        self.counters.checksum.fetch_add(checksum, Ordering::Relaxed);
+        self.counters.requests.fetch_add(1, Ordering::Relaxed);
     }
 
     /// What was done so far.
     pub(super) fn controls(&self) -> Controls {
         Controls {
-            requests: self.tally.requests.load(Ordering::Relaxed),
-            sum_of_r: self.tally.sum_of_r.load(Ordering::Relaxed) as f64 / SUM_FACTOR,
-            waits_ms: self.tally.waits_ms.load(Ordering::Relaxed),
-            yields: self.tally.yields.load(Ordering::Relaxed),
-            checksum: self.tally.checksum.load(Ordering::Relaxed),
+            requests: self.counters.requests.load(Ordering::Relaxed),
+            sum_of_r: self.counters.sum_of_r.load(Ordering::Relaxed) as f64 / SUM_FACTOR,
+            waits_ms: self.counters.waits_ms.load(Ordering::Relaxed),
+            yields: self.counters.yields.load(Ordering::Relaxed),
+            checksum: self.counters.checksum.load(Ordering::Relaxed),
         }
     }
 
     /// Whether some thread still has a lane.
-    pub(super) fn is_anybody_there(&self) -> bool {
+    pub(super) fn has_running_threads(&self) -> bool {
         self.threads.now.load(Ordering::Relaxed) > 0
     }
 
@@ -204,14 +204,14 @@ impl Work {
     }
 }
 
-impl Lane {
+impl ThreadGuard {
     /// Notes what its thread does, in a turn that is recorded.
     pub(super) fn note(&mut self, what: impl FnOnce(&mut Track)) {
         self.track.as_mut().map(what);
     }
 }
 
-impl Drop for Lane {
+impl Drop for ThreadGuard {
     fn drop(&mut self) {
         // Before anybody sees that nobody is there any more and collects what was noted.
         drop(self.track.take());
@@ -249,8 +249,8 @@ mod tests {
 
     fn controls_of(requests: u32, text: &str) -> Controls {
         let work = Work::with_short_waits(requests, text);
-        let mut lane = work.lane(Place::Any);
-        (0..requests).for_each(|request| work.request(request, &mut lane, |_| {}));
+        let mut enter = work.enter(LanePlacement::Any);
+        (0..requests).for_each(|request| work.request(request, &mut enter, |_| {}));
         work.controls()
     }
 
@@ -276,10 +276,10 @@ mod tests {
     #[test]
     fn threads_are_counted_while_they_have_a_lane() {
         let work = Work::with_short_waits(1, "v");
-        let first = work.lane(Place::Any);
-        let second = work.lane(Place::Any);
+        let first = work.enter(LanePlacement::Any);
+        let second = work.enter(LanePlacement::Any);
         drop(first);
-        let third = work.lane(Place::Any);
+        let third = work.enter(LanePlacement::Any);
         drop((second, third));
         assert_eq!(work.threads_peak(), 2);
     }

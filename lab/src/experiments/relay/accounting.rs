@@ -16,7 +16,7 @@ use ledger::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncerta
 use ledger::{FlowWriter, Ledger, LiveFlow, OpenSettings};
 use sys::clock::WallNanos;
 
-use super::ends::{Ends, answers, configuration};
+use super::endpoints::{Endpoints, configuration, has_echo};
 use crate::kit::callgrind::CallgrindRun;
 use crate::kit::child;
 use crate::kit::load::{REPLY_BYTES, REQUEST_BYTES};
@@ -47,7 +47,7 @@ const READY: Duration = Duration::from_secs(60);
 
 /// What `lab flows` is told.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Flows {
+pub(crate) struct LedgerFlows {
     /// How many flows
     #[arg(long)]
     count: u32,
@@ -61,16 +61,16 @@ pub(crate) struct Flows {
 /// # Errors
 /// The ledger could not be opened or closed.
 pub(super) fn time(directory: &Path) -> Result<Numbers> {
-    let (ledger, mut inlets) = Ledger::open(&OpenSettings::new(directory, 1, 16))?;
-    let inlet = &mut inlets[0];
-    let mut flow = inlet.open(&identity(1)).context("a table has room for one flow")?;
+    let (ledger, mut flow_writers) = Ledger::open(&OpenSettings::new(directory, 1, 16))?;
+    let flow_writer = &mut flow_writers[0];
+    let mut flow = flow_writer.open(&identity(1)).context("a table has room for one flow")?;
     let started = Instant::now();
     for _ in 0..TIMES {
-        move_up(inlet, &mut flow, black_box(1));
+        move_up(flow_writer, &mut flow, black_box(1));
     }
     let spent = started.elapsed();
-    inlet.close(flow, WallNanos(2), CloseReason::UpstreamClosed);
-    drop(inlets);
+    flow_writer.close(flow, WallNanos(2), CloseReason::UpstreamClosed);
+    drop(flow_writers);
     ledger.close()?;
     Ok(vec![(NS_PER_IO, spent.as_secs_f64() * 1e9 / f64::from(TIMES))])
 }
@@ -79,7 +79,7 @@ pub(super) fn time(directory: &Path) -> Result<Numbers> {
 ///
 /// # Errors
 /// The ledger failed.
-pub(crate) fn account(settings: &Flows) -> Result<()> {
+pub(crate) fn run_flows(settings: &LedgerFlows) -> Result<()> {
     let accounted = flows(settings.count, &settings.directory)?;
     ensure!(
         accounted == u64::from(settings.count),
@@ -92,36 +92,37 @@ pub(crate) fn account(settings: &Flows) -> Result<()> {
 /// The accounting of so many connections; returns for how many the ledger has a record.
 fn flows(count: u32, directory: &Path) -> Result<u64> {
     // A slot for each, so that nothing is ever waited for.
-    let (ledger, mut inlets) = Ledger::open(&OpenSettings::new(directory, 1, count))?;
-    let inlet = &mut inlets[0];
+    let (ledger, mut flow_writers) = Ledger::open(&OpenSettings::new(directory, 1, count))?;
+    let flow_writer = &mut flow_writers[0];
     for number in 0..count {
-        let mut flow = inlet.open(&identity(u128::from(number) + 1)).context("each flow has its slot")?;
-        move_up(inlet, &mut flow, black_box(REQUEST_BYTES));
-        move_down(inlet, &mut flow, black_box(REPLY_BYTES));
-        inlet.close(flow, WallNanos(2), CloseReason::UpstreamClosed);
+        let mut flow =
+            flow_writer.open(&identity(u128::from(number) + 1)).context("each flow has its slot")?;
+        move_up(flow_writer, &mut flow, black_box(REQUEST_BYTES));
+        move_down(flow_writer, &mut flow, black_box(REPLY_BYTES));
+        flow_writer.close(flow, WallNanos(2), CloseReason::UpstreamClosed);
     }
-    drop(inlets);
+    drop(flow_writers);
     Ok(ledger.close()?.records)
 }
 
 /// What a relay counts of a read from the client and of the write to the destination that follows.
-fn move_up(inlet: &mut FlowWriter, flow: &mut LiveFlow, bytes: usize) {
-    let mut tally = inlet.tally(flow);
+fn move_up(flow_writer: &mut FlowWriter, flow: &mut LiveFlow, bytes: usize) {
+    let mut tally = flow_writer.tally(flow);
     let (mut received, mut sent) = tally.up();
     received.add(bytes);
     let taken = sent.around(bytes, || Ok(black_box(bytes)));
     assert!(taken.is_ok(), "nothing is called that could fail");
-    inlet.counted(flow);
+    flow_writer.counted(flow);
 }
 
 /// The same the other way.
-fn move_down(inlet: &mut FlowWriter, flow: &mut LiveFlow, bytes: usize) {
-    let mut tally = inlet.tally(flow);
+fn move_down(flow_writer: &mut FlowWriter, flow: &mut LiveFlow, bytes: usize) {
+    let mut tally = flow_writer.tally(flow);
     let (mut received, mut sent) = tally.down();
     received.add(bytes);
     let taken = sent.around(bytes, || Ok(black_box(bytes)));
     assert!(taken.is_ok(), "nothing is called that could fail");
-    inlet.counted(flow);
+    flow_writer.counted(flow);
 }
 
 fn identity(id: u128) -> Identity {
@@ -150,7 +151,7 @@ fn identity(id: u128) -> Identity {
 /// Valgrind is not installed, the gateway did not work under it, or a connection failed.
 pub(super) fn instructions(
     installed: &InstalledTarget,
-    upstream: &Ends,
+    upstream: &Endpoints,
     client: &mut LoadProcess,
     directory: &Path,
     next_port: &mut u16,
@@ -162,7 +163,8 @@ pub(super) fn instructions(
     let with = per_connection(gateway(CONNECTIONS_FEW)?, gateway(CONNECTIONS_MANY)?);
     let flows = |count: u32| -> Result<u64> {
         let directory = tempfile::tempdir_in(directory)?;
-        let mut arguments: Vec<OsString> = vec!["flows".into(), "--count".into(), count.to_string().into()];
+        let mut arguments: Vec<OsString> =
+            vec!["ledger-flows".into(), "--count".into(), count.to_string().into()];
         arguments.extend(["--directory".into(), directory.path().join("ledger").into()]);
         CallgrindRun::start(&child::own_program()?, arguments, directory.path())?.finish()
     };
@@ -181,7 +183,7 @@ fn per_connection(few: u64, many: u64) -> f64 {
 /// Instructions of a gateway with one reactor, from its start to its end, that led so many connections.
 fn of_gateway(
     installed: &InstalledTarget,
-    upstream: &Ends,
+    upstream: &Endpoints,
     client: &mut LoadProcess,
     directory: &Path,
     next_port: &mut u16,
@@ -194,7 +196,7 @@ fn of_gateway(
     let arguments = vec!["serve".into(), "--config".into(), file.into()];
     let mut counted = CallgrindRun::start(&installed.program, arguments, directory)?;
     let deadline = Instant::now() + READY;
-    while !answers(&listen.echo().into(), PROBE_TIMEOUT) {
+    while !has_echo(&listen.echo().into(), PROBE_TIMEOUT) {
         if Instant::now() > deadline || !counted.is_alive() {
             bail!("the gateway does not work under valgrind, which said: {}", counted.last_output_line());
         }

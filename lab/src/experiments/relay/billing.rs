@@ -28,7 +28,7 @@ pub(super) struct Bill {
 
 /// What the ledger holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Billed {
+pub(super) struct BilledTotals {
     flows: f64,
     up_bytes: f64,
     down_bytes: f64,
@@ -39,10 +39,10 @@ pub(super) struct Billed {
 ///
 /// # Errors
 /// The relay could not be asked.
-pub(super) fn settled<W: Workload>(relays: &[RunningRelay<W>]) -> Result<Option<Billed>> {
+pub(super) fn settled_totals<W: Workload>(relays: &[RunningRelay<W>]) -> Result<Option<BilledTotals>> {
     let mut last = billed(relays)?;
-    for _ in 0..LOOKS_MAX {
-        child::pause(LOOK)?;
+    for _ in 0..POLLS_MAX {
+        child::pause(POLL)?;
         let next = billed(relays)?;
         if next == last {
             break;
@@ -53,12 +53,12 @@ pub(super) fn settled<W: Workload>(relays: &[RunningRelay<W>]) -> Result<Option<
 }
 
 /// Between two looks at the bill: several of the gateway's pauses between two transactions.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL: Duration = Duration::from_millis(500);
 
 /// Looks at a bill that does not come to rest, which then shows.
-const LOOKS_MAX: usize = 20;
+const POLLS_MAX: usize = 20;
 
-fn billed<W: Workload>(relays: &[RunningRelay<W>]) -> Result<Option<Billed>> {
+fn billed<W: Workload>(relays: &[RunningRelay<W>]) -> Result<Option<BilledTotals>> {
     let Some((program, configuration)) = relays.iter().find_map(RunningRelay::ledger) else {
         return Ok(None);
     };
@@ -71,9 +71,9 @@ fn billed<W: Workload>(relays: &[RunningRelay<W>]) -> Result<Option<Billed>> {
     parse(&report).map(Some)
 }
 
-fn parse(report: &Value) -> Result<Billed> {
+fn parse(report: &Value) -> Result<BilledTotals> {
     let total = &report["total"];
-    Ok(Billed {
+    Ok(BilledTotals {
         flows: number_in(total, "flows")?,
         up_bytes: number_in(total, "up")?,
         down_bytes: number_in(total, "down")?,
@@ -86,11 +86,11 @@ impl Bill {
     pub(super) fn add<W: Workload>(
         &self,
         outcome: &mut Outcome,
-        before: Result<Option<Billed>>,
+        before: Result<Option<BilledTotals>>,
         relays: &[RunningRelay<W>],
         count: u32,
     ) {
-        match (before, settled(relays)) {
+        match (before, settled_totals(relays)) {
             (Ok(Some(before)), Ok(Some(after))) => {
                 let row = self.row(before, after, &outcome.rows, count);
                 outcome.rows.extend(row);
@@ -104,7 +104,7 @@ impl Bill {
     }
 
     /// What was billed for each piece between two answers, over all rounds.
-    fn row(&self, before: Billed, after: Billed, rows: &[Row], count: u32) -> Option<Row> {
+    fn row(&self, before: BilledTotals, after: BilledTotals, rows: &[Row], count: u32) -> Option<Row> {
         let billed_row = self.billed_row(rows)?;
         let failures = billed_row.series(self.failed);
         let completed: f64 = failures.iter().map(|failed| f64::from(count) - failed).sum();
@@ -180,8 +180,8 @@ mod tests {
         Row { part: CONNECTIONS.of, target: "tollgate".to_owned(), runs }
     }
 
-    fn billed(flows: f64, up_bytes: f64, down_bytes: f64) -> Billed {
-        Billed { flows, up_bytes, down_bytes }
+    fn billed(flows: f64, up_bytes: f64, down_bytes: f64) -> BilledTotals {
+        BilledTotals { flows, up_bytes, down_bytes }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::ends::{Passage, STREAMS_MAX};
+use super::endpoints::{STREAMS_MAX, Transport};
 use crate::kit::load::Direction;
 use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
@@ -35,7 +35,7 @@ pub(super) const CASES: [Case; 4] = [
 ///
 /// # Errors
 /// The load or the relay failed, or bytes were lost.
-pub(super) fn run<W: Passage>(
+pub(super) fn run<W: Transport>(
     relay: &mut RunningRelay<W>,
     client: &mut LoadProcess,
     server: &mut LoadProcess,
@@ -45,7 +45,7 @@ pub(super) fn run<W: Passage>(
     cases.iter().map(|case| Ok((case.part, one(relay, client, server, *case, time)?))).collect()
 }
 
-fn one<W: Passage>(
+fn one<W: Transport>(
     relay: &mut RunningRelay<W>,
     client: &mut LoadProcess,
     server: &mut LoadProcess,
@@ -55,7 +55,7 @@ fn one<W: Passage>(
     let totals = server.call(&Command::Totals)?;
     let spliced = relay.spliced_bytes()?;
     let before = relay.cpu();
-    let tunnel = relay.ends.stream_tunnel(direction);
+    let tunnel = relay.endpoints.stream_tunnel(direction);
     let answer = client.call(&Command::Stream { tunnel, direction, time, streams })?;
     let after = wait_until_quiet(relay, 0)?;
     ensure!(relay.is_alive(), "it ended under the stream");

@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 
 use super::billing::Bill;
 use super::bulk::Case;
-use super::ends::{Ends, Passage, answers};
+use super::endpoints::{Endpoints, Transport, has_echo};
 use super::short;
 use crate::kit::load::Direction;
 use crate::kit::load::handshake::Protocol;
@@ -24,7 +24,7 @@ use crate::kit::relays::target::Target;
 
 /// What one protocol's parts of the experiment are called.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Family {
+pub(super) struct ProtocolCases {
     pub(super) protocol: Protocol,
     pub(super) short: &'static str,
     pub(super) bulk: [Case; 2],
@@ -35,7 +35,7 @@ pub(super) struct Family {
     pub(super) verdicts: [&'static str; 4],
 }
 
-pub(super) const CONNECT: Family = Family {
+pub(super) const CONNECT: ProtocolCases = ProtocolCases {
     protocol: Protocol::Connect,
     short: "connect-short",
     bulk: [
@@ -47,7 +47,7 @@ pub(super) const CONNECT: Family = Family {
     verdicts: ["connect-short-cpu", "connect-short-rate", "connect-bulk-cpu", "connect-bulk-rate"],
 };
 
-pub(super) const SOCKS5: Family = Family {
+pub(super) const SOCKS5: ProtocolCases = ProtocolCases {
     protocol: Protocol::Socks5,
     short: "socks5-short",
     bulk: [
@@ -61,17 +61,17 @@ pub(super) const SOCKS5: Family = Family {
 
 /// Where the tunnels lead, and whom to ask for them.
 #[derive(Clone, Debug)]
-pub(crate) struct Forward {
+pub(crate) struct ForwardTunnels {
     pub(super) protocol: Protocol,
     /// `None` where there is nobody between.
     pub(super) proxy: Option<SocketAddr>,
-    pub(super) ends: Ends,
+    pub(super) endpoints: Endpoints,
 }
 
-impl Forward {
+impl ForwardTunnels {
     /// Straight to the ends, where a proxy would be asked in this way.
-    pub(super) fn to(ends: &Ends, protocol: Protocol) -> Self {
-        Self { protocol, proxy: None, ends: ends.clone() }
+    pub(super) fn to(endpoints: &Endpoints, protocol: Protocol) -> Self {
+        Self { protocol, proxy: None, endpoints: endpoints.clone() }
     }
 
     /// Who opens tunnels when asked so.
@@ -102,18 +102,18 @@ impl Forward {
     }
 }
 
-impl Passage for Forward {
+impl Transport for ForwardTunnels {
     fn reply_tunnel(&self) -> Tunnel {
-        self.tunnel(self.ends.reply())
+        self.tunnel(self.endpoints.reply())
     }
 
     fn stream_tunnel(&self, direction: Direction) -> Tunnel {
-        self.tunnel(self.ends.stream(direction))
+        self.tunnel(self.endpoints.stream(direction))
     }
 }
 
 /// Tunnels to all four; the echo shows that they stand.
-impl Workload for Forward {
+impl Workload for ForwardTunnels {
     fn targets(&self) -> &'static [Target] {
         Self::targets(self.protocol)
     }
@@ -146,6 +146,6 @@ impl Workload for Forward {
     }
 
     fn is_forwarding(&self) -> Result<bool> {
-        Ok(answers(&self.tunnel(self.ends.echo()), PROBE_TIMEOUT))
+        Ok(has_echo(&self.tunnel(self.endpoints.echo()), PROBE_TIMEOUT))
     }
 }

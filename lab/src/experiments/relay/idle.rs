@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::ends::Ends;
+use super::endpoints::Endpoints;
 use crate::kit::child;
 use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
@@ -27,14 +27,14 @@ const _: () = assert!(COUNTS[2].0 < TUNNELS_MAX);
 const WARM_UP: u32 = 16;
 
 /// How long tunnels are idle before memory is read, so that what a relay holds for handshakes can go.
-const REST: Duration = Duration::from_millis(500);
+const IDLE_BEFORE_READING: Duration = Duration::from_millis(500);
 
 /// One run of one freshly started relay.
 ///
 /// # Errors
 /// A tunnel failed, or the relay's memory cannot be read.
 pub(super) fn run(
-    relay: &mut RunningRelay<Ends>,
+    relay: &mut RunningRelay<Endpoints>,
     client: &mut LoadProcess,
 ) -> Result<Vec<(&'static str, Numbers)>> {
     let cases = grow(relay, client);
@@ -43,16 +43,19 @@ pub(super) fn run(
     cases
 }
 
-fn grow(relay: &mut RunningRelay<Ends>, client: &mut LoadProcess) -> Result<Vec<(&'static str, Numbers)>> {
-    let to = relay.ends.echo();
+fn grow(
+    relay: &mut RunningRelay<Endpoints>,
+    client: &mut LoadProcess,
+) -> Result<Vec<(&'static str, Numbers)>> {
+    let to = relay.endpoints.echo();
     client.call(&Command::Hold { to, tunnels: WARM_UP })?;
     client.call(&Command::Release)?;
-    let without = at_rest_bytes(relay)?;
+    let without = settled_pss_bytes(relay)?;
     let mut last = (0, without);
     let mut cases = Vec::new();
     for (tunnels, part) in COUNTS {
         client.call(&Command::Hold { to, tunnels })?;
-        let with = at_rest_bytes(relay)?;
+        let with = settled_pss_bytes(relay)?;
         let numbers = vec![
             ("pss_bytes_per_tunnel", (with - without) / f64::from(tunnels)),
             ("pss_bytes_per_further_tunnel", (with - last.1) / f64::from(tunnels - last.0)),
@@ -66,8 +69,8 @@ fn grow(relay: &mut RunningRelay<Ends>, client: &mut LoadProcess) -> Result<Vec<
     Ok(cases)
 }
 
-fn at_rest_bytes(relay: &mut RunningRelay<Ends>) -> Result<f64> {
+fn settled_pss_bytes(relay: &mut RunningRelay<Endpoints>) -> Result<f64> {
     wait_until_quiet(relay, 0)?;
-    child::pause(REST)?;
+    child::pause(IDLE_BEFORE_READING)?;
     Ok(usage::pss_bytes(&relay.processes())? as f64)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::Effort;
-use super::ends::Ends;
+use super::endpoints::Endpoints;
 use crate::kit::child;
 use crate::kit::load::{Direction, pingpong::PingPong};
 use crate::kit::load_process::{Command, LoadProcess, number_in};
@@ -48,14 +48,14 @@ const LEAD: Duration = Duration::from_millis(300);
 /// # Errors
 /// The load or the relay failed.
 pub(super) fn run(
-    relay: &mut RunningRelay<Ends>,
+    relay: &mut RunningRelay<Endpoints>,
     pinger: &mut LoadProcess,
     streamer: &mut LoadProcess,
     effort: &Effort,
 ) -> Result<Vec<(&'static str, Numbers)>> {
     let mut cases = Vec::new();
     for Case { part, connections, rate_per_s } in CASES {
-        let exchange = PingPong { to: relay.ends.echo(), connections, rate_per_s, time: effort.ping };
+        let exchange = PingPong { to: relay.endpoints.echo(), connections, rate_per_s, time: effort.ping };
         let answer = pinger.call(&Command::PingPong(exchange)).context(part)?;
         cases.push((part, numbers(&answer)?));
     }
@@ -65,15 +65,15 @@ pub(super) fn run(
 }
 
 fn beside_stream(
-    relay: &RunningRelay<Ends>,
+    relay: &RunningRelay<Endpoints>,
     pinger: &mut LoadProcess,
     streamer: &mut LoadProcess,
     effort: &Effort,
 ) -> Result<Numbers> {
     let Case { connections, rate_per_s, .. } = CASES[0];
-    let exchange = PingPong { to: relay.ends.echo(), connections, rate_per_s, time: effort.ping };
+    let exchange = PingPong { to: relay.endpoints.echo(), connections, rate_per_s, time: effort.ping };
     let direction = Direction::Down;
-    let tunnel = relay.ends.stream(direction).into();
+    let tunnel = relay.endpoints.stream(direction).into();
     let time = effort.ping + LEAD * 2;
     streamer.begin(&Command::Stream { tunnel, direction, time, streams: 1 })?;
     child::pause(LEAD)?;
@@ -88,7 +88,7 @@ fn beside_stream(
 }
 
 /// Adds to each relay's runs what its latencies are beyond the direct ones.
-pub(super) fn add_beyond_direct(rows: &mut [Row]) {
+pub(super) fn add_excess_over_direct(rows: &mut [Row]) {
     let is_direct = |row: &Row| row.target == Target::Direct.name();
     let directs: Vec<Row> = rows.iter().filter(|row| is_direct(row)).cloned().collect();
     for row in rows.iter_mut().filter(|row| !is_direct(row)) {
@@ -128,7 +128,7 @@ mod tests {
             row("direct", &[(0, 1.0), (1, 2.0), (3, 9.0)]),
             row("nginx", &[(0, 1.5), (1, 4.0), (2, 5.0)]),
         ];
-        add_beyond_direct(&mut rows);
+        add_excess_over_direct(&mut rows);
         assert_eq!(rows[1].series("added_p99_ms"), [0.5, 2.0]);
         assert!(rows[0].series("added_p99_ms").is_empty());
     }

@@ -63,7 +63,7 @@ pub(super) fn run(
 ) -> Result<Numbers> {
     let before = CostBaseline::read(relay)?;
     let connections_before = number_in(&server.call(&Command::Totals)?, "origin_connections")?;
-    let Route { via, origin, persistence } = relay.ends;
+    let Route { via, origin, persistence } = relay.endpoints;
     let (count, concurrency) = effort.requests(persistence);
     let requests = Requests { via, origin, persistence, count, concurrency };
     let answer = client.call(&Command::Requests(requests))?;

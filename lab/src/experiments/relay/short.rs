@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::billing::Bill;
-use super::ends::Passage;
+use super::endpoints::Transport;
 use crate::kit::load::{REPLY_BYTES, REQUEST_BYTES};
 use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
@@ -30,7 +30,7 @@ pub(super) const fn bill(part: &'static str, of: &'static str) -> Bill {
 ///
 /// # Errors
 /// The load or the relay failed.
-pub(super) fn run<W: Passage>(
+pub(super) fn run<W: Transport>(
     relay: &mut RunningRelay<W>,
     client: &mut LoadProcess,
     connections: u32,
@@ -38,7 +38,7 @@ pub(super) fn run<W: Passage>(
 ) -> Result<Numbers> {
     let before = CostBaseline::read(relay)?;
     let answer =
-        client.call(&Command::Short { tunnel: relay.ends.reply_tunnel(), connections, concurrency })?;
+        client.call(&Command::Short { tunnel: relay.endpoints.reply_tunnel(), connections, concurrency })?;
     let completed = number_in(&answer, "completed")?;
     let cost = before.cost_after(relay, completed)?;
     anyhow::ensure!(relay.is_alive(), "it ended under the load");

@@ -1,8 +1,8 @@
 //! The promises that `lab relay` checks. Promises: the names are fixed; one that this run cannot pass is
 //! left out with the reason. Leaves to others: when an interval decides (`verdict.rs`).
 
-use super::forward::{self, Family, Forward};
-use super::{accounting, bulk, growth, pingpong, requests, short};
+use super::forward::{self, ForwardTunnels, ProtocolCases};
+use super::{accounting, bulk, idle_scaling, pingpong, requests, short};
 use crate::kit::measurements::{Row, Sample, Skipped};
 use crate::kit::relays::target::Target;
 use crate::kit::report::Report;
@@ -12,10 +12,10 @@ use crate::kit::verdict::{Threshold, Verdict, best_rival, paired_ratios};
 const SPLICED_SHARE_MIN: f64 = 0.9;
 
 /// Whom short connections and small messages are compared with.
-const TUNNELLERS: [Target; 2] = [Target::Haproxy, Target::Nginx];
+const STATIC_RELAYS: [Target; 2] = [Target::Haproxy, Target::Nginx];
 
 /// Whom plain requests are compared with.
-const FORWARDERS: [Target; 2] = [Target::Nginx, Target::Squid];
+const FORWARD_PROXIES: [Target; 2] = [Target::Nginx, Target::Squid];
 
 /// Why a verdict is left out, or the verdict.
 type Judged = Result<Verdict, (&'static str, String)>;
@@ -30,14 +30,15 @@ pub(super) fn judge(report: &mut Report) {
         idle_memory,
         pingpong_p99,
         pingpong_stream_p99,
-        growth,
+        idle_scaling,
         accounting,
         requests_cpu,
         requests_rate,
         requests_close_cpu,
         requests_close_rate,
     ];
-    let of_tunnels = [forward::CONNECT, forward::SOCKS5].map(|family| tunnels(report, &family));
+    let of_tunnels =
+        [forward::CONNECT, forward::SOCKS5].map(|protocol_cases| tunnels(report, &protocol_cases));
     let verdicts: Vec<Judged> =
         judges.map(|judge| judge(report)).into_iter().chain(of_tunnels.into_iter().flatten()).collect();
     for verdict in verdicts {
@@ -49,11 +50,18 @@ pub(super) fn judge(report: &mut Report) {
 }
 
 fn short_cpu(report: &Report) -> Judged {
-    against_better("short-cpu", report, short::PART, CONNECTION_CPU, Threshold::AtMost(0.9), &TUNNELLERS)
+    against_better("short-cpu", report, short::PART, CONNECTION_CPU, Threshold::AtMost(0.9), &STATIC_RELAYS)
 }
 
 fn short_rate(report: &Report) -> Judged {
-    against_better("short-rate", report, short::PART, CONNECTION_RATE, Threshold::AtLeast(1.05), &TUNNELLERS)
+    against_better(
+        "short-rate",
+        report,
+        short::PART,
+        CONNECTION_RATE,
+        Threshold::AtLeast(1.05),
+        &STATIC_RELAYS,
+    )
 }
 
 fn bulk_cpu(report: &Report) -> Judged {
@@ -68,13 +76,13 @@ fn idle_memory(report: &Report) -> Judged {
     let name = "idle-memory";
     let values = ours(name, report, "idle-9000", "pss_bytes_per_tunnel")?;
     let about = "bytes of PSS for each of 9,000 idle tunnels";
-    Verdict::on_worst(name, Threshold::AtMost(1_024.0), &values, about).ok_or_else(|| nothing(name))
+    Verdict::on_worst(name, Threshold::AtMost(1_024.0), &values, about).ok_or_else(|| not_measured(name))
 }
 
 fn pingpong_p99(report: &Report) -> Judged {
     let (name, threshold) = ("pingpong-p99", Threshold::AtMost(1.0));
     let judged = pingpong::CASES
-        .map(|case| against_better(name, report, case.part, pingpong::P99, threshold, &TUNNELLERS));
+        .map(|case| against_better(name, report, case.part, pingpong::P99, threshold, &STATIC_RELAYS));
     worst(threshold, judged)
 }
 
@@ -91,7 +99,7 @@ fn pingpong_stream_p99(report: &Report) -> Judged {
     let values = ours(name, report, pingpong::BESIDE_STREAM, pingpong::P99)?;
     let about = "ms beside a saturating stream on the same thread";
     let verdict =
-        Verdict::on_median(name, Threshold::AtMost(5.0), &values, about).ok_or_else(|| nothing(name))?;
+        Verdict::on_median(name, Threshold::AtMost(5.0), &values, about).ok_or_else(|| not_measured(name))?;
     if lost.iter().any(|lost| lost.value > 0.0) {
         return Ok(verdict.undecided_because("messages were lost"));
     }
@@ -102,58 +110,68 @@ fn accounting(report: &Report) -> Judged {
     let (name, number) = ("accounting", accounting::NS_PER_IO);
     let values = ours(name, report, accounting::PART, number)?;
     let about = "ns of accounting for a relayed read and its write, in a loop of these calls alone";
-    Verdict::on_median(name, Threshold::AtMost(20.0), &values, about).ok_or_else(|| nothing(name))
+    Verdict::on_median(name, Threshold::AtMost(20.0), &values, about).ok_or_else(|| not_measured(name))
 }
 
-fn growth(report: &Report) -> Judged {
+fn idle_scaling(report: &Report) -> Judged {
     let name = "growth";
-    let row = |part| report.row(part, Target::Tollgate.name()).ok_or_else(|| nothing(name));
-    let (few, many) = (row(growth::FEW.part)?, row(growth::MANY.part)?);
+    let row = |part| report.row(part, Target::Tollgate.name()).ok_or_else(|| not_measured(name));
+    let (few, many) = (row(idle_scaling::FEW.part)?, row(idle_scaling::MANY.part)?);
     let about = format!("{CONNECTION_CPU} beside 9,000 open tunnels as a share of that beside 100");
     let ratios = paired_ratios(many, few, CONNECTION_CPU);
-    let verdict =
-        Verdict::on_median(name, Threshold::AtMost(1.15), &ratios, &about).ok_or_else(|| unpaired(name))?;
+    let verdict = Verdict::on_median(name, Threshold::AtMost(1.15), &ratios, &about)
+        .ok_or_else(|| never_paired(name))?;
     let has_failed = [few, many].into_iter().any(has_failed);
     Ok(if has_failed { verdict.undecided_because("some connections failed") } else { verdict })
 }
 
 fn requests_cpu(report: &Report) -> Judged {
     let part = requests::KEPT.part;
-    against_better("requests-cpu", report, part, REQUEST_CPU, Threshold::AtMost(1.0), &FORWARDERS)
+    against_better("requests-cpu", report, part, REQUEST_CPU, Threshold::AtMost(1.0), &FORWARD_PROXIES)
 }
 
 fn requests_rate(report: &Report) -> Judged {
     let part = requests::KEPT.part;
-    against_better("requests-rate", report, part, REQUEST_RATE, Threshold::AtLeast(1.0), &FORWARDERS)
+    against_better("requests-rate", report, part, REQUEST_RATE, Threshold::AtLeast(1.0), &FORWARD_PROXIES)
 }
 
 fn requests_close_cpu(report: &Report) -> Judged {
     let part = requests::CLOSED.part;
-    against_better("requests-close-cpu", report, part, REQUEST_CPU, Threshold::AtMost(1.0), &FORWARDERS)
+    against_better("requests-close-cpu", report, part, REQUEST_CPU, Threshold::AtMost(1.0), &FORWARD_PROXIES)
 }
 
 fn requests_close_rate(report: &Report) -> Judged {
     let part = requests::CLOSED.part;
-    against_better("requests-close-rate", report, part, REQUEST_RATE, Threshold::AtLeast(1.0), &FORWARDERS)
+    against_better(
+        "requests-close-rate",
+        report,
+        part,
+        REQUEST_RATE,
+        Threshold::AtLeast(1.0),
+        &FORWARD_PROXIES,
+    )
 }
 
 /// Four promises about the tunnels that are opened by one protocol, beside all who open them.
-fn tunnels(report: &Report, family: &Family) -> [Judged; 4] {
-    let rivals: Vec<Target> = Forward::targets(family.protocol)
+fn tunnels(report: &Report, protocol_cases: &ProtocolCases) -> [Judged; 4] {
+    let rivals: Vec<Target> = ForwardTunnels::targets(protocol_cases.protocol)
         .iter()
         .copied()
         .filter(|target| !matches!(target, Target::Direct | Target::Tollgate))
         .collect();
     let (at_most, at_least) = (Threshold::AtMost(1.0), Threshold::AtLeast(1.0));
-    let short =
-        |name, number, threshold| against_better(name, report, family.short, number, threshold, &rivals);
+    let short = |name, number, threshold| {
+        against_better(name, report, protocol_cases.short, number, threshold, &rivals)
+    };
     let bulk = |name, number, threshold: Threshold| -> Judged {
         worst(
             threshold,
-            family.bulk.map(|case| against_better(name, report, case.part, number, threshold, &rivals)),
+            protocol_cases
+                .bulk
+                .map(|case| against_better(name, report, case.part, number, threshold, &rivals)),
         )
     };
-    let [short_cpu, short_rate, bulk_cpu, bulk_rate] = family.verdicts;
+    let [short_cpu, short_rate, bulk_cpu, bulk_rate] = protocol_cases.verdicts;
     [
         short(short_cpu, CONNECTION_CPU, at_most),
         short(short_rate, CONNECTION_RATE, at_least),
@@ -176,7 +194,7 @@ fn ours(
     part: &str,
     number: &str,
 ) -> Result<Vec<Sample>, (&'static str, String)> {
-    let row = report.row(part, Target::Tollgate.name()).ok_or_else(|| nothing(name))?;
+    let row = report.row(part, Target::Tollgate.name()).ok_or_else(|| not_measured(name))?;
     Ok(row.samples(number).into_iter().map(|sample| sample.1).collect())
 }
 
@@ -189,13 +207,14 @@ fn against_better(
     threshold: Threshold,
     rivals: &[Target],
 ) -> Judged {
-    let ours = report.row(part, Target::Tollgate.name()).ok_or_else(|| nothing(name))?;
+    let ours = report.row(part, Target::Tollgate.name()).ok_or_else(|| not_measured(name))?;
     let rivals: Vec<&str> = rivals.iter().map(|rival| rival.name()).collect();
-    let nobody = || (name, format!("neither {} was measured in this part of the work", rivals.join(" nor ")));
-    let best = best_rival(&report.rows, part, number, threshold, &rivals).ok_or_else(nobody)?;
+    let no_rival =
+        || (name, format!("neither {} was measured in this part of the work", rivals.join(" nor ")));
+    let best = best_rival(&report.rows, part, number, threshold, &rivals).ok_or_else(no_rival)?;
     let about = format!("{part}: {number} as a share of {}'s", best.target);
     let ratios = paired_ratios(ours, best, number);
-    let verdict = Verdict::on_median(name, threshold, &ratios, &about).ok_or_else(|| unpaired(name))?;
+    let verdict = Verdict::on_median(name, threshold, &ratios, &about).ok_or_else(|| never_paired(name))?;
     Ok(match [ours, best].into_iter().find(|row| has_failed(row)) {
         Some(row) => verdict.undecided_because(&format!("some of {}'s failed", row.target)),
         None => verdict,
@@ -221,12 +240,12 @@ fn beside_splicing(
     number: &str,
     threshold: Threshold,
 ) -> Judged {
-    let ours = report.row(part, Target::Tollgate.name()).ok_or_else(|| nothing(name))?;
+    let ours = report.row(part, Target::Tollgate.name()).ok_or_else(|| not_measured(name))?;
     let rival =
         report.row(part, Target::Haproxy.name()).ok_or((name, "haproxy was not measured".to_owned()))?;
     let about = format!("{part}: {number} as a share of haproxy's, splicing");
     let verdict = Verdict::on_median(name, threshold, &paired_ratios(ours, rival, number), &about)
-        .ok_or_else(|| unpaired(name))?;
+        .ok_or_else(|| never_paired(name))?;
     let spliced = rival.median("own_count_spliced_share").unwrap_or(0.0);
     if spliced < SPLICED_SHARE_MIN {
         return Ok(verdict.undecided_because(&format!("haproxy spliced only {:.0} %", spliced * 100.0)));
@@ -234,11 +253,11 @@ fn beside_splicing(
     Ok(verdict)
 }
 
-fn nothing(name: &'static str) -> (&'static str, String) {
+fn not_measured(name: &'static str) -> (&'static str, String) {
     (name, "tollgate was not measured in this part of the work".to_owned())
 }
 
-fn unpaired(name: &'static str) -> (&'static str, String) {
+fn never_paired(name: &'static str) -> (&'static str, String) {
     (name, "the two never ran in one round".to_owned())
 }
 
@@ -407,18 +426,18 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_of_one_round_and_of_connections_that_succeed() {
-        let row = |case: growth::Case, values: [f64; 5], failed: f64| {
+    fn idle_scaling_is_of_one_round_and_of_connections_that_succeed() {
+        let row = |case: idle_scaling::Case, values: [f64; 5], failed: f64| {
             let values = values.map(|cpu_us| [cpu_us, failed]);
             let values = [&values[0][..], &values[1], &values[2], &values[3], &values[4]];
             row(case.part, "tollgate", values, &[CONNECTION_CPU, short::FAILED])
         };
-        let few = || row(growth::FEW, [50.0, 100.0, 50.0, 100.0, 50.0], 0.0);
+        let few = || row(idle_scaling::FEW, [50.0, 100.0, 50.0, 100.0, 50.0], 0.0);
         let check = |many, expected| assert_eq!(outcome(&judged(vec![few(), many]), "growth"), expected);
         let doubled = [100.0, 200.0, 100.0, 200.0, 100.0];
-        check(row(growth::MANY, [55.0, 110.0, 55.0, 110.0, 55.0], 0.0), Some((1.1, Outcome::Holds)));
-        check(row(growth::MANY, doubled, 0.0), Some((2.0, Outcome::Fails)));
-        check(row(growth::MANY, doubled, 1.0), Some((2.0, Outcome::Undecided)));
+        check(row(idle_scaling::MANY, [55.0, 110.0, 55.0, 110.0, 55.0], 0.0), Some((1.1, Outcome::Holds)));
+        check(row(idle_scaling::MANY, doubled, 0.0), Some((2.0, Outcome::Fails)));
+        check(row(idle_scaling::MANY, doubled, 1.0), Some((2.0, Outcome::Undecided)));
     }
 
     #[test]

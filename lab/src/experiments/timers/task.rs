@@ -86,7 +86,7 @@ impl Task {
         let (time, timers) = (self.for_ms.to_string(), self.timers.to_string());
         let words = ["--work", kind.get_name(), "--for-ms", &time, "--timers", &timers];
         let built_in = match target {
-            Target::BuiltIn(built_in) => vec!["deadlines", "--built-in", built_in.name()],
+            Target::BuiltIn(built_in) => vec!["timer-task", "--built-in", built_in.name()],
             Target::Brpc(_) => Vec::new(),
         };
         let case = self.case.map(|case| ["--case", case]).into_iter().flatten();
@@ -205,7 +205,7 @@ mod tests {
     fn a_task_survives_the_command_line() {
         let task = Task { work: TaskKind::Calls, for_ms: 20, timers: 3, case: Some("owner-w1-8") };
         let words = task.arguments(&Target::BuiltIn(BuiltIn::TollgateOwnWheel));
-        assert_eq!(words[0], "deadlines");
+        assert_eq!(words[0], "timer-task");
         let line = Line::try_parse_from(&words).expect("its own words are understood");
         assert_eq!((line.arguments.built_in, &line.arguments.task), (BuiltIn::TollgateOwnWheel, &task));
         assert_eq!(task.arguments(&Target::Brpc("x".into()))[0], "--work");

@@ -66,7 +66,7 @@ pub(crate) trait Workload: Clone {
 pub(crate) struct RunningRelay<W> {
     pub(crate) target: Target,
     /// Where clients connect.
-    pub(crate) ends: W,
+    pub(crate) endpoints: W,
     child: Option<Child>,
     program: PathBuf,
     directory: PathBuf,
@@ -104,7 +104,7 @@ impl<W: Workload> RunningRelay<W> {
         let directory = settings.directory.to_owned();
         let mut running = Self {
             target: installed.target,
-            ends: settings.upstream.clone(),
+            endpoints: settings.upstream.clone(),
             child: None,
             program: installed.program.clone(),
             directory: directory.clone(),
@@ -130,7 +130,7 @@ impl<W: Workload> RunningRelay<W> {
         let arguments: Vec<_> = W::arguments(installed, &inputs)?.into_iter().map(Into::into).collect();
         let output = output_file(&directory);
         running.child = Some(Child::start(&installed.program, &arguments, settings.settings, &output)?);
-        running.ends = listen;
+        running.endpoints = listen;
         running.wait_until_ready(&output)?;
         Ok(running)
     }
@@ -138,7 +138,7 @@ impl<W: Workload> RunningRelay<W> {
     fn wait_until_ready(&mut self, output: &Path) -> Result<()> {
         let deadline = Instant::now() + Duration::from_millis(READY_MS_MAX);
         loop {
-            if self.ends.is_forwarding()? {
+            if self.endpoints.is_forwarding()? {
                 return Ok(());
             }
             if !self.is_alive() {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::{Note, Place, Recording, Stamp, Thread, What};
+use super::{Event, EventKind, LanePlacement, Recording, Stamp, Thread};
 
 /// The first word of a recording's file: "recordin", and the form's version.
 const MAGIC: u64 = u64::from_be_bytes(*b"recordi\x01");
@@ -48,49 +48,50 @@ impl Recording {
     }
 
     fn to_words(&self) -> Vec<u64> {
-        let mut words = vec![MAGIC, self.begun_ns, self.ended_ns, self.notes_lost, self.threads.len() as u64];
+        let mut words =
+            vec![MAGIC, self.begun_ns, self.ended_ns, self.events_lost, self.threads.len() as u64];
         for thread in &self.threads {
-            let place = match thread.place {
-                Place::Main => 0,
-                Place::Any => 1,
-                Place::Slot(slot) => 2 + u64::from(slot),
+            let placement = match thread.placement {
+                LanePlacement::Main => 0,
+                LanePlacement::Any => 1,
+                LanePlacement::Slot(slot) => 2 + u64::from(slot),
             };
-            words.extend([place, thread.notes.len() as u64]);
+            words.extend([placement, thread.events.len() as u64]);
             words.extend(thread.begun.to_words());
             words.extend(thread.ended.to_words());
-            for note in &thread.notes {
-                words.push(note.what.to_word());
-                words.extend(note.stamp.to_words());
+            for event in &thread.events {
+                words.push(event.kind.to_word());
+                words.extend(event.stamp.to_words());
             }
         }
         words
     }
 
     fn from_words(words: &[u64]) -> Option<Self> {
-        let (&[magic, begun_ns, ended_ns, notes_lost, threads], mut rest) = words.split_first_chunk()?;
+        let (&[magic, begun_ns, ended_ns, events_lost, threads], mut rest) = words.split_first_chunk()?;
         if magic != MAGIC {
             return None;
         }
         let threads = (0..threads).map(|_| thread_from(&mut rest)).collect::<Option<Vec<_>>>()?;
-        rest.is_empty().then_some(Self { begun_ns, ended_ns, notes_lost, threads })
+        rest.is_empty().then_some(Self { begun_ns, ended_ns, events_lost, threads })
     }
 }
 
 /// Takes a thread from the front of some words.
 fn thread_from(words: &mut &[u64]) -> Option<Thread> {
-    let [place, notes] = *take(words)?;
-    let place = match place {
-        0 => Place::Main,
-        1 => Place::Any,
-        slot => Place::Slot(u32::try_from(slot - 2).ok()?),
+    let [placement, events] = *take(words)?;
+    let placement = match placement {
+        0 => LanePlacement::Main,
+        1 => LanePlacement::Any,
+        slot => LanePlacement::Slot(u32::try_from(slot - 2).ok()?),
     };
     let (begun, ended) = (Stamp::from_words(take(words)?), Stamp::from_words(take(words)?));
-    let note = |_| {
-        let [what] = take(words)?;
-        Some(Note { what: What::from_word(*what)?, stamp: Stamp::from_words(take(words)?) })
+    let event = |_| {
+        let [kind] = take(words)?;
+        Some(Event { kind: EventKind::from_word(*kind)?, stamp: Stamp::from_words(take(words)?) })
     };
-    let notes = (0..notes).map(note).collect::<Option<_>>()?;
-    Some(Thread { place, begun, notes, ended })
+    let events = (0..events).map(event).collect::<Option<_>>()?;
+    Some(Thread { placement, begun, events, ended })
 }
 
 fn take<'a, const COUNT: usize>(words: &mut &'a [u64]) -> Option<&'a [u64; COUNT]> {
@@ -99,14 +100,14 @@ fn take<'a, const COUNT: usize>(words: &mut &'a [u64]) -> Option<&'a [u64; COUNT
     Some(first)
 }
 
-impl What {
+impl EventKind {
     fn to_word(self) -> u64 {
         let (code, number) = match self {
             Self::RequestBegins(request) => (0, u64::from(request)),
             Self::WaitBegins(planned) => (1, planned.as_nanos() as u64),
             Self::WaitEnds => (2, 0),
             Self::RequestEnds => (3, 0),
-            Self::Looked => (4, 0),
+            Self::Checkpoint => (4, 0),
         };
         number << WHAT_BITS | code
     }
@@ -118,7 +119,7 @@ impl What {
             1 => Some(Self::WaitBegins(Duration::from_nanos(number))),
             2 => Some(Self::WaitEnds),
             3 => Some(Self::RequestEnds),
-            4 => Some(Self::Looked),
+            4 => Some(Self::Checkpoint),
             _ => None,
         }
     }
@@ -140,22 +141,27 @@ mod tests {
 
     fn sample() -> Recording {
         let stamp = |at, ready| Stamp { at, cpu: at / 2, ready };
-        let note = |what, at| Note { what, stamp: stamp(at, Some(3)) };
+        let event = |kind, at| Event { kind, stamp: stamp(at, Some(3)) };
         let thread = Thread {
-            place: Place::Slot(u32::MAX),
+            placement: LanePlacement::Slot(u32::MAX),
             begun: stamp(10, None),
-            notes: vec![
-                note(What::RequestBegins(u32::MAX), 11),
-                note(What::WaitBegins(Duration::from_secs(1)), 12),
-                note(What::WaitEnds, 13),
-                note(What::RequestEnds, 14),
-                note(What::Looked, 15),
+            events: vec![
+                event(EventKind::RequestBegins(u32::MAX), 11),
+                event(EventKind::WaitBegins(Duration::from_secs(1)), 12),
+                event(EventKind::WaitEnds, 13),
+                event(EventKind::RequestEnds, 14),
+                event(EventKind::Checkpoint, 15),
             ],
             ended: stamp(16, Some(7)),
         };
-        let empty = |place| Thread { place, notes: Vec::new(), ..thread.clone() };
-        let threads = vec![empty(Place::Main), thread.clone(), empty(Place::Any), empty(Place::Slot(0))];
-        Recording { begun_ns: 9, ended_ns: 20, notes_lost: 1, threads }
+        let empty = |placement| Thread { placement, events: Vec::new(), ..thread.clone() };
+        let threads = vec![
+            empty(LanePlacement::Main),
+            thread.clone(),
+            empty(LanePlacement::Any),
+            empty(LanePlacement::Slot(0)),
+        ];
+        Recording { begun_ns: 9, ended_ns: 20, events_lost: 1, threads }
     }
 
     #[test]
@@ -187,7 +193,7 @@ mod tests {
         check(4, u64::MAX);
         check(6, u64::MAX);
         check(5, u64::MAX);
-        assert_eq!(What::from_word(7), None);
-        assert_eq!(What::from_word(u64::MAX - 7), None);
+        assert_eq!(EventKind::from_word(7), None);
+        assert_eq!(EventKind::from_word(u64::MAX - 7), None);
     }
 }

@@ -11,25 +11,25 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result};
 
 use super::super::configuration::{IDLE_S_MAX, quoted, squid_with};
-use super::Forward;
+use super::ForwardTunnels;
 use crate::kit::load::handshake::Protocol;
 use crate::kit::relays::config::{ConfigInputs, TUNNELS_MAX, USER, tollgate_tables};
 
 /// Connections that may wait to be accepted: more than there are clients.
 const BACKLOG: u32 = 4_096;
 
-fn listen(inputs: &ConfigInputs<'_, Forward>) -> Result<SocketAddr> {
+fn listen(inputs: &ConfigInputs<'_, ForwardTunnels>) -> Result<SocketAddr> {
     inputs.listen.proxy.context("a proxy listens somewhere")
 }
 
 /// Ports of the ends, in decimal.
-fn ports(inputs: &ConfigInputs<'_, Forward>) -> Vec<String> {
-    inputs.upstream.ends.all().iter().map(|end| end.port().to_string()).collect()
+fn ports(inputs: &ConfigInputs<'_, ForwardTunnels>) -> Vec<String> {
+    inputs.upstream.endpoints.all().iter().map(|end| end.port().to_string()).collect()
 }
 
 /// Tollgate: a listener for the one protocol, a user known by address, policy, metering, close log and ledger
 /// on.
-pub(super) fn tollgate(inputs: &ConfigInputs<'_, Forward>) -> Result<String> {
+pub(super) fn tollgate(inputs: &ConfigInputs<'_, ForwardTunnels>) -> Result<String> {
     let listener_kind = match inputs.listen.protocol {
         Protocol::Connect => "http",
         Protocol::Socks5 => "socks5",
@@ -46,13 +46,13 @@ allow = [{}]
 connections = {TUNNELS_MAX}
 {}"#,
         listen(inputs)?,
-        quoted(inputs.upstream.ends.all()),
+        quoted(inputs.upstream.endpoints.all()),
         tollgate_tables(inputs),
     ))
 }
 
 /// Squid: as for plain requests, but that CONNECT to the ends is all that is allowed.
-pub(super) fn squid(inputs: &ConfigInputs<'_, Forward>) -> Result<String> {
+pub(super) fn squid(inputs: &ConfigInputs<'_, ForwardTunnels>) -> Result<String> {
     let access = format!(
         "acl tunnel method CONNECT\n\
          acl end dst 127.0.0.1\n\
@@ -65,7 +65,7 @@ pub(super) fn squid(inputs: &ConfigInputs<'_, Forward>) -> Result<String> {
 
 /// tinyproxy: a thread per connection is its only way. It syncs its log to the disk line by line, which would
 /// be all that is measured, so it is told to log no connections.
-pub(super) fn tinyproxy(inputs: &ConfigInputs<'_, Forward>) -> Result<String> {
+pub(super) fn tinyproxy(inputs: &ConfigInputs<'_, ForwardTunnels>) -> Result<String> {
     let listen = listen(inputs)?;
     let ports: String = ports(inputs).iter().map(|port| format!("ConnectPort {port}\n")).collect();
     Ok(format!(
@@ -85,7 +85,7 @@ Allow 127.0.0.1
 
 /// 3proxy: a thread per connection is its only way; the log's format is its manual's; `TCP_NODELAY`, which
 /// its page on high load advises.
-pub(super) fn three_proxy(inputs: &ConfigInputs<'_, Forward>) -> Result<String> {
+pub(super) fn three_proxy(inputs: &ConfigInputs<'_, ForwardTunnels>) -> Result<String> {
     let listen = listen(inputs)?;
     let service = match inputs.listen.protocol {
         Protocol::Connect => "proxy",
@@ -112,7 +112,7 @@ external {address}
 
 /// Dante: its log tells of each tunnel at its end, with what went through. How many servers share the work
 /// is said on its command line.
-pub(super) fn dante(inputs: &ConfigInputs<'_, Forward>) -> Result<String> {
+pub(super) fn dante(inputs: &ConfigInputs<'_, ForwardTunnels>) -> Result<String> {
     let listen = listen(inputs)?;
     Ok(format!(
         r"logoutput: {directory}/connections.log
@@ -137,13 +137,13 @@ socks pass {{
 }
 
 /// microsocks has no configuration: a thread per connection, a line of log for each, nobody refused.
-pub(super) fn microsocks(inputs: &ConfigInputs<'_, Forward>) -> Result<Vec<String>> {
+pub(super) fn microsocks(inputs: &ConfigInputs<'_, ForwardTunnels>) -> Result<Vec<String>> {
     let listen = listen(inputs)?;
     Ok(vec!["-i".to_owned(), listen.ip().to_string(), "-p".to_owned(), listen.port().to_string()])
 }
 
 /// g3proxy: as in its own benchmark, a worker per CPU with its own listening socket; and its log on.
-pub(super) fn g3proxy(inputs: &ConfigInputs<'_, Forward>) -> Result<String> {
+pub(super) fn g3proxy(inputs: &ConfigInputs<'_, ForwardTunnels>) -> Result<String> {
     let server = match inputs.listen.protocol {
         Protocol::Connect => "http_proxy",
         Protocol::Socks5 => "socks_proxy",
@@ -187,19 +187,21 @@ server:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiments::relay::ends::Ends;
+    use crate::experiments::relay::endpoints::Endpoints;
     use std::path::Path;
 
     fn check(
-        write: fn(&ConfigInputs<'_, Forward>) -> Result<String>,
+        write: fn(&ConfigInputs<'_, ForwardTunnels>) -> Result<String>,
         protocol: Protocol,
         expected: &[&str],
         absent: &str,
     ) {
         let end = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let upstream =
-            Forward::to(&Ends::new([end(22_000), end(22_001), end(22_002), end(22_003)]), protocol);
-        let listen = Forward { proxy: Some(end(21_000)), ..upstream.clone() };
+        let upstream = ForwardTunnels::to(
+            &Endpoints::new([end(22_000), end(22_001), end(22_002), end(22_003)]),
+            protocol,
+        );
+        let listen = ForwardTunnels { proxy: Some(end(21_000)), ..upstream.clone() };
         let directory = Path::new("/tmp/lab");
         let inputs =
             ConfigInputs { listen: &listen, upstream: &upstream, admin: end(23_000), threads: 2, directory };

@@ -22,46 +22,46 @@ const PIDS_UNSEEN_MAX: u64 = 64;
 
 /// Something that the kernel counts, beside its bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Limit {
-    pub(super) name: &'static str,
-    pub(super) used: u64,
-    pub(super) bound: u64,
+pub(in crate::experiments::pipeline) struct Limit {
+    pub(in crate::experiments::pipeline) name: &'static str,
+    pub(in crate::experiments::pipeline) used: u64,
+    pub(in crate::experiments::pipeline) bound: u64,
     /// What may be left of it where one more thread is refused.
     slack: u64,
 }
 
 impl Limit {
     /// One that is met when all of it is used.
-    pub(super) fn new(name: &'static str, used: u64, bound: u64) -> Self {
+    pub(in crate::experiments::pipeline) fn new(name: &'static str, used: u64, bound: u64) -> Self {
         Self { name, used, bound, slack: 0 }
     }
 
     /// Whether it leaves no room for a thread.
-    pub(super) fn is_met(&self) -> bool {
+    pub(in crate::experiments::pipeline) fn is_reached(&self) -> bool {
         self.used + self.slack >= self.bound
     }
 
     /// The share of the bound that is used.
-    pub(super) fn share(&self) -> f64 {
+    pub(in crate::experiments::pipeline) fn share(&self) -> f64 {
         self.used as f64 / self.bound as f64
     }
 }
 
 /// What a process has, and the machine, at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Moment {
+pub(in crate::experiments::pipeline) struct LimitSnapshot {
     /// Memory maps of the process.
-    pub(super) maps: u64,
+    pub(in crate::experiments::pipeline) maps: u64,
     /// Its threads that live, the main one included.
-    pub(super) threads: u64,
+    pub(in crate::experiments::pipeline) threads: u64,
     /// Threads of all processes.
-    pub(super) tasks: u64,
-    pub(super) limits: Vec<Limit>,
+    pub(in crate::experiments::pipeline) tasks: u64,
+    pub(in crate::experiments::pipeline) limits: Vec<Limit>,
 }
 
-impl Moment {
+impl LimitSnapshot {
     /// Looks at process `id`, one of ours in our control group; `None` if it is gone.
-    pub(super) fn of(id: i32) -> Option<Self> {
+    pub(in crate::experiments::pipeline) fn read(id: i32) -> Option<Self> {
         let maps = fs::read_to_string(format!("/proc/{id}/maps")).ok()?.lines().count() as u64;
         let threads = threads_in(&fs::read_to_string(format!("/proc/{id}/status")).ok()?)?;
         let readings = kernel::read_all(&ProcRoot::machine());
@@ -71,8 +71,8 @@ impl Moment {
     }
 
     /// The limit that is at its bound; `None` if none is, or if several are, which proves nothing.
-    pub(super) fn proven(&self) -> Option<&Limit> {
-        let mut met = self.limits.iter().filter(|limit| limit.is_met());
+    pub(in crate::experiments::pipeline) fn sole_reached(&self) -> Option<&Limit> {
+        let mut met = self.limits.iter().filter(|limit| limit.is_reached());
         let first = met.next()?;
         met.next().is_none().then_some(first)
     }
@@ -102,17 +102,17 @@ fn reading(limit: kernel::Limit) -> Option<LimitValue> {
 }
 
 /// The most memory maps that a process may have.
-pub(super) fn max_map_count() -> Option<u64> {
+pub(in crate::experiments::pipeline) fn max_map_count() -> Option<u64> {
     reading(kernel::Limit::Mappings)?.bound
 }
 
 /// Process ids that nobody has; `None` where the machine does not tell.
-pub(super) fn pids_left() -> Option<u64> {
+pub(in crate::experiments::pipeline) fn pids_left() -> Option<u64> {
     Some(reading(kernel::Limit::ThreadIds)?.free()?.saturating_sub(RESERVED_PIDS))
 }
 
 /// Memory that can be had without swapping.
-pub(super) fn memory_left_bytes() -> Option<u64> {
+pub(in crate::experiments::pipeline) fn memory_left_bytes() -> Option<u64> {
     reading(kernel::Limit::Memory)?.free()
 }
 
@@ -132,8 +132,8 @@ mod tests {
     #[test]
     fn a_limit_is_proven_when_it_alone_is_at_its_bound() {
         let check = |limits: &[Limit], expected: Option<&str>| {
-            let moment = Moment { maps: 0, threads: 0, tasks: 0, limits: limits.to_vec() };
-            assert_eq!(moment.proven().map(|limit| limit.name), expected, "{limits:?}");
+            let moment = LimitSnapshot { maps: 0, threads: 0, tasks: 0, limits: limits.to_vec() };
+            assert_eq!(moment.sole_reached().map(|limit| limit.name), expected, "{limits:?}");
         };
         let maps = |used| limit("maps", used, 65_530, 4);
         let pids = |used| limit("pids", used, 32_768, 64);
@@ -147,13 +147,13 @@ mod tests {
 
     #[test]
     fn this_process_has_maps_and_threads() {
-        let moment = Moment::of(std::process::id() as i32).expect("a process may look at itself");
+        let moment = LimitSnapshot::read(std::process::id() as i32).expect("a process may look at itself");
         assert!(moment.maps > 0 && moment.threads > 0 && moment.tasks >= moment.threads);
         for name in ["vm.max_map_count", "kernel.pid_max", "kernel.threads-max"] {
             let limit = moment.limits.iter().find(|limit| limit.name == name);
-            assert!(limit.is_some_and(|limit| limit.used > 0 && !limit.is_met()), "{name} in {moment:?}");
+            assert!(limit.is_some_and(|limit| limit.used > 0 && !limit.is_reached()), "{name} in {moment:?}");
         }
         assert!(memory_left_bytes() > Some(0) && pids_left() > Some(0) && max_map_count() > Some(0));
-        assert_eq!(Moment::of(i32::MAX), None);
+        assert_eq!(LimitSnapshot::read(i32::MAX), None);
     }
 }

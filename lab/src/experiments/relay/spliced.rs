@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::ends::Ends;
+use super::endpoints::Endpoints;
 use crate::kit::load::Direction;
 use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
@@ -23,7 +23,7 @@ const STREAM: Duration = Duration::from_millis(700);
 /// # Errors
 /// strace could not attach, or the stream failed.
 pub(super) fn run(
-    relay: &RunningRelay<Ends>,
+    relay: &RunningRelay<Endpoints>,
     client: &mut LoadProcess,
     directory: &Path,
 ) -> Result<Vec<(&'static str, Numbers)>> {
@@ -35,14 +35,14 @@ pub(super) fn run(
 }
 
 fn one(
-    relay: &RunningRelay<Ends>,
+    relay: &RunningRelay<Endpoints>,
     client: &mut LoadProcess,
     directory: &Path,
     direction: Direction,
 ) -> Result<f64> {
     let trace = directory.join(format!("{}-{direction}.trace", relay.target.name()));
     let strace = Tracer::attach(&relay.processes(), &["-e", "trace=splice"], &trace)?;
-    let to = relay.ends.stream(direction);
+    let to = relay.endpoints.stream(direction);
     let answer = client.call(&Command::Stream { tunnel: to.into(), direction, time: STREAM, streams: 1 })?;
     let trace = strace.stop();
     let text = fs::read_to_string(&trace).with_context(|| format!("reading {}", trace.display()))?;

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-use super::picture::Picture;
+use super::binned_timeline::BinnedTimeline;
 use super::recording::Recording;
 use super::target::Target;
-use super::timeline::Chapter;
-use super::turn::Turn;
-use super::{shares, timeline, trace};
+use super::timeline::Section;
+use super::trial::Trial;
+use super::{cpu_shares, timeline, trace};
 use crate::kit::child;
 use crate::kit::flame;
 use crate::kit::measurements::{Row, Run, Skipped};
@@ -30,7 +30,7 @@ const SHARES: &str = "cpu-shares";
 
 /// What `lab pipeline` may be told about looks.
 #[derive(clap::Args, Clone, Debug)]
-pub(super) struct Looks {
+pub(super) struct ProfileOptions {
     /// Write what each thread did over time as a page
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
@@ -44,12 +44,12 @@ pub(super) struct Looks {
 
 /// What the looks add to the report.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct Profiles {
     pub(super) rows: Vec<Row>,
     pub(super) skipped: Vec<Skipped>,
 }
 
-impl Looks {
+impl ProfileOptions {
     /// How many turns they take.
     pub(super) fn steps(&self, targets: &[Target]) -> u64 {
         (u64::from(self.records()) + u64::from(self.flame.is_some())) * targets.len() as u64
@@ -63,18 +63,18 @@ impl Looks {
     ///
     /// # Errors
     /// A file could not be written, or the user interrupted.
-    pub(super) fn take(
+    pub(super) fn run(
         &self,
-        turn: &Turn,
+        trial: &Trial,
         targets: &[Target],
         cpus: usize,
         progress: &Progress,
-    ) -> Result<Seen> {
-        let mut seen = Seen::default();
+    ) -> Result<Profiles> {
+        let mut found = Profiles::default();
         if self.records() {
-            let recorded = each(turn, targets, progress, "recorded", &mut seen.skipped, record)?;
+            let recorded = for_each_target(trial, targets, progress, "recorded", &mut found.skipped, record)?;
             if let Some(file) = &self.timeline {
-                write(file, &timeline::page(&chapters(&recorded), &seen.skipped, cpus))?;
+                write(file, &timeline::page(&sections(&recorded), &found.skipped, cpus))?;
             }
             if let Some(file) = &self.trace {
                 let recordings: Vec<_> = recorded.into_iter().map(|one| (one.name, one.recording)).collect();
@@ -85,39 +85,41 @@ impl Looks {
             let scope = SampleScope::permitted(TempDir::with_prefix("lab-")?.path());
             match scope {
                 Ok(scope) => {
-                    let sample = |turn: &Turn, directory: &Path| sample(turn, scope, directory);
-                    let profiles = each(turn, targets, progress, "sampled", &mut seen.skipped, sample)?;
-                    seen.rows.extend(profiles.iter().map(row));
-                    write(file, &flame::svg(&shares::PALETTE, &profiles))?;
+                    let sample = |trial: &Trial, directory: &Path| sample(trial, scope, directory);
+                    let profiles =
+                        for_each_target(trial, targets, progress, "sampled", &mut found.skipped, sample)?;
+                    found.rows.extend(profiles.iter().map(row));
+                    write(file, &flame::svg(&cpu_shares::PALETTE, &profiles))?;
                 }
                 Err(error) => {
                     let reason = format!("{error:#}");
-                    seen.skipped
+                    found
+                        .skipped
                         .push(Skipped { name: "flame graph and shares of CPU time".to_owned(), reason });
                 }
             }
         }
-        Ok(seen)
+        Ok(found)
     }
 }
 
 /// A turn of each strategy, by `look`, which may use a directory for files.
-fn each<Found>(
-    turn: &Turn,
+fn for_each_target<Found>(
+    trial: &Trial,
     targets: &[Target],
     progress: &Progress,
     how: &str,
     skipped: &mut Vec<Skipped>,
-    look: impl Fn(&Turn, &Path) -> Result<Found>,
+    run_one: impl Fn(&Trial, &Path) -> Result<Found>,
 ) -> Result<Vec<Found>> {
     let mut found = Vec::new();
     for &strategy in targets {
         progress.begin(format!("{strategy}, {how}"));
         let directory = TempDir::with_prefix("lab-").context("making a temporary directory")?;
-        let requests = turn.requests.min(REQUESTS_MAX);
-        let looked = look(&Turn { strategy, requests, ..turn.clone() }, directory.path());
+        let requests = trial.requests.min(REQUESTS_MAX);
+        let outcome = run_one(&Trial { strategy, requests, ..trial.clone() }, directory.path());
         child::fail_if_interrupted()?;
-        match looked {
+        match outcome {
             Ok(one) => found.push(one),
             Err(error) => {
                 skipped.push(Skipped { name: format!("{strategy}, {how}"), reason: format!("{error:#}") });
@@ -128,10 +130,10 @@ fn each<Found>(
     Ok(found)
 }
 
-fn sample(turn: &Turn, scope: SampleScope, directory: &Path) -> Result<Profile> {
-    Profile::sample_started(turn.strategy.to_string(), scope, directory, |mut arguments| {
+fn sample(trial: &Trial, scope: SampleScope, directory: &Path) -> Result<Profile> {
+    Profile::sample_started(trial.strategy.to_string(), scope, directory, |mut arguments| {
         arguments.push(child::own_program()?.into());
-        Ok(turn.run_under(Path::new("perf"), &arguments)?.process)
+        Ok(trial.run_under(Path::new("perf"), &arguments)?.process)
     })
 }
 
@@ -142,24 +144,24 @@ struct Recorded {
     cpu_ns: f64,
 }
 
-fn record(turn: &Turn, directory: &Path) -> Result<Recorded> {
+fn record(trial: &Trial, directory: &Path) -> Result<Recorded> {
     let file = directory.join("recording");
-    let turn = Turn { recording: Some(file.clone()), ..turn.clone() };
-    let finished = turn.run()?;
+    let trial = Trial { recording: Some(file.clone()), ..trial.clone() };
+    let result = trial.run()?;
     let recording = Recording::read(&file)?;
-    Ok(Recorded { name: turn.strategy.to_string(), recording, cpu_ns: finished.cpu.as_nanos() as f64 })
+    Ok(Recorded { name: trial.strategy.to_string(), recording, cpu_ns: result.cpu.as_nanos() as f64 })
 }
 
-fn chapters(recorded: &[Recorded]) -> Vec<Chapter> {
-    let chapter = |one: &Recorded| {
-        let picture = Picture::of(&one.name, &one.recording);
-        Chapter { picture, process_cpu_ns: one.cpu_ns }
+fn sections(recorded: &[Recorded]) -> Vec<Section> {
+    let section = |one: &Recorded| {
+        let timeline = BinnedTimeline::new(&one.name, &one.recording);
+        Section { timeline, process_cpu_ns: one.cpu_ns }
     };
-    recorded.iter().map(chapter).collect()
+    recorded.iter().map(section).collect()
 }
 
 fn row(profile: &Profile) -> Row {
-    let run = Run { round: 0, marks: Vec::new(), numbers: shares::numbers(profile) };
+    let run = Run { round: 0, marks: Vec::new(), numbers: cpu_shares::numbers(profile) };
     Row { part: SHARES, target: profile.name.clone(), runs: vec![run] }
 }
 
@@ -171,30 +173,30 @@ fn write(file: &Path, text: &str) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn looks(timeline: bool, flame: bool) -> Looks {
+    fn options(timeline: bool, flame: bool) -> ProfileOptions {
         let file = |is_wanted: bool| is_wanted.then(|| PathBuf::from("file"));
-        Looks { timeline: file(timeline), trace: None, flame: file(flame) }
+        ProfileOptions { timeline: file(timeline), trace: None, flame: file(flame) }
     }
 
     #[test]
     fn timeline_and_trace_share_their_turns() {
-        let steps = |looks: Looks| looks.steps(&[Target::Sequential, Target::Pool(2)]);
-        assert_eq!(steps(looks(false, false)), 0);
-        assert_eq!(steps(looks(true, false)), 2);
-        assert_eq!(steps(Looks { trace: Some(PathBuf::from("file")), ..looks(true, true) }), 4);
+        let steps = |options: ProfileOptions| options.steps(&[Target::Sequential, Target::Pool(2)]);
+        assert_eq!(steps(options(false, false)), 0);
+        assert_eq!(steps(options(true, false)), 2);
+        assert_eq!(steps(ProfileOptions { trace: Some(PathBuf::from("file")), ..options(true, true) }), 4);
     }
 
     #[test]
     fn a_strategy_that_fails_costs_the_others_nothing() {
-        let turn = Turn { strategy: Target::Sequential, requests: 100_000, text: None, recording: None };
+        let trial = Trial { strategy: Target::Sequential, requests: 100_000, text: None, recording: None };
         let targets = [Target::Sequential, Target::ThreadPerRequest, Target::Pool(2)];
         let mut skipped = Vec::new();
-        let look = |turn: &Turn, directory: &Path| {
-            anyhow::ensure!(turn.strategy != Target::ThreadPerRequest, "out of threads");
+        let run_one = |trial: &Trial, directory: &Path| {
+            anyhow::ensure!(trial.strategy != Target::ThreadPerRequest, "out of threads");
             assert!(directory.is_dir());
-            Ok((turn.strategy, turn.requests))
+            Ok((trial.strategy, trial.requests))
         };
-        let found = each(&turn, &targets, &Progress::new(3), "recorded", &mut skipped, look);
+        let found = for_each_target(&trial, &targets, &Progress::new(3), "recorded", &mut skipped, run_one);
         let expected = [Target::Sequential, Target::Pool(2)].map(|target| (target, REQUESTS_MAX));
         assert_eq!(found.expect("nobody interrupts"), expected);
         let (name, reason) = ("thread-per-request, recorded".to_owned(), "out of threads".to_owned());

@@ -18,71 +18,71 @@ use std::thread;
 
 use anyhow::Result;
 
-use super::recording::Place;
-use super::text;
-use super::waits::Wait;
-use super::work::Work;
+use super::super::recording::LanePlacement;
+use super::super::text;
+use super::super::waits::Wait;
+use super::super::work::Work;
 use crate::kit::worker_process::{GO, READY, print_line};
 
 /// What `lab creation` is told.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Creation {
+pub(crate) struct CreateThreads {
     /// Threads to create
     #[arg(long)]
-    pub(super) threads: u32,
+    pub(in crate::experiments::pipeline) threads: u32,
     /// The threads do no request and live on
     #[arg(long)]
-    pub(super) living: bool,
+    pub(in crate::experiments::pipeline) living: bool,
     /// The text that responses quote
     #[arg(long)]
-    pub(super) text: Option<PathBuf>,
+    pub(in crate::experiments::pipeline) text: Option<PathBuf>,
 }
 
 /// Threads created so far. Orderings in this file are Relaxed: each value stands alone.
 static CREATED: AtomicU32 = AtomicU32::new(0);
 
 /// Whether somebody has said that the process is dead.
-static IS_DEAD: AtomicBool = AtomicBool::new(false);
+static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 
 /// The ends of the pipes to the lab, opened while there are maps and memory.
 static PIPES: OnceLock<(File, File)> = OnceLock::new();
 
 /// The last words: `died after COUNT: REASON`, or that it did not.
-pub(super) const DIED: &str = "died after ";
-pub(super) const LIVED: &str = "lived";
+pub(in crate::experiments::pipeline) const DIED: &str = "died after ";
+pub(in crate::experiments::pipeline) const LIVED: &str = "lived";
 
 /// Longer reasons are cut.
-const WORDS_BYTES_MAX: usize = 256;
+const TEXT_BYTES_MAX: usize = 256;
 
 /// Creates the threads when told; returns only if all could be created.
 ///
 /// # Errors
 /// The text cannot be read, or the lab is gone.
-pub(crate) fn create(creation: &Creation) -> Result<()> {
-    let work = Arc::new(Work::new(creation.threads, text::read(creation.text.as_deref())?));
-    let mut threads = Vec::with_capacity(creation.threads as usize);
+pub(crate) fn create_threads(arguments: &CreateThreads) -> Result<()> {
+    let work = Arc::new(Work::new(arguments.threads, text::read(arguments.text.as_deref())?));
+    let mut threads = Vec::with_capacity(arguments.threads as usize);
     let pipes = (io::stdin().as_fd().try_clone_to_owned()?, io::stdout().as_fd().try_clone_to_owned()?);
     PIPES.get_or_init(|| (pipes.0.into(), pipes.1.into()));
-    std::panic::set_hook(Box::new(die_of_panic));
+    std::panic::set_hook(Box::new(report_panic));
     print_line(READY)?;
     let mut words = io::stdin().lock().lines();
     let Some(GO) = words.next().transpose()?.as_deref() else { return Ok(()) };
-    for request in 0..creation.threads {
-        let created = match creation.living {
-            true => live_on(),
-            false => do_and_end(&work, request),
+    for request in 0..arguments.threads {
+        let created = match arguments.living {
+            true => spawn_parked(),
+            false => spawn_request(&work, request),
         };
         match created {
             Ok(thread) => threads.push(thread),
             // The text of an error would need memory.
             Err(error) => match error.raw_os_error() {
-                Some(number) => die_of(number),
-                None => die("no error of the system"),
+                Some(number) => report_errno(number),
+                None => report_failure("no error of the system"),
             },
         }
         CREATED.fetch_add(1, Ordering::Relaxed);
-        if IS_DEAD.load(Ordering::Relaxed) {
-            stay();
+        if HAS_FAILED.load(Ordering::Relaxed) {
+            hold_until_read();
         }
     }
     print_line(LIVED)?;
@@ -91,17 +91,17 @@ pub(crate) fn create(creation: &Creation) -> Result<()> {
 }
 
 /// A thread that ends after the death of the process would give back maps, while the lab counts them.
-fn do_and_end(work: &Arc<Work>, request: u32) -> io::Result<thread::JoinHandle<()>> {
+fn spawn_request(work: &Arc<Work>, request: u32) -> io::Result<thread::JoinHandle<()>> {
     let work = Arc::clone(work);
     thread::Builder::new().spawn(move || {
-        work.request(request, &mut work.lane(Place::Any), Wait::hold_thread);
-        if IS_DEAD.load(Ordering::Relaxed) {
-            stay();
+        work.request(request, &mut work.enter(LanePlacement::Any), Wait::hold_thread);
+        if HAS_FAILED.load(Ordering::Relaxed) {
+            hold_until_read();
         }
     })
 }
 
-fn live_on() -> io::Result<thread::JoinHandle<()>> {
+fn spawn_parked() -> io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().spawn(|| {
         loop {
             thread::park();
@@ -111,25 +111,25 @@ fn live_on() -> io::Result<thread::JoinHandle<()>> {
 
 /// The runtime's own panic, for a thread without a stack for signals, is told by its error: to make its
 /// words would take memory, and without any abort the process.
-fn die_of_panic(panic: &PanicHookInfo<'_>) {
+fn report_panic(panic: &PanicHookInfo<'_>) {
     let error = io::Error::last_os_error().raw_os_error();
     let is_of_runtime = panic.location().is_some_and(|it| it.file().ends_with("stack_overflow.rs"));
     match error {
-        Some(number) if is_of_runtime => die_of(number),
-        _ => die(panic.payload_as_str().unwrap_or("a panic")),
+        Some(number) if is_of_runtime => report_errno(number),
+        _ => report_failure(panic.payload_as_str().unwrap_or("a panic")),
     }
 }
 
-fn die_of(number: i32) -> ! {
-    let mut reason = Words::default();
+fn report_errno(number: i32) -> ! {
+    let mut reason = FixedText::default();
     let _ = write!(reason, "os error {number}");
-    die(reason.as_str())
+    report_failure(reason.as_str())
 }
 
 /// Says the last words, unless another thread has, and stays.
-fn die(reason: &str) -> ! {
-    if !IS_DEAD.swap(true, Ordering::Relaxed) {
-        let mut words = Words::default();
+fn report_failure(reason: &str) -> ! {
+    if !HAS_FAILED.swap(true, Ordering::Relaxed) {
+        let mut words = FixedText::default();
         let _ = write!(words, "{DIED}{}: {reason}", CREATED.load(Ordering::Relaxed));
         if let Some((_, output)) = PIPES.get() {
             let mut output = output;
@@ -137,11 +137,11 @@ fn die(reason: &str) -> ! {
             let _ = output.write_all(words.as_str().as_bytes()).and_then(|()| output.write_all(b"\n"));
         }
     }
-    stay()
+    hold_until_read()
 }
 
 /// Stays until the lab has seen enough.
-fn stay() -> ! {
+fn hold_until_read() -> ! {
     if let Some((input, _)) = PIPES.get() {
         let mut input = input;
         let _ = input.read(&mut [0]);
@@ -150,24 +150,24 @@ fn stay() -> ! {
 }
 
 /// Text in a place of its own, for who must not ask for memory.
-struct Words {
-    bytes: [u8; WORDS_BYTES_MAX],
+struct FixedText {
+    bytes: [u8; TEXT_BYTES_MAX],
     length: usize,
 }
 
-impl Default for Words {
+impl Default for FixedText {
     fn default() -> Self {
-        Self { bytes: [0; WORDS_BYTES_MAX], length: 0 }
+        Self { bytes: [0; TEXT_BYTES_MAX], length: 0 }
     }
 }
 
-impl Words {
+impl FixedText {
     fn as_str(&self) -> &str {
         std::str::from_utf8(&self.bytes[..self.length]).unwrap_or_default()
     }
 }
 
-impl std::fmt::Write for Words {
+impl std::fmt::Write for FixedText {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         let room = &mut self.bytes[self.length..];
         let text = &text[..text.floor_char_boundary(room.len())];
@@ -183,12 +183,12 @@ mod tests {
 
     #[test]
     fn last_words_are_cut_at_a_whole_character() {
-        let mut words = Words::default();
-        let _ = write!(words, "{}", "v".repeat(WORDS_BYTES_MAX - 1));
+        let mut words = FixedText::default();
+        let _ = write!(words, "{}", "v".repeat(TEXT_BYTES_MAX - 1));
         let _ = write!(words, "\u{e9}");
-        assert_eq!(words.as_str(), "v".repeat(WORDS_BYTES_MAX - 1));
+        assert_eq!(words.as_str(), "v".repeat(TEXT_BYTES_MAX - 1));
         let _ = write!(words, "w and more");
-        assert_eq!(words.as_str().len(), WORDS_BYTES_MAX);
+        assert_eq!(words.as_str().len(), TEXT_BYTES_MAX);
         assert!(words.as_str().ends_with("vw"));
     }
 }

@@ -5,7 +5,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::ends::Ends;
+use super::endpoints::Endpoints;
 use super::short;
 use crate::kit::load_process::{Command, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
@@ -34,7 +34,7 @@ const _: () = assert!(MANY.tunnels + 4 * CONCURRENCY <= TUNNELS_MAX);
 /// # Errors
 /// The load or the relay failed, or a tunnel was lost.
 pub(super) fn run(
-    relay: &mut RunningRelay<Ends>,
+    relay: &mut RunningRelay<Endpoints>,
     client: &mut LoadProcess,
     connections: u32,
 ) -> Result<Vec<(&'static str, Numbers)>> {
@@ -48,12 +48,12 @@ pub(super) fn run(
 }
 
 fn beside(
-    relay: &mut RunningRelay<Ends>,
+    relay: &mut RunningRelay<Endpoints>,
     client: &mut LoadProcess,
     Case { part, tunnels }: Case,
     connections: u32,
 ) -> Result<(&'static str, Numbers)> {
-    client.call(&Command::Hold { to: relay.ends.echo(), tunnels })?;
+    client.call(&Command::Hold { to: relay.endpoints.echo(), tunnels })?;
     wait_until_quiet(relay, 0)?;
     let numbers = short::run(relay, client, connections, CONCURRENCY)?;
     let touched = client.call(&Command::Touch)?;

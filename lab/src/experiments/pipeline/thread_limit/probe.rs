@@ -19,9 +19,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use super::creation::{DIED, LIVED};
-use super::limits::{self, Limit, Moment};
-use super::work::REQUESTS;
+use super::super::work::REQUESTS;
+use super::child::{DIED, LIVED};
+use super::limits::{self, Limit, LimitSnapshot};
 use crate::kit::child;
 use crate::kit::measurements::Numbers;
 use crate::kit::worker_process::{GO, READY, WorkerProcess};
@@ -32,7 +32,7 @@ const THREAD_BYTES_MAX: u64 = 48 * 1024;
 
 /// A way to create threads until death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Manner {
+pub(in crate::experiments::pipeline) struct CreationMode {
     /// Whether threads live on instead of doing a request.
     is_living: bool,
     /// Whether they have no stack for signals.
@@ -40,37 +40,38 @@ pub(super) struct Manner {
 }
 
 /// All of them.
-pub(super) const MANNERS: [Manner; 4] = [
-    Manner { is_living: false, is_plain: false },
-    Manner { is_living: false, is_plain: true },
-    Manner { is_living: true, is_plain: false },
-    Manner { is_living: true, is_plain: true },
+pub(in crate::experiments::pipeline) const MODES: [CreationMode; 4] = [
+    CreationMode { is_living: false, is_plain: false },
+    CreationMode { is_living: false, is_plain: true },
+    CreationMode { is_living: true, is_plain: false },
+    CreationMode { is_living: true, is_plain: true },
 ];
 
 /// That of the published program.
-pub(super) const PUBLISHED: Manner = Manner { is_living: false, is_plain: true };
+pub(in crate::experiments::pipeline) const PUBLISHED: CreationMode =
+    CreationMode { is_living: false, is_plain: true };
 
 /// What was seen at a death.
 #[derive(Clone, Debug)]
-pub(super) struct Death {
-    pub(super) created: u64,
+pub(in crate::experiments::pipeline) struct LimitHit {
+    pub(in crate::experiments::pipeline) created: u64,
     /// As the process says: an error's number among it.
-    pub(super) reason: String,
+    pub(in crate::experiments::pipeline) reason: String,
     /// When it had created nothing yet.
-    pub(super) before: Moment,
-    pub(super) at: Moment,
+    pub(in crate::experiments::pipeline) before: LimitSnapshot,
+    pub(in crate::experiments::pipeline) at: LimitSnapshot,
 }
 
-impl fmt::Display for Manner {
+impl fmt::Display for CreationMode {
     fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
         text.write_str(if self.is_living { "living" } else { "finished" })?;
         text.write_str(if self.is_plain { "-plain" } else { "" })
     }
 }
 
-impl Manner {
+impl CreationMode {
     /// Why it had better not be done, if so. With `is_asked_for` the process ids of others do not matter.
-    pub(super) fn objection(self, is_asked_for: bool) -> Option<String> {
+    pub(in crate::experiments::pipeline) fn refusal(self, is_asked_for: bool) -> Option<String> {
         let Some(maps_max) = limits::max_map_count() else {
             return Some("this kernel does not tell vm.max_map_count".to_owned());
         };
@@ -96,7 +97,7 @@ impl Manner {
     ///
     /// # Errors
     /// The process failed otherwise, or the user interrupted.
-    pub(super) fn run(self, text: Option<&PathBuf>) -> Result<Option<Death>> {
+    pub(in crate::experiments::pipeline) fn run(self, text: Option<&PathBuf>) -> Result<Option<LimitHit>> {
         let own = child::own_program()?;
         let arguments = self.arguments(text);
         let mut worker = match self.is_plain {
@@ -104,8 +105,8 @@ impl Manner {
             false => WorkerProcess::start(&own, &arguments)?,
         };
         worker.expect_line(READY)?;
-        let look = |worker: &WorkerProcess| Moment::of(worker.id()).context("the process is gone");
-        let before = look(&worker)?;
+        let read = |worker: &WorkerProcess| LimitSnapshot::read(worker.id()).context("the process is gone");
+        let before = read(&worker)?;
         worker.send(GO)?;
         let line = worker.read_line()?;
         if line == LIVED {
@@ -113,13 +114,13 @@ impl Manner {
             return Ok(None);
         }
         let Some((created, reason)) = parse_last_words(&line) else { bail!("the process said {line:?}") };
-        let at = look(&worker)?;
+        let at = read(&worker)?;
         worker.finish()?;
-        Ok(Some(Death { created, reason, before, at }))
+        Ok(Some(LimitHit { created, reason, before, at }))
     }
 
     fn arguments(self, text: Option<&PathBuf>) -> Vec<OsString> {
-        let mut arguments: Vec<OsString> = ["creation", "--threads"]
+        let mut arguments: Vec<OsString> = ["create-threads", "--threads"]
             .into_iter()
             .map(Into::into)
             .chain([REQUESTS.to_string().into()])
@@ -146,14 +147,14 @@ fn parse_last_words(line: &str) -> Option<(u64, String)> {
     Some((created.parse().ok()?, reason.to_owned()))
 }
 
-impl Death {
+impl LimitHit {
     /// The limit that it proves.
-    pub(super) fn cause(&self) -> Option<&Limit> {
-        self.at.proven()
+    pub(in crate::experiments::pipeline) fn cause(&self) -> Option<&Limit> {
+        self.at.sole_reached()
     }
 
     /// The error's number, as the runtime and the C library say it.
-    pub(super) fn errno(&self) -> Option<u32> {
+    pub(in crate::experiments::pipeline) fn errno(&self) -> Option<u32> {
         let (_, number) = self.reason.rsplit_once("os error ")?;
         number.trim_end_matches(')').parse().ok()
     }
@@ -164,12 +165,12 @@ impl Death {
     }
 
     /// How many threads the same process would create under another `max_map_count`.
-    pub(super) fn predicted_under(&self, maps_max: u64) -> f64 {
+    pub(in crate::experiments::pipeline) fn predicted_under(&self, maps_max: u64) -> f64 {
         (maps_max as f64 - self.before.maps as f64) / self.maps_of_thread()
     }
 
     /// For the report.
-    pub(super) fn numbers(&self) -> Numbers {
+    pub(in crate::experiments::pipeline) fn numbers(&self) -> Numbers {
         let mut numbers = vec![
             ("threads_created", self.created as f64),
             // Without the main one.
@@ -184,7 +185,7 @@ impl Death {
     }
 
     /// In words.
-    pub(super) fn told(&self) -> String {
+    pub(in crate::experiments::pipeline) fn describe(&self) -> String {
         let created = self.created;
         match self.cause() {
             Some(Limit { name, used, bound, .. }) => {
@@ -210,13 +211,13 @@ fn limit_name(limit: &'static str) -> &'static str {
 mod tests {
     use super::*;
 
-    fn moment(maps: u64, limits: &[Limit]) -> Moment {
-        Moment { maps, threads: 301, tasks: 400, limits: limits.to_vec() }
+    fn moment(maps: u64, limits: &[Limit]) -> LimitSnapshot {
+        LimitSnapshot { maps, threads: 301, tasks: 400, limits: limits.to_vec() }
     }
 
-    fn death(reason: &str, limits: &[Limit]) -> Death {
+    fn hit(reason: &str, limits: &[Limit]) -> LimitHit {
         let (before, at) = (moment(30, &[]), moment(65_530, limits));
-        Death { created: 32_750, reason: reason.to_owned(), before, at }
+        LimitHit { created: 32_750, reason: reason.to_owned(), before, at }
     }
 
     #[test]
@@ -233,16 +234,16 @@ mod tests {
 
     #[test]
     fn a_death_tells_its_error_and_its_cause() {
-        let check = |reason: &str, expected| assert_eq!(death(reason, &[]).errno(), expected, "{reason}");
+        let check = |reason: &str, expected| assert_eq!(hit(reason, &[]).errno(), expected, "{reason}");
         check("os error 11", Some(11));
         check("failed to allocate an alternative stack: Cannot allocate memory (os error 12)", Some(12));
         check("a panic", None);
         let maps = Limit::new("vm.max_map_count", 65_530, 65_530);
         let pids = Limit::new("kernel.pid_max", 700, 32_768);
-        let explained = death("os error 11", &[maps.clone(), pids.clone()]);
-        assert_eq!(explained.told(), "32750 created, vm.max_map_count at 65530 of 65530");
-        let unexplained = death("os error 11", &[pids]);
-        assert_eq!(unexplained.told(), "32750 created, and no single limit at its bound");
+        let explained = hit("os error 11", &[maps.clone(), pids.clone()]);
+        assert_eq!(explained.describe(), "32750 created, vm.max_map_count at 65530 of 65530");
+        let unexplained = hit("os error 11", &[pids]);
+        assert_eq!(unexplained.describe(), "32750 created, and no single limit at its bound");
         assert_eq!(explained.predicted_under(100_000), 49_985.0);
         let numbers = explained.numbers();
         for expected in [("threads_alive", 300.0), ("maps_per_thread", 2.0), ("pid_max", 32_768.0)] {
@@ -252,10 +253,10 @@ mod tests {
 
     #[test]
     fn living_threads_are_created_only_where_there_is_room_for_others() {
-        let plain = Manner { is_living: true, is_plain: true };
-        let words = |manner: Manner| (manner.to_string(), manner.arguments(None).len());
+        let plain = CreationMode { is_living: true, is_plain: true };
+        let words = |mode: CreationMode| (mode.to_string(), mode.arguments(None).len());
         assert_eq!(words(plain), ("living-plain".to_owned(), 4));
         assert_eq!(words(PUBLISHED), ("finished-plain".to_owned(), 3));
-        assert_eq!(MANNERS.iter().filter(|manner| manner.maps_of_thread() == 4).count(), 1);
+        assert_eq!(MODES.iter().filter(|mode| mode.maps_of_thread() == 4).count(), 1);
     }
 }

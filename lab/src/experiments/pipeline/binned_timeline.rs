@@ -4,7 +4,7 @@
 
 use std::ops::AddAssign;
 
-use super::activity::{self, Doing, Lane, Span};
+use super::activity::{self, Span, ThreadState, TimelineLane};
 use super::recording::Recording;
 
 /// Rows of a picture beside that of the main thread; where there are more lanes, neighbours share a row.
@@ -35,12 +35,12 @@ pub(super) struct Row {
 
 /// What one strategy's threads did.
 #[derive(Clone, Debug)]
-pub(super) struct Picture {
+pub(super) struct BinnedTimeline {
     pub(super) name: String,
     pub(super) length_ns: u64,
     pub(super) threads: usize,
     pub(super) requests: usize,
-    pub(super) notes_lost: u64,
+    pub(super) events_lost: u64,
     pub(super) rows: Vec<Row>,
 }
 
@@ -60,9 +60,9 @@ impl AddAssign for Times {
     }
 }
 
-impl Picture {
+impl BinnedTimeline {
     /// The picture of a strategy's recording.
-    pub(super) fn of(name: &str, recording: &Recording) -> Self {
+    pub(super) fn new(name: &str, recording: &Recording) -> Self {
         let length_ns = recording.ended_ns.saturating_sub(recording.begun_ns).max(1);
         let time = Scale { begun: recording.begun_ns, bin_ns: length_ns as f64 / BINS as f64 };
         let lanes = activity::lanes(recording);
@@ -70,7 +70,7 @@ impl Picture {
         let (mains, others) = lanes.split_at(mains);
         let lanes_per_row = others.len().div_ceil(ROWS_MAX).max(1);
         let groups = mains.chunks(1).chain(others.chunks(lanes_per_row));
-        let spans = || lanes.iter().flat_map(|lane| lane.lives.iter().flatten());
+        let spans = || lanes.iter().flat_map(|lane| lane.threads.iter().flatten());
         let mut requests: Vec<u32> = spans().filter_map(|span| span.request).collect();
         requests.sort_unstable();
         requests.dedup();
@@ -79,8 +79,8 @@ impl Picture {
             length_ns,
             threads: recording.threads.len(),
             requests: requests.len(),
-            notes_lost: recording.notes_lost,
-            rows: groups.map(|lanes| Row::of(lanes, &time)).collect(),
+            events_lost: recording.events_lost,
+            rows: groups.map(|lanes| Row::new(lanes, &time)).collect(),
         }
     }
 
@@ -93,7 +93,7 @@ impl Picture {
 }
 
 impl Row {
-    fn of(lanes: &[Lane], time: &Scale) -> Self {
+    fn new(lanes: &[TimelineLane], time: &Scale) -> Self {
         let name = match lanes {
             [one] => one.name.clone(),
             [first, .., last] => format!("{} to {}", first.name, last.name.trim_start_matches("thread ")),
@@ -101,7 +101,7 @@ impl Row {
         };
         let mut row =
             Self { name, lanes: lanes.len(), bins: vec![Times::default(); BINS], sum: Times::default() };
-        lanes.iter().flat_map(|lane| lane.lives.iter().flatten()).for_each(|span| row.add(span, time));
+        lanes.iter().flat_map(|lane| lane.threads.iter().flatten()).for_each(|span| row.add(span, time));
         row
     }
 
@@ -111,10 +111,10 @@ impl Row {
         let (running, ready) = (span.running as f64, span.ready as f64);
         let stopped = (span.to - span.from) as f64 - running - ready;
         let only = |running, ready, waiting, idle| Times { running, ready, waiting, idle };
-        match span.doing {
-            Doing::Idle => self.spread(span.from, span.to, only(running, ready, 0.0, stopped), time),
-            Doing::Work => self.spread(span.from, span.to, only(running, ready, stopped, 0.0), time),
-            Doing::Wait(_) => {
+        match span.state {
+            ThreadState::Idle => self.spread(span.from, span.to, only(running, ready, 0.0, stopped), time),
+            ThreadState::Work => self.spread(span.from, span.to, only(running, ready, stopped, 0.0), time),
+            ThreadState::Wait(_) => {
                 let (woken, resumed) = (span.to - span.running - span.ready, span.to - span.running);
                 self.spread(span.from, woken, only(0.0, 0.0, stopped, 0.0), time);
                 self.spread(woken, resumed, only(0.0, ready, 0.0, 0.0), time);
@@ -159,7 +159,7 @@ impl Scale {
 #[cfg(test)]
 mod tests {
     use super::super::activity::tests::{recording, waiting_thread};
-    use super::super::recording::Place;
+    use super::super::recording::LanePlacement;
     use super::*;
 
     const MS: f64 = 1e6;
@@ -171,9 +171,10 @@ mod tests {
     #[test]
     fn a_picture_shows_what_came_when() {
         // 20 ms in all: 150 bins a millisecond.
-        let picture = Picture::of("pool-1", &recording(vec![waiting_thread(Place::Slot(0), 0)]));
-        let row = &picture.rows[0];
-        assert_eq!((picture.threads, picture.requests, row.name.as_str()), (1, 1, "thread 1"));
+        let timeline =
+            BinnedTimeline::new("pool-1", &recording(vec![waiting_thread(LanePlacement::Slot(0), 0)]));
+        let row = &timeline.rows[0];
+        assert_eq!((timeline.threads, timeline.requests, row.name.as_str()), (1, 1, "thread 1"));
         let bin_ns = 20.0 * MS / BINS as f64;
         let check = |ms: f64, running: f64, ready: f64, waiting: f64, idle: f64| {
             let bin = row.bins[(ms * 150.0) as usize];
@@ -193,11 +194,12 @@ mod tests {
 
     #[test]
     fn bins_add_up_to_the_sums() {
-        let threads = (0..7).map(|place| waiting_thread(Place::Slot(place), u64::from(place) / 3)).collect();
-        let picture = Picture::of("batches-7", &recording(threads));
+        let threads =
+            (0..7).map(|place| waiting_thread(LanePlacement::Slot(place), u64::from(place) / 3)).collect();
+        let timeline = BinnedTimeline::new("batches-7", &recording(threads));
         let mut bins = Times::default();
-        picture.rows.iter().flat_map(|row| &row.bins).for_each(|&bin| bins += bin);
-        let sum = picture.sum();
+        timeline.rows.iter().flat_map(|row| &row.bins).for_each(|&bin| bins += bin);
+        let sum = timeline.sum();
         assert!(close(bins.total(), sum.total()) && close(bins.ready, sum.ready), "{bins:?} {sum:?}");
         assert!(close(sum.total(), 7.0 * 18.0 * MS), "{sum:?}");
         assert!(close(sum.running, 7.0 * 4.0 * MS) && close(sum.waiting, 7.0 * 10.0 * MS), "{sum:?}");
@@ -205,12 +207,12 @@ mod tests {
 
     #[test]
     fn many_lanes_share_rows() {
-        let thread = |place| waiting_thread(Place::Slot(place), 0);
+        let thread = |place| waiting_thread(LanePlacement::Slot(place), 0);
         let mut threads: Vec<_> = (0..250).map(thread).collect();
-        threads.push(waiting_thread(Place::Main, 0));
-        let picture = Picture::of("batches-250", &recording(threads));
-        assert_eq!(picture.rows.len(), 85);
-        let names: Vec<_> = picture.rows.iter().map(|row| (row.name.as_str(), row.lanes)).collect();
+        threads.push(waiting_thread(LanePlacement::Main, 0));
+        let timeline = BinnedTimeline::new("batches-250", &recording(threads));
+        assert_eq!(timeline.rows.len(), 85);
+        let names: Vec<_> = timeline.rows.iter().map(|row| (row.name.as_str(), row.lanes)).collect();
         assert_eq!(names[..2], [("main", 1), ("thread 1 to 3", 3)]);
         assert_eq!(names[84], ("thread 250", 1));
     }
@@ -219,8 +221,8 @@ mod tests {
     fn nothing_recorded_is_an_empty_picture() {
         let mut empty = recording(Vec::new());
         empty.ended_ns = 0;
-        let picture = Picture::of("none", &empty);
-        assert_eq!((picture.rows.len(), picture.threads, picture.requests), (0, 0, 0));
-        assert_eq!(picture.sum(), Times::default());
+        let timeline = BinnedTimeline::new("none", &empty);
+        assert_eq!((timeline.rows.len(), timeline.threads, timeline.requests), (0, 0, 0));
+        assert_eq!(timeline.sum(), Times::default());
     }
 }

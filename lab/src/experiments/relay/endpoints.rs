@@ -22,11 +22,11 @@ pub(super) const STREAMS_MAX: u32 = 100;
 
 /// One address for each kind of load.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ends {
+pub(crate) struct Endpoints {
     addresses: [SocketAddr; 4],
 }
 
-impl Ends {
+impl Endpoints {
     /// What each end is called, by position.
     pub(crate) const NAMES: [&'static str; 4] = ["reply", "echo", "source", "sink"];
 
@@ -86,7 +86,7 @@ impl Ends {
 }
 
 /// A way for clients to the ends, straight or through a relay.
-pub(crate) trait Passage: Workload {
+pub(crate) trait Transport: Workload {
     /// For short connections.
     fn reply_tunnel(&self) -> Tunnel;
 
@@ -94,7 +94,7 @@ pub(crate) trait Passage: Workload {
     fn stream_tunnel(&self, direction: Direction) -> Tunnel;
 }
 
-impl Passage for Ends {
+impl Transport for Endpoints {
     fn reply_tunnel(&self) -> Tunnel {
         self.reply().into()
     }
@@ -105,7 +105,7 @@ impl Passage for Ends {
 }
 
 /// Tunnels to all four; the echo shows that they stand.
-impl Workload for Ends {
+impl Workload for Endpoints {
     fn targets(&self) -> &'static [Target] {
         Self::TARGETS
     }
@@ -125,12 +125,12 @@ impl Workload for Ends {
     }
 
     fn is_forwarding(&self) -> Result<bool> {
-        Ok(answers(&self.echo().into(), PROBE_TIMEOUT))
+        Ok(has_echo(&self.echo().into(), PROBE_TIMEOUT))
     }
 }
 
 /// Whether an echo answers through this tunnel, each step within `time`.
-pub(super) fn answers(tunnel: &Tunnel, time: Duration) -> bool {
+pub(super) fn has_echo(tunnel: &Tunnel, time: Duration) -> bool {
     let exchange = || {
         let mut stream = tunnel.open(time)?;
         stream.write_all(b"?")?;
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn ports_are_never_given_twice() {
         let mut next = PORTS.end - 3;
-        let servers = Ends::new([SocketAddr::from(([127, 0, 0, 1], 1)); 4]);
+        let servers = Endpoints::new([SocketAddr::from(([127, 0, 0, 1], 1)); 4]);
         let (first, spare) = servers.through_relay(&mut next).expect("some ports are free");
         let (second, _) = servers.through_relay(&mut next).expect("some ports are free");
         let mut ports: Vec<u16> = first.all().iter().chain(second.all()).map(SocketAddr::port).collect();
@@ -161,8 +161,8 @@ mod tests {
     #[test]
     fn a_stream_goes_where_its_direction_says() {
         let end = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let ends = Ends::new([end(1), end(2), end(3), end(4)]);
-        assert_eq!((ends.reply(), ends.echo()), (end(1), end(2)));
-        assert_eq!((ends.stream(Direction::Down), ends.stream(Direction::Up)), (end(3), end(4)));
+        let endpoints = Endpoints::new([end(1), end(2), end(3), end(4)]);
+        assert_eq!((endpoints.reply(), endpoints.echo()), (end(1), end(2)));
+        assert_eq!((endpoints.stream(Direction::Down), endpoints.stream(Direction::Up)), (end(3), end(4)));
     }
 }

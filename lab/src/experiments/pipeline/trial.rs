@@ -29,7 +29,7 @@ use crate::kit::worker_process::{GO, READY, WorkerProcess, print_line};
 
 /// What `lab turn` is told.
 #[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct Trial {
     /// The strategy
     #[arg(long)]
     pub(super) strategy: Target,
@@ -46,7 +46,7 @@ pub(crate) struct Turn {
 
 /// What a turn came to.
 #[derive(Debug)]
-pub(super) struct Finished {
+pub(super) struct TrialResult {
     /// The process's id.
     pub(super) process: u32,
     /// From the first request to after the last.
@@ -62,12 +62,12 @@ pub(super) struct Finished {
     pub(super) marks: Vec<String>,
 }
 
-impl Turn {
+impl Trial {
     /// Has it done.
     ///
     /// # Errors
     /// The strategy failed, or the user interrupted.
-    pub(super) fn run(&self) -> Result<Finished> {
+    pub(super) fn run(&self) -> Result<TrialResult> {
         self.run_under(&child::own_program()?, &[])
     }
 
@@ -75,7 +75,7 @@ impl Turn {
     ///
     /// # Errors
     /// As `run`, and what the program brings.
-    pub(super) fn run_under(&self, program: &Path, its_arguments: &[OsString]) -> Result<Finished> {
+    pub(super) fn run_under(&self, program: &Path, its_arguments: &[OsString]) -> Result<TrialResult> {
         let arguments: Vec<OsString> = its_arguments.iter().cloned().chain(self.arguments()).collect();
         let started = Instant::now();
         let mut worker = WorkerProcess::start(program, &arguments)?;
@@ -94,12 +94,12 @@ impl Turn {
         if let Some(reason) = answer.get("error").and_then(Value::as_str) {
             bail!("{reason}");
         }
-        Finished::from_json(&answer, whole, marks).context("a turn's answer has all figures")
+        TrialResult::from_json(&answer, whole, marks).context("a turn's answer has all figures")
     }
 
     fn arguments(&self) -> Vec<OsString> {
         let (strategy, requests) = (self.strategy.to_string(), self.requests.to_string());
-        let words = ["turn", "--strategy", &strategy, "--requests", &requests];
+        let words = ["trial", "--strategy", &strategy, "--requests", &requests];
         let mut arguments: Vec<OsString> = words.map(Into::into).into();
         if let Some(text) = &self.text {
             arguments.extend(["--text".into(), text.into()]);
@@ -111,7 +111,7 @@ impl Turn {
     }
 }
 
-impl Finished {
+impl TrialResult {
     fn from_json(answer: &Value, whole: Duration, marks: Vec<String>) -> Option<Self> {
         Some(Self {
             elapsed: Duration::from_nanos(answer["elapsed_ns"].as_u64()?),
@@ -130,13 +130,13 @@ impl Finished {
 ///
 /// # Errors
 /// The text cannot be read, or the lab is gone.
-pub(crate) fn take(turn: &Turn) -> Result<()> {
-    let work = Work::new(turn.requests, text::read(turn.text.as_deref())?);
-    let strategy = turn.strategy.strategy(machine::allowed_cpus().len());
+pub(crate) fn run_trial(trial: &Trial) -> Result<()> {
+    let work = Work::new(trial.requests, text::read(trial.text.as_deref())?);
+    let strategy = trial.strategy.strategy(machine::allowed_cpus().len());
     print_line(READY)?;
     let mut words = std::io::stdin().lock().lines();
     let Some(GO) = words.next().transpose()?.as_deref() else { return Ok(()) };
-    let recorder = turn.recording.as_ref().map(|_| Recorder::start());
+    let recorder = trial.recording.as_ref().map(|_| Recorder::start());
     let work = Arc::new(match &recorder {
         Some(recorder) => work.recorded(recorder.clone()),
         None => work,
@@ -144,7 +144,7 @@ pub(crate) fn take(turn: &Turn) -> Result<()> {
     let (began, cpu_before) = (Instant::now(), process_cpu());
     let done = strategy.run(&work);
     let (elapsed, cpu) = (began.elapsed(), process_cpu() - cpu_before);
-    if let (Some(recorder), Some(file)) = (recorder, &turn.recording) {
+    if let (Some(recorder), Some(file)) = (recorder, &trial.recording) {
         recorder.finish().write(file)?;
     }
     let answer = match done {
@@ -171,17 +171,17 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        turn: Turn,
+        trial: Trial,
     }
 
     #[test]
     fn a_turn_survives_the_command_line() {
         for file in [None, Some(PathBuf::from("a file"))] {
             let (text, recording) = (file.clone(), file);
-            let turn = Turn { strategy: Target::Batches(50), requests: 2_000, text, recording };
-            let line = Line::try_parse_from(turn.arguments()).expect("its own arguments are understood");
-            assert_eq!((line.turn.strategy, line.turn.requests), (turn.strategy, turn.requests));
-            assert_eq!((line.turn.text, line.turn.recording), (turn.text, turn.recording));
+            let trial = Trial { strategy: Target::Batches(50), requests: 2_000, text, recording };
+            let line = Line::try_parse_from(trial.arguments()).expect("its own arguments are understood");
+            assert_eq!((line.trial.strategy, line.trial.requests), (trial.strategy, trial.requests));
+            assert_eq!((line.trial.text, line.trial.recording), (trial.text, trial.recording));
         }
     }
 }

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use super::super::configuration::{IDLE_S_MAX, nginx_head, quoted};
-use super::{Ends, STREAMS_MAX};
+use super::{Endpoints, STREAMS_MAX};
 use crate::kit::relays::config::{ConfigInputs, TUNNELS_MAX, USER, tollgate_tables};
 
 /// Pipes that HAProxy may hold: a stream that splices holds one, and without one it copies.
@@ -19,7 +19,7 @@ const HAPROXY_PIPES_MAX: u32 = 256;
 const _: () = assert!(HAPROXY_PIPES_MAX >= 2 * STREAMS_MAX);
 
 /// Tollgate: `forward` listeners billed to a user, with policy, metering, close log and ledger on.
-pub(crate) fn tollgate(inputs: &ConfigInputs<'_, Ends>) -> String {
+pub(crate) fn tollgate(inputs: &ConfigInputs<'_, Endpoints>) -> String {
     let listener = |(listen, upstream)| {
         format!(
             r#"[[listener]]
@@ -46,11 +46,11 @@ connections = {TUNNELS_MAX}
 /// HAProxy: TCP mode; `tcplog` written to its standard output, which is the log file (as cheap for it as a
 /// ring buffer, and cheaper than a datagram socket); splicing for the streams, where it pays, and not for the
 /// short connections, where it would cost.
-pub(crate) fn haproxy(inputs: &ConfigInputs<'_, Ends>) -> String {
+pub(crate) fn haproxy(inputs: &ConfigInputs<'_, Endpoints>) -> String {
     let directory = inputs.directory.display();
     let listener = |(name, (listen, upstream)): (&str, (SocketAddr, SocketAddr))| {
         let splicing =
-            if Ends::is_stream(name) { "option splice-request\n    option splice-response" } else { "" };
+            if Endpoints::is_stream(name) { "option splice-request\n    option splice-response" } else { "" };
         format!(
             r"
 listen {name}
@@ -61,7 +61,7 @@ listen {name}
         )
     };
     let listeners: String =
-        Ends::NAMES.into_iter().zip(inputs.listen.pairs(inputs.upstream)).map(listener).collect();
+        Endpoints::NAMES.into_iter().zip(inputs.listen.pairs(inputs.upstream)).map(listener).collect();
     format!(
         r"global
     nbthread {threads}
@@ -84,7 +84,7 @@ defaults
 
 /// nginx: the stream module, one worker per CPU with its own listening sockets, a buffered access log.
 /// `module` is the stream module's file where it is not built in.
-pub(crate) fn nginx(inputs: &ConfigInputs<'_, Ends>, module: Option<&Path>) -> String {
+pub(crate) fn nginx(inputs: &ConfigInputs<'_, Endpoints>, module: Option<&Path>) -> String {
     let directory = inputs.directory.display();
     let load = module.map_or_else(String::new, |module| format!("load_module {};\n", module.display()));
     let server = |(listen, upstream)| {
@@ -115,12 +115,12 @@ pub(crate) fn nginx(inputs: &ConfigInputs<'_, Ends>, module: Option<&Path>) -> S
 mod tests {
     use super::*;
 
-    fn text_of(write: impl Fn(&ConfigInputs<'_, Ends>) -> String) -> String {
+    fn text_of(write: impl Fn(&ConfigInputs<'_, Endpoints>) -> String) -> String {
         let end = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let ends = |first| Ends::new([end(first), end(first + 1), end(first + 2), end(first + 3)]);
+        let endpoints = |first| Endpoints::new([end(first), end(first + 1), end(first + 2), end(first + 3)]);
         write(&ConfigInputs {
-            listen: &ends(21_000),
-            upstream: &ends(22_000),
+            listen: &endpoints(21_000),
+            upstream: &endpoints(22_000),
             admin: end(23_000),
             threads: 2,
             directory: Path::new("/tmp/lab"),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use super::death::{Death, MANNERS, Manner, PUBLISHED};
+use super::probe::{CreationMode, LimitHit, MODES, PUBLISHED};
 use crate::kit::measurements::{Row, Run, Skipped};
 use crate::kit::progress::Progress;
 use crate::kit::{child, kernel_setting};
@@ -24,102 +24,102 @@ const MAPS_MAX_OF_TEST: u64 = 100_000;
 
 /// What was seen.
 #[derive(Debug, Default)]
-pub(super) struct Deaths {
-    pub(super) seen: Vec<(Manner, Death)>,
-    pub(super) confirmed: Option<Confirmed>,
+pub(in crate::experiments::pipeline) struct LimitHits {
+    pub(in crate::experiments::pipeline) seen: Vec<(CreationMode, LimitHit)>,
+    pub(in crate::experiments::pipeline) prediction: Option<Prediction>,
 }
 
 /// A prediction, and what came of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Confirmed {
-    pub(super) predicted: f64,
-    pub(super) created: f64,
+pub(in crate::experiments::pipeline) struct Prediction {
+    pub(in crate::experiments::pipeline) predicted: f64,
+    pub(in crate::experiments::pipeline) created: f64,
 }
 
-impl Confirmed {
+impl Prediction {
     /// The smaller of both as a part of the other.
-    pub(super) fn agreement(&self) -> f64 {
+    pub(in crate::experiments::pipeline) fn agreement(&self) -> f64 {
         (self.predicted / self.created).min(self.created / self.predicted)
     }
 
     /// In words.
-    pub(super) fn told(&self) -> String {
+    pub(in crate::experiments::pipeline) fn describe(&self) -> String {
         let Self { predicted, created } = self;
         format!("under {MAPS_MAX_OF_TEST} maps {predicted:.0} were predicted and {created} created")
     }
 }
 
 /// How many steps of progress they are.
-pub(super) fn steps(is_test_wanted: bool) -> u64 {
-    MANNERS.len() as u64 + u64::from(is_test_wanted)
+pub(in crate::experiments::pipeline) fn probe_steps(is_test_wanted: bool) -> u64 {
+    MODES.len() as u64 + u64::from(is_test_wanted)
 }
 
-impl Deaths {
+impl LimitHits {
     /// Lets a process die in each manner, and puts what was seen among `rows`.
     ///
     /// # Errors
     /// The user interrupted.
-    pub(super) fn watch(
+    pub(in crate::experiments::pipeline) fn run(
         text: Option<&PathBuf>,
         is_test_wanted: bool,
         progress: &Progress,
         rows: &mut Vec<Row>,
         skipped: &mut Vec<Skipped>,
     ) -> Result<Self> {
-        let mut deaths = Self::default();
-        for manner in MANNERS {
-            progress.begin(format!("thread-per-request, {manner}"));
-            match die(manner, text, is_test_wanted) {
-                Ok(death) => {
-                    rows.push(row(manner.to_string(), &death, None));
-                    deaths.seen.push((manner, death));
+        let mut hits = Self::default();
+        for mode in MODES {
+            progress.begin(format!("thread-per-request, {mode}"));
+            match probe(mode, text, is_test_wanted) {
+                Ok(hit) => {
+                    rows.push(row(mode.to_string(), &hit, None));
+                    hits.seen.push((mode, hit));
                 }
-                Err(error) => skipped.push(skip(&manner.to_string(), &error)),
+                Err(error) => skipped.push(skipped_entry(&mode.to_string(), &error)),
             }
             child::fail_if_interrupted()?;
             progress.end();
         }
         if is_test_wanted {
             progress.begin(format!("thread-per-request, {PUBLISHED}, {MAPS_MAX_OF_TEST} maps"));
-            if let Err(error) = deaths.test(text, rows) {
-                skipped.push(skip("the confirming run", &error));
+            if let Err(error) = hits.confirm(text, rows) {
+                skipped.push(skipped_entry("the confirming run", &error));
             }
             child::fail_if_interrupted()?;
             progress.end();
         }
-        Ok(deaths)
+        Ok(hits)
     }
 
-    fn test(&mut self, text: Option<&PathBuf>, rows: &mut Vec<Row>) -> Result<()> {
-        let known = self.seen.iter().find(|(manner, _)| *manner == PUBLISHED);
+    fn confirm(&mut self, text: Option<&PathBuf>, rows: &mut Vec<Row>) -> Result<()> {
+        let known = self.seen.iter().find(|(mode, _)| *mode == PUBLISHED);
         let (_, known) = known.context("there is no death to learn from")?;
         let changed = kernel_setting::change(Path::new(SETTING), &MAPS_MAX_OF_TEST.to_string());
         let changed = changed.with_context(|| format!("changing {SETTING}"))?;
-        let death = die(PUBLISHED, text, true);
+        let hit = probe(PUBLISHED, text, true);
         drop(changed);
-        let death = death?;
-        let confirmed =
-            Confirmed { predicted: known.predicted_under(MAPS_MAX_OF_TEST), created: death.created as f64 };
-        rows.push(row(format!("{PUBLISHED}-{MAPS_MAX_OF_TEST}"), &death, Some(confirmed.predicted)));
-        self.confirmed = Some(confirmed);
+        let hit = hit?;
+        let prediction =
+            Prediction { predicted: known.predicted_under(MAPS_MAX_OF_TEST), created: hit.created as f64 };
+        rows.push(row(format!("{PUBLISHED}-{MAPS_MAX_OF_TEST}"), &hit, Some(prediction.predicted)));
+        self.prediction = Some(prediction);
         Ok(())
     }
 }
 
-fn die(manner: Manner, text: Option<&PathBuf>, is_asked_for: bool) -> Result<Death> {
-    if let Some(objection) = manner.objection(is_asked_for) {
-        bail!("{objection}");
+fn probe(mode: CreationMode, text: Option<&PathBuf>, is_asked_for: bool) -> Result<LimitHit> {
+    if let Some(refusal) = mode.refusal(is_asked_for) {
+        bail!("{refusal}");
     }
-    manner.run(text)?.context("a thread for every request could be created")
+    mode.run(text)?.context("a thread for every request could be created")
 }
 
-fn row(target: String, death: &Death, predicted: Option<f64>) -> Row {
-    let mut numbers = death.numbers();
+fn row(target: String, hit: &LimitHit, predicted: Option<f64>) -> Row {
+    let mut numbers = hit.numbers();
     numbers.extend(predicted.map(|predicted| ("threads_predicted", predicted)));
     Row { part: PART, target, runs: vec![Run { round: 0, marks: Vec::new(), numbers }] }
 }
 
-fn skip(name: &str, error: &anyhow::Error) -> Skipped {
+fn skipped_entry(name: &str, error: &anyhow::Error) -> Skipped {
     Skipped { name: format!("{PART}, {name}"), reason: format!("{error:#}") }
 }
 
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn a_prediction_agrees_from_either_side() {
         let check = |predicted, created, expected| {
-            assert_eq!(Confirmed { predicted, created }.agreement(), expected);
+            assert_eq!(Prediction { predicted, created }.agreement(), expected);
         };
         check(50_000.0, 50_000.0, 1.0);
         check(50_000.0, 40_000.0, 0.8);

@@ -31,12 +31,12 @@ pub(super) const PALETTE: Palette = Palette {
         ("waits", "yields, sleeps and timers"),
         ("other", "other, or not to be told"),
     ],
-    purpose_of: |stack| Purpose::of(stack) as usize,
+    purpose_of: |stack| Purpose::of_stack(stack) as usize,
 };
 
 impl Purpose {
     /// That of a stack.
-    pub(super) fn of(stack: &Stack) -> Self {
+    pub(super) fn of_stack(stack: &Stack) -> Self {
         let has = |patterns: &[&str]| {
             stack.frames.iter().any(|frame| patterns.iter().any(|pattern| matches(&frame.name, pattern)))
         };
@@ -44,8 +44,8 @@ impl Purpose {
         if has(ENDS) {
             return Self::Threads;
         }
-        let told = |name: &str| MARKS.iter().find(|mark| matches(name, mark.0)).map(|mark| mark.1);
-        if let Some(purpose) = stack.frames.iter().rev().find_map(|frame| told(&frame.name)) {
+        let purpose_of_name = |name: &str| MARKS.iter().find(|mark| matches(name, mark.0)).map(|mark| mark.1);
+        if let Some(purpose) = stack.frames.iter().rev().find_map(|frame| purpose_of_name(&frame.name)) {
             return purpose;
         }
         let is_around_a_thread = has(AROUND) || has(ENTRIES) && !has(CLOSURES);
@@ -60,7 +60,7 @@ const ENDS: &[&str] =
 /// Frames that tell a purpose by themselves: whole names, or with `*` in front or behind.
 const MARKS: &[(&str, Purpose)] = &[
     ("*::work::Work*", Purpose::Work),
-    ("*::waits::Wait*::of", Purpose::Work),
+    ("*::waits::Wait*::of_request", Purpose::Work),
     ("kernel_clone", Purpose::Threads),
     ("ret_from_fork*", Purpose::Threads),
     ("schedule_tail", Purpose::Threads),
@@ -112,7 +112,7 @@ pub(super) fn numbers(profile: &Profile) -> Numbers {
     };
     let all = samples(&|_| true);
     let percent = |counts: &dyn Fn(&Stack) -> bool| 100.0 * samples(counts) / all.max(1.0);
-    let of = |purpose| percent(&|stack: &Stack| Purpose::of(stack) == purpose);
+    let of = |purpose| percent(&|stack: &Stack| Purpose::of_stack(stack) == purpose);
     vec![
         ("work_percent", of(Purpose::Work)),
         ("threads_percent", of(Purpose::Threads)),
@@ -122,7 +122,7 @@ pub(super) fn numbers(profile: &Profile) -> Numbers {
         ("main_thread_percent", percent(&|stack| stack.is_main)),
         (
             "main_creating_threads_percent",
-            percent(&|stack| stack.is_main && Purpose::of(stack) == Purpose::Threads),
+            percent(&|stack| stack.is_main && Purpose::of_stack(stack) == Purpose::Threads),
         ),
         ("samples", all),
     ]
@@ -139,7 +139,8 @@ mod tests {
 
     #[test]
     fn the_frame_nearest_to_the_leaf_decides() {
-        let check = |frames: &str, expected| assert_eq!(Purpose::of(&stack(frames, 1)), expected, "{frames}");
+        let check =
+            |frames: &str, expected| assert_eq!(Purpose::of_stack(&stack(frames, 1)), expected, "{frames}");
         let thread = "clone3 start_thread std::sys::thread::unix::Thread::new::thread_start \
                       std::sys::backtrace::__rust_begin_short_backtrace lab::pipeline::work::Work::request";
         let inside = |frames: &str| format!("{thread} {frames}");

@@ -1,0 +1,6 @@
+//! How many threads a process can create, and which limit of the kernel stops it.
+
+pub(super) mod child;
+pub(super) mod limits;
+pub(super) mod probe;
+pub(super) mod report;
