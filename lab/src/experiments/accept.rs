@@ -42,7 +42,7 @@ use self::strategy::Strategy;
 use crate::kit::child::{self, ChildSettings};
 use crate::kit::flame;
 use crate::kit::load::Role;
-use crate::kit::load_process::{Command, LoadProcess};
+use crate::kit::load_process::{LoadCommand, LoadProcess};
 use crate::kit::machine;
 use crate::kit::measurements::{Numbers, Skipped};
 use crate::kit::progress::Progress;
@@ -193,8 +193,8 @@ impl Effort {
         if case == (Part::Crowd, self.cpus) { self.judged_rounds } else { self.rounds }
     }
 
-    fn crowd(&self, to: SocketAddr) -> Command {
-        Command::Short { tunnel: to.into(), connections: self.connections, concurrency: CONCURRENCY }
+    fn crowd(&self, to: SocketAddr) -> LoadCommand {
+        LoadCommand::Short { tunnel: to.into(), connections: self.connections, concurrency: CONCURRENCY }
     }
 }
 
@@ -328,7 +328,7 @@ impl Bench {
             Part::Reload => self.short(rounds(RELOAD), workers, short::run_reloading, |to| effort.crowd(to)),
             Part::Light => {
                 let time = effort.light;
-                let arrive = |to| Command::Arrive { to, rate_per_s: LIGHT_PER_S, time };
+                let arrive = |to| LoadCommand::Arrive { to, rate_per_s: LIGHT_PER_S, time };
                 self.short(rounds(LIGHT), workers, short::run, arrive)
             }
             Part::LongLived => self.long_lived(rounds(LONG_LIVED), workers),
@@ -342,8 +342,8 @@ impl Bench {
         &mut self,
         rounds: Rounds,
         workers: u32,
-        run: fn(&mut Gateway, &mut LoadProcess, &Command, &str, &mut Losses) -> Result<Numbers>,
-        load: impl Fn(SocketAddr) -> Command,
+        run: fn(&mut Gateway, &mut LoadProcess, &LoadCommand, &str, &mut Losses) -> Result<Numbers>,
+        load: impl Fn(SocketAddr) -> LoadCommand,
     ) -> Result<Outcome> {
         let case = rounds.what;
         let (mut gateways, failed) =
@@ -359,7 +359,7 @@ impl Bench {
 
     fn long_lived(&mut self, rounds: Rounds, workers: u32) -> Result<Outcome> {
         let case = rounds.what;
-        let warm_up = |to| Command::Hold { to, tunnels: WARM_UP };
+        let warm_up = |to| LoadCommand::Hold { to, tunnels: WARM_UP };
         let (mut gateways, failed) =
             self.start_all(case, &self.strategies.clone(), workers, self.load.echo, warm_up)?;
         let (client, losses, tunnels) = (&mut self.load.client, &mut self.losses, self.effort.tunnels);
@@ -383,7 +383,7 @@ impl Bench {
         }
         let (client, losses, time) = (&mut self.load.client, &mut self.losses, self.effort.busy);
         let outcome = rounds.run(&mut servers, &self.progress, |server| {
-            let load = Command::Arrive { to: server.address, rate_per_s: BUSY_PER_S, time };
+            let load = LoadCommand::Arrive { to: server.address, rate_per_s: BUSY_PER_S, time };
             let of = format!("{case}/{}", server.name());
             Ok(vec![(case, busy::run(server, client, &load, &of, losses)?)])
         })?;
@@ -409,7 +409,7 @@ impl Bench {
         };
         let sample = |gateway: &Gateway,
                       client: &mut LoadProcess,
-                      load: &Command,
+                      load: &LoadCommand,
                       directory: &Path,
                       losses: &mut Losses| {
             profile::sample(gateway, client, load, directory, losses, scope)
@@ -427,7 +427,7 @@ impl Bench {
         &mut self,
         what: &str,
         connections: u32,
-        inspect: impl Fn(&Gateway, &mut LoadProcess, &Command, &Path, &mut Losses) -> Result<Found>,
+        inspect: impl Fn(&Gateway, &mut LoadProcess, &LoadCommand, &Path, &mut Losses) -> Result<Found>,
     ) -> Result<(Vec<(String, Found)>, Outcome)> {
         let strategies = inspected_strategies(&self.strategies);
         let (gateways, failed) =
@@ -436,7 +436,7 @@ impl Bench {
         for gateway in &gateways {
             self.progress.begin(format!("{what}, {}", gateway.name()));
             let to = gateway.running.endpoints.address;
-            let load = Command::Short { tunnel: to.into(), connections, concurrency: CONCURRENCY };
+            let load = LoadCommand::Short { tunnel: to.into(), connections, concurrency: CONCURRENCY };
             let (client, directory) = (&mut self.load.client, self.directory.path());
             match inspect(gateway, client, &load, directory, &mut self.losses) {
                 Ok(one) => found.push((gateway.name().to_owned(), one)),
@@ -459,7 +459,7 @@ impl Bench {
         strategies: &[Strategy],
         workers: u32,
         upstream: SocketAddr,
-        warm_up: fn(SocketAddr) -> Command,
+        warm_up: fn(SocketAddr) -> LoadCommand,
     ) -> Result<(Vec<Gateway>, Vec<Skipped>)> {
         let installed = self.installed.clone().context("only one part does without the gateway")?;
         let (mut gateways, mut failed) = (Vec::new(), Outcome::default());
@@ -494,8 +494,8 @@ fn impossible(what: &str, reason: String) -> Outcome {
     Outcome::default().with_failed(vec![Skipped { name: what.to_owned(), reason }])
 }
 
-fn warm_up_crowd(to: SocketAddr) -> Command {
-    Command::Short { tunnel: to.into(), connections: WARM_UP, concurrency: WARM_UP / 4 }
+fn warm_up_crowd(to: SocketAddr) -> LoadCommand {
+    LoadCommand::Short { tunnel: to.into(), connections: WARM_UP, concurrency: WARM_UP / 4 }
 }
 
 #[cfg(test)]

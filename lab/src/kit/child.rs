@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Resource, Rlimit, Signal};
+use rustix::process::{Pid, Signal};
 
 use crate::kit::usage;
 
@@ -222,12 +222,7 @@ pub(crate) fn pause(time: Duration) -> Result<()> {
 
 /// Lets this process and those it starts open as many descriptors as it may; returns the limit.
 pub(crate) fn raise_descriptor_limit() -> u64 {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    match rustix::process::setrlimit(Resource::Nofile, raised) {
-        Ok(()) => limit.maximum.unwrap_or(u64::MAX),
-        Err(_) => limit.current.unwrap_or(u64::MAX),
-    }
+    sys::limits::raise_descriptors().unwrap_or_else(|_| sys::limits::descriptors().0)
 }
 
 /// The lab's own executable.

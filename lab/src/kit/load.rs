@@ -16,10 +16,8 @@ pub(crate) mod stream;
 pub(crate) mod tunnel;
 
 use std::fmt;
-use std::str::FromStr;
+use std::num::ParseIntError;
 use std::time::Duration;
-
-use anyhow::{Result, bail};
 
 /// The payload of a short connection's request.
 pub(crate) const REQUEST_BYTES: usize = 100;
@@ -40,7 +38,7 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 const _: () = assert!(MESSAGE_BYTES <= CHUNK_BYTES && REPLY_BYTES <= CHUNK_BYTES);
 
 /// What a server does with its connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Takes one request, sends one reply, closes.
     Reply,
@@ -55,7 +53,7 @@ pub(crate) enum Role {
 }
 
 /// Which way a stream flows, seen from the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// Client to server.
     Up,
@@ -64,7 +62,7 @@ pub(crate) enum Direction {
 }
 
 /// What becomes of a connection after an HTTP answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Persistence {
     /// It is kept for the next request.
     KeepAlive,
@@ -74,71 +72,33 @@ pub(crate) enum Persistence {
 
 impl fmt::Display for Role {
     fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text.write_str(match self {
-            Self::Reply => "reply",
-            Self::Echo => "echo",
-            Self::Source => "source",
-            Self::Sink => "sink",
-            Self::Origin => "origin",
-        })
-    }
-}
-
-impl FromStr for Role {
-    type Err = anyhow::Error;
-
-    fn from_str(word: &str) -> Result<Self> {
-        Ok(match word {
-            "reply" => Self::Reply,
-            "echo" => Self::Echo,
-            "source" => Self::Source,
-            "sink" => Self::Sink,
-            "origin" => Self::Origin,
-            _ => bail!("no server is called {word}"),
-        })
+        write_name(self, text)
     }
 }
 
 impl fmt::Display for Persistence {
     fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text.write_str(match self {
-            Self::KeepAlive => "keep-alive",
-            Self::Close => "close",
-        })
-    }
-}
-
-impl FromStr for Persistence {
-    type Err = anyhow::Error;
-
-    fn from_str(word: &str) -> Result<Self> {
-        Ok(match word {
-            "keep-alive" => Self::KeepAlive,
-            "close" => Self::Close,
-            _ => bail!("no connection's end is called {word}"),
-        })
+        write_name(self, text)
     }
 }
 
 impl fmt::Display for Direction {
     fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text.write_str(match self {
-            Self::Up => "up",
-            Self::Down => "down",
-        })
+        write_name(self, text)
     }
 }
 
-impl FromStr for Direction {
-    type Err = anyhow::Error;
+/// Writes a value as the command line has it.
+fn write_name(value: &impl clap::ValueEnum, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+    text.write_str(value.to_possible_value().ok_or(fmt::Error)?.get_name())
+}
 
-    fn from_str(word: &str) -> Result<Self> {
-        Ok(match word {
-            "up" => Self::Up,
-            "down" => Self::Down,
-            _ => bail!("no direction is called {word}"),
-        })
-    }
+/// Milliseconds, as the command line has a time.
+///
+/// # Errors
+/// It is no whole number.
+pub(crate) fn milliseconds(word: &str) -> Result<Duration, ParseIntError> {
+    word.parse().map(Duration::from_millis)
 }
 
 /// An empty histogram of latencies in nanoseconds, up to a minute, to three digits.

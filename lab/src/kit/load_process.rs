@@ -10,26 +10,38 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use clap::Parser;
 use serde_json::{Value, json};
 
 use crate::kit::child::{self, Child, ChildSettings};
 use crate::kit::load::{self, Direction, Role, pingpong::PingPong, requests::Requests, tunnel::Tunnel};
 
 /// What the lab may ask of an agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Command {
+#[derive(clap::Subcommand, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LoadCommand {
     /// Start a server; answers its `port`.
-    Serve(Role),
+    Serve { role: Role },
     /// Answer the bytes that its servers have sent and received so far.
     Totals,
     /// Make short connections.
     Short { tunnel: Tunnel, connections: u32, concurrency: u32 },
     /// Make so many short connections a second, for a time.
-    Arrive { to: SocketAddr, rate_per_s: u32, time: Duration },
+    Arrive {
+        to: SocketAddr,
+        rate_per_s: u32,
+        #[arg(value_parser = load::milliseconds)]
+        time: Duration,
+    },
     /// Make HTTP requests.
     Requests(Requests),
     /// Move so many streams for a time.
-    Stream { tunnel: Tunnel, direction: Direction, time: Duration, streams: u32 },
+    Stream {
+        tunnel: Tunnel,
+        direction: Direction,
+        #[arg(value_parser = load::milliseconds)]
+        time: Duration,
+        streams: u32,
+    },
     /// Have this many tunnels open and otherwise idle.
     Hold { to: SocketAddr, tunnels: u32 },
     /// Send one message through each open tunnel.
@@ -63,7 +75,7 @@ impl LoadProcess {
     ///
     /// # Errors
     /// The agent failed, and says why, or it is gone.
-    pub(crate) fn call(&mut self, command: &Command) -> Result<Value> {
+    pub(crate) fn call(&mut self, command: &LoadCommand) -> Result<Value> {
         self.begin(command)?;
         self.finish()
     }
@@ -72,7 +84,7 @@ impl LoadProcess {
     ///
     /// # Errors
     /// The agent is gone.
-    pub(crate) fn begin(&mut self, command: &Command) -> Result<()> {
+    pub(crate) fn begin(&mut self, command: &LoadCommand) -> Result<()> {
         child::fail_if_interrupted()?;
         writeln!(self.commands, "{command}")?;
         self.commands.flush().context("an agent has ended")
@@ -101,7 +113,7 @@ impl LoadProcess {
     /// # Errors
     /// The agent could not listen.
     pub(crate) fn serve(&mut self, role: Role) -> Result<SocketAddr> {
-        let response = self.call(&Command::Serve(role))?;
+        let response = self.call(&LoadCommand::Serve { role })?;
         let port = response["port"].as_u64().and_then(|port| u16::try_from(port).ok());
         Ok(SocketAddr::from(([127, 0, 0, 1], port.context("a server's answer names its port")?)))
     }
@@ -132,32 +144,32 @@ pub(crate) fn serve_commands() -> Result<()> {
     Ok(())
 }
 
-fn execute(command: &Command, tunnels: &mut load::idle::Tunnels) -> Result<Value> {
+fn execute(command: &LoadCommand, tunnels: &mut load::idle::Tunnels) -> Result<Value> {
     match *command {
-        Command::Serve(role) => Ok(json!({ "port": load::servers::start(role)?.port() })),
-        Command::Totals => Ok(load::servers::totals()),
-        Command::Short { ref tunnel, connections, concurrency } => {
+        LoadCommand::Serve { role } => Ok(json!({ "port": load::servers::start(role)?.port() })),
+        LoadCommand::Totals => Ok(load::servers::totals()),
+        LoadCommand::Short { ref tunnel, connections, concurrency } => {
             load::short::run(tunnel, connections, concurrency)
         }
-        Command::Arrive { to, rate_per_s, time } => load::short::arrive(to, rate_per_s, time),
-        Command::Requests(ref requests) => load::requests::run(requests),
-        Command::Stream { ref tunnel, direction, time, streams } => {
+        LoadCommand::Arrive { to, rate_per_s, time } => load::short::arrive(to, rate_per_s, time),
+        LoadCommand::Requests(ref requests) => load::requests::run(requests),
+        LoadCommand::Stream { ref tunnel, direction, time, streams } => {
             load::stream::run(tunnel, direction, time, streams)
         }
-        Command::Hold { to, tunnels: count } => tunnels.hold(to, count),
-        Command::Touch => Ok(tunnels.touch()),
-        Command::Release => {
+        LoadCommand::Hold { to, tunnels: count } => tunnels.hold(to, count),
+        LoadCommand::Touch => Ok(tunnels.touch()),
+        LoadCommand::Release => {
             *tunnels = load::idle::Tunnels::default();
             Ok(json!({}))
         }
-        Command::PingPong(ref ping_pong) => load::pingpong::run(ping_pong),
+        LoadCommand::PingPong(ref ping_pong) => load::pingpong::run(ping_pong),
     }
 }
 
-impl fmt::Display for Command {
+impl fmt::Display for LoadCommand {
     fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Serve(role) => write!(text, "serve {role}"),
+            Self::Serve { role } => write!(text, "serve {role}"),
             Self::Totals => write!(text, "totals"),
             Self::Short { tunnel, connections, concurrency } => {
                 write!(text, "short {tunnel} {connections} {concurrency}")
@@ -181,48 +193,20 @@ impl fmt::Display for Command {
     }
 }
 
-impl FromStr for Command {
+impl FromStr for LoadCommand {
     type Err = anyhow::Error;
 
     fn from_str(line: &str) -> Result<Self> {
-        let words: Vec<&str> = line.split(' ').collect();
-        let milliseconds = |word: &str| anyhow::Ok(Duration::from_millis(word.parse()?));
-        Ok(match *words.as_slice() {
-            ["serve", role] => Self::Serve(role.parse()?),
-            ["totals"] => Self::Totals,
-            ["short", tunnel, connections, concurrency] => Self::Short {
-                tunnel: tunnel.parse()?,
-                connections: connections.parse()?,
-                concurrency: concurrency.parse()?,
-            },
-            ["arrive", to, rate, time] => {
-                Self::Arrive { to: to.parse()?, rate_per_s: rate.parse()?, time: milliseconds(time)? }
-            }
-            ["requests", via, origin, persistence, count, concurrency] => Self::Requests(Requests {
-                via: via.parse()?,
-                origin: origin.parse()?,
-                persistence: persistence.parse()?,
-                count: count.parse()?,
-                concurrency: concurrency.parse()?,
-            }),
-            ["stream", tunnel, direction, time, streams] => Self::Stream {
-                tunnel: tunnel.parse()?,
-                direction: direction.parse()?,
-                time: milliseconds(time)?,
-                streams: streams.parse()?,
-            },
-            ["hold", to, tunnels] => Self::Hold { to: to.parse()?, tunnels: tunnels.parse()? },
-            ["touch"] => Self::Touch,
-            ["release"] => Self::Release,
-            ["ping-pong", to, connections, rate, time] => Self::PingPong(PingPong {
-                to: to.parse()?,
-                connections: connections.parse()?,
-                rate_per_s: rate.parse()?,
-                time: milliseconds(time)?,
-            }),
-            _ => bail!("an agent knows no such command"),
-        })
+        Ok(Line::try_parse_from(line.split(' '))?.command)
     }
+}
+
+/// A line of the load process's input.
+#[derive(clap::Parser)]
+#[command(no_binary_name = true)]
+struct Line {
+    #[command(subcommand)]
+    command: LoadCommand,
 }
 
 #[cfg(test)]
@@ -238,34 +222,39 @@ mod tests {
         let requests =
             |persistence| Requests { via: to, origin: to, persistence, count: 50_000, concurrency: 100 };
         let commands = [
-            Command::Serve(Role::Reply),
-            Command::Serve(Role::Echo),
-            Command::Serve(Role::Source),
-            Command::Serve(Role::Sink),
-            Command::Serve(Role::Origin),
-            Command::Totals,
-            Command::Short { tunnel: to.into(), connections: 50_000, concurrency: 500 },
-            Command::Short { tunnel: by(Protocol::Socks5), connections: 50_000, concurrency: 500 },
-            Command::Arrive { to, rate_per_s: 200, time },
-            Command::Requests(requests(Persistence::KeepAlive)),
-            Command::Requests(requests(Persistence::Close)),
-            Command::Stream { tunnel: to.into(), direction: Direction::Up, time, streams: 1 },
-            Command::Stream { tunnel: by(Protocol::Connect), direction: Direction::Down, time, streams: 100 },
-            Command::Hold { to, tunnels: 9_000 },
-            Command::Touch,
-            Command::Release,
-            Command::PingPong(PingPong { to, connections: 100, rate_per_s: 500, time }),
+            LoadCommand::Serve { role: Role::Reply },
+            LoadCommand::Serve { role: Role::Echo },
+            LoadCommand::Serve { role: Role::Source },
+            LoadCommand::Serve { role: Role::Sink },
+            LoadCommand::Serve { role: Role::Origin },
+            LoadCommand::Totals,
+            LoadCommand::Short { tunnel: to.into(), connections: 50_000, concurrency: 500 },
+            LoadCommand::Short { tunnel: by(Protocol::Socks5), connections: 50_000, concurrency: 500 },
+            LoadCommand::Arrive { to, rate_per_s: 200, time },
+            LoadCommand::Requests(requests(Persistence::KeepAlive)),
+            LoadCommand::Requests(requests(Persistence::Close)),
+            LoadCommand::Stream { tunnel: to.into(), direction: Direction::Up, time, streams: 1 },
+            LoadCommand::Stream {
+                tunnel: by(Protocol::Connect),
+                direction: Direction::Down,
+                time,
+                streams: 100,
+            },
+            LoadCommand::Hold { to, tunnels: 9_000 },
+            LoadCommand::Touch,
+            LoadCommand::Release,
+            LoadCommand::PingPong(PingPong { to, connections: 100, rate_per_s: 500, time }),
         ];
         for command in commands {
             let line = command.to_string();
-            assert_eq!(line.parse::<Command>().expect("its own text is a command"), command, "{line}");
+            assert_eq!(line.parse::<LoadCommand>().expect("its own text is a command"), command, "{line}");
         }
     }
 
     #[test]
     fn nonsense_is_refused() {
         for line in ["", "serve", "serve tea", "short 127.0.0.1:1 x 2", "hold somewhere 3", "touch twice"] {
-            assert!(line.parse::<Command>().is_err(), "{line:?}");
+            assert!(line.parse::<LoadCommand>().is_err(), "{line:?}");
         }
     }
 }

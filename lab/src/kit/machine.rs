@@ -8,6 +8,8 @@ use sys::limits::ProcRoot;
 use sys::limits::cgroup::Membership;
 use sys::pressure::{Resource, Stall, Throttling};
 
+use crate::kit::usage;
+
 /// Facts that do not change during an experiment, by name.
 pub(crate) fn facts(descriptors_max: u64) -> Map<String, Value> {
     let mut facts = Map::new();
@@ -88,8 +90,7 @@ fn cpu_model(cpuinfo: &str) -> Option<String> {
 }
 
 fn memory_bytes(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+    usage::parse_status_bytes(meminfo, "MemTotal")
 }
 
 fn text(path: &str) -> Value {

@@ -163,7 +163,8 @@ pub(crate) fn own_memory_bytes(name: &str) -> Result<u64> {
     parse_status_bytes(&status, name).with_context(|| format!("a process's status tells {name}"))
 }
 
-fn parse_status_bytes(status: &str, name: &str) -> Option<u64> {
+/// An amount of memory in a file of `/proc` that has lines of `Name: N kB`.
+pub(crate) fn parse_status_bytes(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
@@ -198,9 +199,7 @@ fn parse_schedstat(text: &str) -> Option<u64> {
 }
 
 fn parse_pss_bytes(rollup: &str) -> Option<u64> {
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kibibytes * 1024)
+    parse_status_bytes(rollup, "Pss")
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::server::AcceptServer;
 use super::short::client_numbers;
 use super::strategy::Strategy;
 use crate::kit::child;
-use crate::kit::load_process::{Command, LoadProcess};
+use crate::kit::load_process::{LoadCommand, LoadProcess};
 use crate::kit::measurements::Numbers;
 use crate::kit::rounds::RoundTarget;
 use crate::kit::worker_process::WorkerProcess;
@@ -59,7 +59,7 @@ impl BusyServer {
 pub(super) fn run(
     server: &mut BusyServer,
     client: &mut LoadProcess,
-    load: &Command,
+    load: &LoadCommand,
     case: &str,
     losses: &mut Losses,
 ) -> Result<Numbers> {

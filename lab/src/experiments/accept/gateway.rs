@@ -11,7 +11,7 @@ use super::listeners::GatewayListeners;
 use super::losses::Losses;
 use super::strategy::Strategy;
 use crate::kit::child::ChildSettings;
-use crate::kit::load_process::{Command, LoadProcess};
+use crate::kit::load_process::{LoadCommand, LoadProcess};
 use crate::kit::relays::config::ConfigInputs;
 use crate::kit::relays::installed::InstalledTarget;
 use crate::kit::relays::running::{RunningRelay, StartSettings};
@@ -64,11 +64,11 @@ impl Gateway {
     pub(super) fn warm_up(
         &self,
         client: &mut LoadProcess,
-        work: &Command,
+        work: &LoadCommand,
         losses: &mut Losses,
     ) -> Result<()> {
         let answer = client.call(work);
-        client.call(&Command::Release)?;
+        client.call(&LoadCommand::Release)?;
         let answer = answer?;
         losses.record(self.strategy.name(), &answer);
         ensure!(answer["completed"] != 0, "it serves nobody: {}", answer["failures"]);

@@ -9,7 +9,7 @@ use super::gateway::Gateway;
 use super::losses::Losses;
 use super::short::FAILED;
 use crate::kit::child;
-use crate::kit::load_process::{Command, LoadProcess, number_in};
+use crate::kit::load_process::{LoadCommand, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
 
 /// What the balance is called.
@@ -33,7 +33,7 @@ pub(super) fn run(
     wait_until_empty(gateway)?;
     let numbers = hold(gateway, client, tunnels, case, losses);
     // Also after a failure, or the next gateway would be measured beside this one's tunnels.
-    client.call(&Command::Release)?;
+    client.call(&LoadCommand::Release)?;
     wait_until_empty(gateway)?;
     numbers
 }
@@ -46,13 +46,13 @@ fn hold(
     losses: &mut Losses,
 ) -> Result<Numbers> {
     let before = gateway.counts()?;
-    let held = client.call(&Command::Hold { to: gateway.running.endpoints.address, tunnels });
+    let held = client.call(&LoadCommand::Hold { to: gateway.running.endpoints.address, tunnels });
     if held.is_err() {
         losses.record_held(case, tunnels.into(), 1);
     }
     held?;
     let counts = gateway.counts()?;
-    let lost = number_in(&client.call(&Command::Touch)?, "lost")?;
+    let lost = number_in(&client.call(&LoadCommand::Touch)?, "lost")?;
     losses.record_held(case, tunnels.into(), lost as u64);
     let balance = counts.balance();
     let mut numbers = vec![(FAILED, lost)];

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use super::gateway::Gateway;
 use super::losses::Losses;
-use crate::kit::load_process::{Command, LoadProcess};
+use crate::kit::load_process::{LoadCommand, LoadProcess};
 use crate::kit::stacks::{Profile, SampleScope};
 
 /// The gateway's stacks while the load lasts.
@@ -17,7 +17,7 @@ use crate::kit::stacks::{Profile, SampleScope};
 pub(super) fn sample(
     gateway: &Gateway,
     client: &mut LoadProcess,
-    load: &Command,
+    load: &LoadCommand,
     directory: &Path,
     losses: &mut Losses,
     scope: SampleScope,

@@ -12,7 +12,7 @@ use sys::pressure::ListenDrops;
 use super::background::run_beside;
 use super::gateway::Gateway;
 use super::losses::Losses;
-use crate::kit::load_process::{Command, LoadProcess, number_in};
+use crate::kit::load_process::{LoadCommand, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
 use crate::kit::relays::cost::CostBaseline;
 
@@ -38,7 +38,7 @@ const RELOAD: Duration = Duration::from_millis(150);
 pub(super) fn run(
     gateway: &mut Gateway,
     client: &mut LoadProcess,
-    load: &Command,
+    load: &LoadCommand,
     case: &str,
     losses: &mut Losses,
 ) -> Result<Numbers> {
@@ -68,7 +68,7 @@ pub(super) fn run(
 pub(super) fn run_reloading(
     gateway: &mut Gateway,
     client: &mut LoadProcess,
-    load: &Command,
+    load: &LoadCommand,
     case: &str,
     losses: &mut Losses,
 ) -> Result<Numbers> {

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use super::gateway::Gateway;
 use super::losses::Losses;
-use crate::kit::load_process::{Command, LoadProcess};
+use crate::kit::load_process::{LoadCommand, LoadProcess};
 use crate::kit::strace::{self, SyscallCounts, Tracer};
 
 /// Connections of a traced crowd; with more it would take minutes.
@@ -20,7 +20,7 @@ pub(super) const CONNECTIONS_MAX: u32 = 2_000;
 pub(super) fn count(
     gateway: &Gateway,
     client: &mut LoadProcess,
-    load: &Command,
+    load: &LoadCommand,
     directory: &Path,
     losses: &mut Losses,
 ) -> Result<SyscallCounts> {

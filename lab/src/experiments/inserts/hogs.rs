@@ -8,8 +8,9 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
+use sys::limits::cpus::pin_thread;
 
-use super::placement;
+use crate::kit::child;
 
 /// What a hog says when it begins.
 const SPINNING: &str = "spinning";
@@ -66,8 +67,7 @@ impl Drop for Hogs {
 /// Not through the lab's launcher: that gives its child a process group, and the leader of one cannot begin
 /// a session.
 fn spawn(cpu: Option<usize>) -> Result<Child> {
-    let own = std::env::current_exe().context("finding the lab's own executable")?;
-    let mut command = Command::new(own);
+    let mut command = Command::new(child::own_program()?);
     command.arg("hog").arg("--parent").arg(std::process::id().to_string());
     if let Some(cpu) = cpu {
         command.arg("--cpu").arg(cpu.to_string());
@@ -87,7 +87,7 @@ pub(crate) fn spin(settings: &Hog) -> Result<()> {
     }
     rustix::process::setsid().context("beginning a session")?;
     if let Some(cpu) = settings.cpu {
-        placement::pin(cpu)?;
+        pin_thread(cpu).with_context(|| format!("choosing CPU {cpu}"))?;
     }
     writeln!(std::io::stdout(), "{SPINNING}")?;
     let mut value: u64 = 1;

@@ -1,10 +1,8 @@
 //! Where writers and hogs run. Promises: a placement that this machine cannot have is `None`. Leaves to
 //! others: how many of each there are.
 
-use std::fs;
-
-use anyhow::{Context, Result};
-use rustix::thread::CpuSet;
+use sys::limits::ProcRoot;
+use sys::limits::cpus::cores;
 
 use crate::kit::machine;
 
@@ -34,21 +32,11 @@ impl Placement {
             Self::Free => Some(CpuAssignment { writers: vec![None; writers], hogs: vec![None; hogs] }),
             Self::Pinned => Some(assign(&cpus, &cpus, writers, hogs)),
             Self::Siblings => {
-                let (first, second) = cores(&cpus, siblings);
+                let (first, second) = siblings(cores(&ProcRoot::machine(), &cpus));
                 (!second.is_empty()).then(|| assign(&first, &second, writers, hogs))
             }
         }
     }
-}
-
-/// Binds the calling thread to a CPU.
-///
-/// # Errors
-/// It is not one of this process's.
-pub(super) fn pin(cpu: usize) -> Result<()> {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    rustix::thread::sched_setaffinity(None, &set).with_context(|| format!("choosing CPU {cpu}"))
 }
 
 /// Writers and hogs in turn on their CPUs: hog `j` meets writer `j`.
@@ -59,31 +47,9 @@ fn assign(writers_on: &[usize], hogs_on: &[usize], writers: usize, hogs: usize) 
     CpuAssignment { writers: in_turn(writers_on, writers), hogs: in_turn(&hogs_on[..met], hogs) }
 }
 
-/// Of each core with two threads that are both ours, the first and the second.
-fn cores(cpus: &[usize], siblings: impl Fn(usize) -> Vec<usize>) -> (Vec<usize>, Vec<usize>) {
-    let pair = |&cpu: &usize| {
-        let shared = siblings(cpu);
-        let other = shared.into_iter().find(|other| *other > cpu && cpus.contains(other))?;
-        Some((cpu, other))
-    };
-    cpus.iter().filter_map(pair).unzip()
-}
-
-fn siblings(cpu: usize) -> Vec<usize> {
-    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-    parse_list(&fs::read_to_string(path).unwrap_or_default())
-}
-
-/// CPUs as the kernel lists them: numbers and ranges between commas.
-fn parse_list(text: &str) -> Vec<usize> {
-    let part = |part: &str| -> Vec<usize> {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        match (first.parse(), last.parse()) {
-            (Ok(first), Ok(last)) => (first..=last).collect(),
-            _ => Vec::new(),
-        }
-    };
-    text.trim().split(',').flat_map(part).collect()
+/// Of each core with two threads, the first and the second.
+fn siblings(cores: Vec<Vec<usize>>) -> (Vec<usize>, Vec<usize>) {
+    cores.into_iter().filter_map(|core| Some((*core.first()?, *core.get(1)?))).unzip()
 }
 
 #[cfg(test)]
@@ -91,19 +57,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_numbers_and_ranges() {
-        let check = |text, expected: &[usize]| assert_eq!(parse_list(text), expected, "{text:?}");
-        check("0,4\n", &[0, 4]);
-        check("2-3", &[2, 3]);
-        check("0-1,8", &[0, 1, 8]);
-        check("", &[]);
-    }
-
-    #[test]
     fn a_core_is_found_once_and_only_where_both_its_threads_are_ours() {
-        let siblings = |cpu: usize| vec![cpu % 4, cpu % 4 + 4];
-        assert_eq!(cores(&[0, 1, 2, 4, 5], siblings), (vec![0, 1], vec![4, 5]));
-        assert_eq!(cores(&[0, 1], |cpu| vec![cpu]), (vec![], vec![]));
+        assert_eq!(siblings(vec![vec![0, 4], vec![1, 5], vec![2]]), (vec![0, 1], vec![4, 5]));
+        assert_eq!(siblings(vec![vec![0], vec![1]]), (vec![], vec![]));
     }
 
     #[test]

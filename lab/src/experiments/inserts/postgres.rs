@@ -3,10 +3,11 @@
 //! Promises: a server that would not sync takes no part where syncing is compared; its table is gone
 //! afterwards. Leaves to others: installing and starting it.
 
-use std::io::Write;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use ::postgres::binary_copy::BinaryCopyInWriter;
+use ::postgres::types::Type;
 use ::postgres::{Client, Config, NoTls, Statement};
 use anyhow::{Context, Result, bail, ensure};
 
@@ -70,7 +71,7 @@ fn writer(config: &Config, commit: Commit) -> Result<Box<dyn Writer>> {
     client.batch_execute(&format!("SET synchronous_commit = {is_synchronous}"))?;
     if commit == Commit::Copy {
         let copy = format!("COPY {TABLE} (at, writer, guid, text) FROM STDIN (FORMAT binary)");
-        return Ok(Box::new(Copy { client, copy, batch: Batch::default() }));
+        return Ok(Box::new(Copy { client, copy, rows: Vec::with_capacity(COPY_ROWS) }));
     }
     let insert = format!("INSERT INTO {TABLE} (at, writer, guid, text) VALUES ($1, $2, $3, $4)");
     let statement = client.prepare(&insert)?;
@@ -152,62 +153,30 @@ impl Writer for Single {
 struct Copy {
     client: Client,
     copy: String,
-    batch: Batch,
+    /// Rows of the batch that is being gathered.
+    rows: Vec<Row>,
 }
 
 impl Writer for Copy {
     fn insert(&mut self, row: &Row) -> Result<InsertResult> {
-        self.batch.add(row);
-        if self.batch.rows < COPY_ROWS {
+        self.rows.push(*row);
+        if self.rows.len() < COPY_ROWS {
             return Ok(InsertResult::Gathered);
         }
         self.finish().map(InsertResult::Accepted)
     }
 
     fn finish(&mut self) -> Result<u64> {
-        if self.batch.rows == 0 {
+        if self.rows.is_empty() {
             return Ok(0);
         }
-        let mut copy = self.client.copy_in(&self.copy)?;
-        copy.write_all(&self.batch.take())?;
-        Ok(copy.finish()?)
-    }
-}
-
-/// Rows in the binary format of COPY: a signature, two words that are 0, the rows, and -1 as the end. A row
-/// is the number of its fields, and each field its length and its value, all big-endian.
-#[derive(Default)]
-struct Batch {
-    bytes: Vec<u8>,
-    rows: usize,
-}
-
-const SIGNATURE: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
-const END: [u8; 2] = (-1_i16).to_be_bytes();
-const FIELDS: i16 = 4;
-
-impl Batch {
-    fn add(&mut self, row: &Row) {
-        if self.rows == 0 {
-            self.bytes.extend_from_slice(SIGNATURE);
+        let writer = self.client.copy_in(&self.copy)?;
+        let mut copy = BinaryCopyInWriter::new(writer, &[Type::INT8, Type::INT4, Type::BYTEA, Type::TEXT]);
+        for row in self.rows.drain(..) {
+            let (at, writer) = (row.at_ns.cast_signed(), row.writer.cast_signed());
+            let guid = row.guid.to_be_bytes();
+            copy.write(&[&at, &writer, &guid.as_slice(), &TEXT])?;
         }
-        self.bytes.extend_from_slice(&FIELDS.to_be_bytes());
-        self.put(&row.at_ns.to_be_bytes());
-        self.put(&row.writer.to_be_bytes());
-        self.put(&row.guid.to_be_bytes());
-        self.put(TEXT.as_bytes());
-        self.rows += 1;
-    }
-
-    fn put(&mut self, value: &[u8]) {
-        let length = i32::try_from(value.len()).expect("fields are a few bytes long");
-        self.bytes.extend_from_slice(&length.to_be_bytes());
-        self.bytes.extend_from_slice(value);
-    }
-
-    fn take(&mut self) -> Vec<u8> {
-        self.bytes.extend_from_slice(&END);
-        self.rows = 0;
-        std::mem::take(&mut self.bytes)
+        Ok(copy.finish()?)
     }
 }

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
+use sys::limits::cpus::pin_thread;
 
-use super::placement;
 use super::row::Rows;
 use super::store::{InsertResult, Store, Writer};
 
@@ -151,7 +151,7 @@ impl<'a> WriterTask<'a> {
 
     fn prepare(self) -> Result<(WriterLoop<'a>, ContextSwitches)> {
         if let Some(cpu) = self.cpu {
-            placement::pin(cpu)?;
+            pin_thread(cpu).with_context(|| format!("choosing CPU {cpu}"))?;
         }
         let every = if self.is_timed_throughout { 1 } else { TIMED_EACH };
         let writer_loop =

@@ -20,7 +20,7 @@ use super::endpoints::{Endpoints, configuration, has_echo};
 use crate::kit::callgrind::CallgrindRun;
 use crate::kit::child;
 use crate::kit::load::{REPLY_BYTES, REQUEST_BYTES};
-use crate::kit::load_process::{Command, LoadProcess, number_in};
+use crate::kit::load_process::{LoadCommand, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
 use crate::kit::relays::config::{ConfigInputs, USER, configuration_file};
 use crate::kit::relays::installed::InstalledTarget;
@@ -203,7 +203,7 @@ fn of_gateway(
         child::pause(PROBE_TIMEOUT)?;
     }
     let tunnel = listen.reply().into();
-    let answer = client.call(&Command::Short { tunnel, connections, concurrency: CONCURRENCY })?;
+    let answer = client.call(&LoadCommand::Short { tunnel, connections, concurrency: CONCURRENCY })?;
     ensure!(number_in(&answer, "failed")? == 0.0, "connections failed under valgrind: {answer}");
     counted.request_stop();
     counted.finish()

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 
 use super::endpoints::{STREAMS_MAX, Transport};
 use crate::kit::load::Direction;
-use crate::kit::load_process::{Command, LoadProcess, number_in};
+use crate::kit::load_process::{LoadCommand, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
 use crate::kit::relays::cost::wait_until_quiet;
 use crate::kit::relays::running::RunningRelay;
@@ -52,16 +52,16 @@ fn one<W: Transport>(
     Case { direction, streams, .. }: Case,
     time: Duration,
 ) -> Result<Numbers> {
-    let totals = server.call(&Command::Totals)?;
+    let totals = server.call(&LoadCommand::Totals)?;
     let spliced = relay.spliced_bytes()?;
     let before = relay.cpu();
     let tunnel = relay.endpoints.stream_tunnel(direction);
-    let answer = client.call(&Command::Stream { tunnel, direction, time, streams })?;
+    let answer = client.call(&LoadCommand::Stream { tunnel, direction, time, streams })?;
     let after = wait_until_quiet(relay, 0)?;
     ensure!(relay.is_alive(), "it ended under the stream");
     let bytes = number_in(&answer, "bytes")?;
     let counted =
-        counted_bytes(&server.call(&Command::Totals)?, direction)? - counted_bytes(&totals, direction)?;
+        counted_bytes(&server.call(&LoadCommand::Totals)?, direction)? - counted_bytes(&totals, direction)?;
     ensure!(bytes == counted, "{direction}: one end counted {bytes} bytes and the other {counted}");
     let mut numbers = vec![("gbit_per_s", bytes * 8.0 / number_in(&answer, "elapsed_ns")?)];
     if direction == Direction::Up {

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 
 use super::endpoints::Endpoints;
 use crate::kit::child;
-use crate::kit::load_process::{Command, LoadProcess, number_in};
+use crate::kit::load_process::{LoadCommand, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
 use crate::kit::relays::config::TUNNELS_MAX;
 use crate::kit::relays::cost::wait_until_quiet;
@@ -39,7 +39,7 @@ pub(super) fn run(
 ) -> Result<Vec<(&'static str, Numbers)>> {
     let cases = grow(relay, client);
     // Also after a failure, or the next relay would be measured with this one's tunnels.
-    client.call(&Command::Release)?;
+    client.call(&LoadCommand::Release)?;
     cases
 }
 
@@ -48,13 +48,13 @@ fn grow(
     client: &mut LoadProcess,
 ) -> Result<Vec<(&'static str, Numbers)>> {
     let to = relay.endpoints.echo();
-    client.call(&Command::Hold { to, tunnels: WARM_UP })?;
-    client.call(&Command::Release)?;
+    client.call(&LoadCommand::Hold { to, tunnels: WARM_UP })?;
+    client.call(&LoadCommand::Release)?;
     let without = settled_pss_bytes(relay)?;
     let mut last = (0, without);
     let mut cases = Vec::new();
     for (tunnels, part) in COUNTS {
-        client.call(&Command::Hold { to, tunnels })?;
+        client.call(&LoadCommand::Hold { to, tunnels })?;
         let with = settled_pss_bytes(relay)?;
         let numbers = vec![
             ("pss_bytes_per_tunnel", (with - without) / f64::from(tunnels)),
@@ -64,7 +64,7 @@ fn grow(
         last = (tunnels, with);
         cases.push((part, numbers));
     }
-    let touched = client.call(&Command::Touch)?;
+    let touched = client.call(&LoadCommand::Touch)?;
     ensure!(number_in(&touched, "lost")? == 0.0, "of {} tunnels some were lost: {touched}", COUNTS[2].0);
     Ok(cases)
 }

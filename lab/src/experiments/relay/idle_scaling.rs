@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use super::endpoints::Endpoints;
 use super::short;
-use crate::kit::load_process::{Command, LoadProcess, number_in};
+use crate::kit::load_process::{LoadCommand, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
 use crate::kit::relays::config::TUNNELS_MAX;
 use crate::kit::relays::cost::wait_until_quiet;
@@ -41,7 +41,7 @@ pub(super) fn run(
     let cases = [FEW, MANY].map(|case| beside(relay, client, case, connections));
     let lines = relay.log_lines()?;
     // Also after a failure, or the next relay would be measured beside this one's tunnels.
-    client.call(&Command::Release)?;
+    client.call(&LoadCommand::Release)?;
     // Each tunnel's end is a line, which some relays keep for a while.
     wait_until_quiet(relay, lines + u64::from(MANY.tunnels))?;
     cases.into_iter().collect()
@@ -53,10 +53,10 @@ fn beside(
     Case { part, tunnels }: Case,
     connections: u32,
 ) -> Result<(&'static str, Numbers)> {
-    client.call(&Command::Hold { to: relay.endpoints.echo(), tunnels })?;
+    client.call(&LoadCommand::Hold { to: relay.endpoints.echo(), tunnels })?;
     wait_until_quiet(relay, 0)?;
     let numbers = short::run(relay, client, connections, CONCURRENCY)?;
-    let touched = client.call(&Command::Touch)?;
+    let touched = client.call(&LoadCommand::Touch)?;
     ensure!(number_in(&touched, "lost")? == 0.0, "of {tunnels} tunnels some were lost: {touched}");
     Ok((part, numbers))
 }

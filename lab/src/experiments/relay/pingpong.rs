@@ -11,7 +11,7 @@ use super::Effort;
 use super::endpoints::Endpoints;
 use crate::kit::child;
 use crate::kit::load::{Direction, pingpong::PingPong};
-use crate::kit::load_process::{Command, LoadProcess, number_in};
+use crate::kit::load_process::{LoadCommand, LoadProcess, number_in};
 use crate::kit::measurements::{Numbers, Row};
 use crate::kit::relays::running::RunningRelay;
 use crate::kit::relays::target::Target;
@@ -56,7 +56,7 @@ pub(super) fn run(
     let mut cases = Vec::new();
     for Case { part, connections, rate_per_s } in CASES {
         let exchange = PingPong { to: relay.endpoints.echo(), connections, rate_per_s, time: effort.ping };
-        let answer = pinger.call(&Command::PingPong(exchange)).context(part)?;
+        let answer = pinger.call(&LoadCommand::PingPong(exchange)).context(part)?;
         cases.push((part, numbers(&answer)?));
     }
     cases.push((BESIDE_STREAM, beside_stream(relay, pinger, streamer, effort)?));
@@ -75,9 +75,9 @@ fn beside_stream(
     let direction = Direction::Down;
     let tunnel = relay.endpoints.stream(direction).into();
     let time = effort.ping + LEAD * 2;
-    streamer.begin(&Command::Stream { tunnel, direction, time, streams: 1 })?;
+    streamer.begin(&LoadCommand::Stream { tunnel, direction, time, streams: 1 })?;
     child::pause(LEAD)?;
-    let beside = pinger.call(&Command::PingPong(exchange)).context(BESIDE_STREAM);
+    let beside = pinger.call(&LoadCommand::PingPong(exchange)).context(BESIDE_STREAM);
     let streamed = streamer.finish().context("the stream")?;
     let mut numbers = numbers(&beside?)?;
     numbers.push((

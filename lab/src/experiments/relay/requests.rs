@@ -8,7 +8,7 @@ use super::Effort;
 use super::billing::Bill;
 use super::route::Route;
 use crate::kit::load::{Persistence, requests::Requests};
-use crate::kit::load_process::{Command, LoadProcess, number_in};
+use crate::kit::load_process::{LoadCommand, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
 use crate::kit::relays::cost::CostBaseline;
 use crate::kit::relays::running::RunningRelay;
@@ -62,14 +62,15 @@ pub(super) fn run(
     effort: &Effort,
 ) -> Result<Numbers> {
     let before = CostBaseline::read(relay)?;
-    let connections_before = number_in(&server.call(&Command::Totals)?, "origin_connections")?;
+    let connections_before = number_in(&server.call(&LoadCommand::Totals)?, "origin_connections")?;
     let Route { via, origin, persistence } = relay.endpoints;
     let (count, concurrency) = effort.requests(persistence);
     let requests = Requests { via, origin, persistence, count, concurrency };
-    let answer = client.call(&Command::Requests(requests))?;
+    let answer = client.call(&LoadCommand::Requests(requests))?;
     let completed = number_in(&answer, "completed")?;
     let cost = before.cost_after(relay, completed)?;
-    let connections = number_in(&server.call(&Command::Totals)?, "origin_connections")? - connections_before;
+    let connections =
+        number_in(&server.call(&LoadCommand::Totals)?, "origin_connections")? - connections_before;
     ensure!(relay.is_alive(), "it ended under the load");
     ensure!(completed > 0.0, "no request came through: {}", answer["failures"]);
     let mut numbers = vec![

@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::billing::Bill;
 use super::endpoints::Transport;
 use crate::kit::load::{REPLY_BYTES, REQUEST_BYTES};
-use crate::kit::load_process::{Command, LoadProcess, number_in};
+use crate::kit::load_process::{LoadCommand, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
 use crate::kit::relays::cost::CostBaseline;
 use crate::kit::relays::running::RunningRelay;
@@ -37,8 +37,11 @@ pub(super) fn run<W: Transport>(
     concurrency: u32,
 ) -> Result<Numbers> {
     let before = CostBaseline::read(relay)?;
-    let answer =
-        client.call(&Command::Short { tunnel: relay.endpoints.reply_tunnel(), connections, concurrency })?;
+    let answer = client.call(&LoadCommand::Short {
+        tunnel: relay.endpoints.reply_tunnel(),
+        connections,
+        concurrency,
+    })?;
     let completed = number_in(&answer, "completed")?;
     let cost = before.cost_after(relay, completed)?;
     anyhow::ensure!(relay.is_alive(), "it ended under the load");

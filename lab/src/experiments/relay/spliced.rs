@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use super::endpoints::Endpoints;
 use crate::kit::load::Direction;
-use crate::kit::load_process::{Command, LoadProcess, number_in};
+use crate::kit::load_process::{LoadCommand, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
 use crate::kit::relays::running::RunningRelay;
 use crate::kit::strace::Tracer;
@@ -43,7 +43,8 @@ fn one(
     let trace = directory.join(format!("{}-{direction}.trace", relay.target.name()));
     let strace = Tracer::attach(&relay.processes(), &["-e", "trace=splice"], &trace)?;
     let to = relay.endpoints.stream(direction);
-    let answer = client.call(&Command::Stream { tunnel: to.into(), direction, time: STREAM, streams: 1 })?;
+    let answer =
+        client.call(&LoadCommand::Stream { tunnel: to.into(), direction, time: STREAM, streams: 1 })?;
     let trace = strace.stop();
     let text = fs::read_to_string(&trace).with_context(|| format!("reading {}", trace.display()))?;
     // Each byte passes through splice twice: from the socket into the pipe, and out of it.

@@ -4,16 +4,13 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::str::FromStr;
 use std::sync::Arc;
-
-use anyhow::{Result, bail};
 
 use super::clients::Failure;
 use super::http;
 
 /// What is spoken with a forward proxy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     /// HTTP's CONNECT
     Connect,
@@ -116,22 +113,7 @@ fn socks_reply_bytes(reply: &[u8]) -> Result<Option<usize>, Failure> {
 
 impl fmt::Display for Protocol {
     fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text.write_str(match self {
-            Self::Connect => "connect",
-            Self::Socks5 => "socks5",
-        })
-    }
-}
-
-impl FromStr for Protocol {
-    type Err = anyhow::Error;
-
-    fn from_str(word: &str) -> Result<Self> {
-        Ok(match word {
-            "connect" => Self::Connect,
-            "socks5" => Self::Socks5,
-            _ => bail!("no proxy speaks {word}"),
-        })
+        super::write_name(self, text)
     }
 }
 

@@ -26,6 +26,12 @@ const BODY: [u8; BODY_BYTES] = {
 /// The most that a message may have in front of its body; proxies add some hundred bytes.
 pub(super) const HEAD_BYTES_MAX: usize = 4_096;
 
+/// The most fields that a head may have.
+const FIELDS_MAX: usize = 64;
+
+/// A status line without a number.
+const NO_STATUS: &str = "status that is none";
+
 /// The most that an answer may have.
 pub(super) const RESPONSE_BYTES_MAX: usize = HEAD_BYTES_MAX + BODY_BYTES;
 
@@ -76,11 +82,12 @@ pub(super) fn tunnel_request(to: SocketAddr) -> Vec<u8> {
 
 /// How long a proxy's consent is, which has no body (RFC 9110, 9.3.6); `None` where more has to come.
 pub(super) fn tunnel_response_bytes(bytes: &[u8]) -> Result<Option<usize>, Failure> {
-    let Some(head) = Head::read(bytes)? else { return Ok(None) };
-    let (version, status) = head.version_and_status();
-    head.persistence(version)?;
-    succeeded(status)?;
-    Ok(Some(head.bytes))
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut response = httparse::Response::new(&mut fields);
+    let Some(head_bytes) = head_bytes(response.parse(bytes), bytes)? else { return Ok(None) };
+    persistence(response.version, response.headers)?;
+    succeeded(response.code)?;
+    Ok(Some(head_bytes))
 }
 
 /// The answer to the request.
@@ -93,11 +100,10 @@ pub(super) fn response(persistence: Persistence) -> &'static [u8] {
 
 /// What a request that is whole asks for; `None` where more has to come.
 pub(super) fn read_request(bytes: &[u8]) -> Result<Option<Persistence>, Failure> {
-    let Some(head) = Head::read(bytes)? else { return Ok(None) };
-    let words: Vec<&str> = head.first_line.split(' ').collect();
-    let &[method, target, version] = words.as_slice() else {
-        return Err("the request line has not three words".to_owned());
-    };
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut request = httparse::Request::new(&mut fields);
+    let Some(head_bytes) = head_bytes(request.parse(bytes), bytes)? else { return Ok(None) };
+    let (method, target) = (request.method.unwrap_or_default(), request.path.unwrap_or_default());
     let path = match target.strip_prefix("http://") {
         Some(rest) => rest.find('/').map_or("", |slash| &rest[slash..]),
         None => target,
@@ -105,29 +111,31 @@ pub(super) fn read_request(bytes: &[u8]) -> Result<Option<Persistence>, Failure>
     if method != "GET" || path != PATH {
         return Err(format!("nobody asks to {method} {path}"));
     }
-    if head.field("Host")?.is_none() || head.field("Content-Length")?.is_some() {
+    if field(request.headers, "Host")?.is_none() || field(request.headers, "Content-Length")?.is_some() {
         return Err("the request has no host, or a body".to_owned());
     }
-    if bytes.len() > head.bytes {
+    if bytes.len() > head_bytes {
         return Err("there are bytes after the request".to_owned());
     }
-    head.persistence(version).map(Some)
+    persistence(request.version, request.headers).map(Some)
 }
 
 /// What becomes of the connection after an answer that is whole and right; `None` where more has to come.
 pub(super) fn read_response(bytes: &[u8]) -> Result<Option<Persistence>, Failure> {
-    let Some(head) = Head::read(bytes)? else { return Ok(None) };
-    let (version, status) = head.version_and_status();
-    let persistence = head.persistence(version)?;
-    succeeded(status)?;
-    if head.field("Transfer-Encoding")?.is_some() {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut response = httparse::Response::new(&mut fields);
+    let Some(head_bytes) = head_bytes(response.parse(bytes), bytes)? else { return Ok(None) };
+    let persistence = persistence(response.version, response.headers)?;
+    succeeded(response.code)?;
+    if field(response.headers, "Transfer-Encoding")?.is_some() {
         return Err("the answer is encoded".to_owned());
     }
-    let length: Option<usize> = head.field("Content-Length")?.and_then(|length| length.parse().ok());
+    let length: Option<usize> =
+        field(response.headers, "Content-Length")?.and_then(|length| length.parse().ok());
     if length != Some(BODY_BYTES) {
         return Err("the answer's length is wrong".to_owned());
     }
-    let body = &bytes[head.bytes..];
+    let body = &bytes[head_bytes..];
     if !BODY.starts_with(&body[..body.len().min(BODY_BYTES)]) {
         return Err("the answer's body is wrong".to_owned());
     }
@@ -138,80 +146,47 @@ pub(super) fn read_response(bytes: &[u8]) -> Result<Option<Persistence>, Failure
     }
 }
 
-fn succeeded(status: &str) -> Result<(), Failure> {
-    if status == "200" {
-        return Ok(());
-    }
-    let is_status = status.len() == 3 && status.bytes().all(|byte| byte.is_ascii_digit());
-    Err(format!("status {}", if is_status { status } else { "that is none" }))
-}
-
-/// What stands in front of a body.
-struct Head<'a> {
-    first_line: &'a str,
-    fields: &'a str,
-    /// With the empty line.
-    bytes: usize,
-}
-
-impl<'a> Head<'a> {
-    const END: &'static [u8] = b"\r\n\r\n";
-
-    /// `None` where its end has not come yet.
-    fn read(bytes: &'a [u8]) -> Result<Option<Self>, Failure> {
-        let front = &bytes[..bytes.len().min(HEAD_BYTES_MAX)];
-        let Some(end) = front.windows(Self::END.len()).position(|window| window == Self::END) else {
-            let is_too_long = bytes.len() >= HEAD_BYTES_MAX;
-            return if is_too_long { Err("the head is too long".to_owned()) } else { Ok(None) };
-        };
-        let text = str::from_utf8(&bytes[..end]).map_err(|_| "the head is no text".to_owned())?;
-        let (first_line, fields) = text.split_once("\r\n").unwrap_or((text, ""));
-        if fields.split("\r\n").any(|line| !fields.is_empty() && !is_field(line)) {
-            return Err("a line of the head is no field".to_owned());
-        }
-        Ok(Some(Self { first_line, fields, bytes: end + Self::END.len() }))
-    }
-
-    /// The first two words of an answer.
-    fn version_and_status(&self) -> (&'a str, &'a str) {
-        let mut words = self.first_line.splitn(3, ' ');
-        (words.next().unwrap_or_default(), words.next().unwrap_or_default())
-    }
-
-    /// A field's value, which may stand there once.
-    fn field(&self, name: &str) -> Result<Option<&'a str>, Failure> {
-        let value = |line: &'a str| {
-            let (field, value) = line.split_once(':')?;
-            field.eq_ignore_ascii_case(name).then(|| value.trim_matches([' ', '\t']))
-        };
-        let mut values = self.fields.split("\r\n").filter_map(value);
-        let first = values.next();
-        if values.next().is_some() { Err(format!("there are two of {name}")) } else { Ok(first) }
-    }
-
-    /// What the field `Connection` says, or else the version.
-    fn persistence(&self, version: &str) -> Result<Persistence, Failure> {
-        let usual = match version {
-            "HTTP/1.1" => Persistence::KeepAlive,
-            "HTTP/1.0" => Persistence::Close,
-            _ => return Err("it is not HTTP/1.1".to_owned()),
-        };
-        let says = |word: &str| -> Result<bool, Failure> {
-            let value = self.field("Connection")?.unwrap_or_default();
-            Ok(value.split(',').any(|option| option.trim().eq_ignore_ascii_case(word)))
-        };
-        Ok(match (says("close")?, says("keep-alive")?) {
-            (true, _) => Persistence::Close,
-            (_, true) => Persistence::KeepAlive,
-            _ => usual,
-        })
+fn succeeded(status: Option<u16>) -> Result<(), Failure> {
+    match status {
+        Some(200) => Ok(()),
+        Some(status) => Err(format!("status {status}")),
+        None => Err(NO_STATUS.to_owned()),
     }
 }
 
-/// A name without blanks, and a colon. A line that continues the one before begins with a blank.
-fn is_field(line: &str) -> bool {
-    let Some((name, _)) = line.split_once(':') else { return false };
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic())
+/// The length of a head that is whole, with its empty line; `None` where more has to come.
+fn head_bytes(parsed: httparse::Result<usize>, bytes: &[u8]) -> Result<Option<usize>, Failure> {
+    match parsed {
+        Ok(httparse::Status::Complete(head_bytes)) if head_bytes <= HEAD_BYTES_MAX => Ok(Some(head_bytes)),
+        Ok(httparse::Status::Partial) if bytes.len() < HEAD_BYTES_MAX => Ok(None),
+        Ok(_) | Err(httparse::Error::TooManyHeaders) => Err("the head is too long".to_owned()),
+        Err(httparse::Error::Version) => Err("it is not HTTP/1.1".to_owned()),
+        Err(httparse::Error::Status) => Err(NO_STATUS.to_owned()),
+        Err(error) => Err(format!("the head is malformed: {error}")),
+    }
+}
+
+/// A field's value, which may stand there once.
+fn field<'a>(fields: &[httparse::Header<'a>], name: &str) -> Result<Option<&'a str>, Failure> {
+    let mut values = fields.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
+    let first = values.next();
+    if values.next().is_some() {
+        return Err(format!("there are two of {name}"));
+    }
+    let text =
+        |field: &httparse::Header<'a>| str::from_utf8(field.value).map_err(|_| format!("{name} is no text"));
+    first.map(text).transpose()
+}
+
+/// What the field `Connection` says, or else the minor version.
+fn persistence(version: Option<u8>, fields: &[httparse::Header<'_>]) -> Result<Persistence, Failure> {
+    let options = field(fields, "Connection")?.unwrap_or_default();
+    let says = |word: &str| options.split(',').any(|option| option.trim().eq_ignore_ascii_case(word));
+    Ok(match (says("close"), says("keep-alive"), version) {
+        (true, ..) => Persistence::Close,
+        (_, true, _) | (_, _, Some(1)) => Persistence::KeepAlive,
+        _ => Persistence::Close,
+    })
 }
 
 #[cfg(test)]

@@ -25,11 +25,12 @@ const LAST_ECHO_MAX: Duration = Duration::from_secs(2);
 const EVENTS_MAX: usize = 256;
 
 /// What is to be sent, over how many connections, and how often in all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(clap::Args, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PingPong {
     pub(crate) to: SocketAddr,
     pub(crate) connections: u32,
     pub(crate) rate_per_s: u32,
+    #[arg(value_parser = super::milliseconds)]
     pub(crate) time: Duration,
 }
 

@@ -19,7 +19,7 @@ use super::clients::{self, Failure, Step};
 use super::{Persistence, http};
 
 /// What is to be asked, of whom, and how often.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(clap::Args, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Requests {
     /// The proxy, or the origin itself.
     pub(crate) via: SocketAddr,

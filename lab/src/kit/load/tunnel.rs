@@ -3,12 +3,13 @@
 //! goes through.
 
 use std::fmt;
-use std::io::{Error, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
+use clap::ValueEnum;
 
 use super::handshake::{Handshake, Protocol};
 
@@ -58,7 +59,7 @@ impl Tunnel {
                 if read == 0 {
                     return Err(ErrorKind::UnexpectedEof.into());
                 }
-                if handshake.receive(&piece[..read]).map_err(Error::other)? {
+                if handshake.receive(&piece[..read]).map_err(io::Error::other)? {
                     break;
                 }
             }
@@ -91,7 +92,10 @@ impl FromStr for Tunnel {
             return Ok(Self::from(word.parse::<SocketAddr>()?));
         };
         let (protocol, address) = proxy.split_once('/').context("a proxy has a protocol and an address")?;
-        let proxy = Proxy { address: address.parse()?, protocol: protocol.parse()? };
+        let proxy = Proxy {
+            address: address.parse()?,
+            protocol: Protocol::from_str(protocol, false).map_err(Error::msg)?,
+        };
         Ok(Self { to: to.parse()?, proxy: Some(proxy) })
     }
 }
