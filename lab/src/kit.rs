@@ -11,6 +11,7 @@ pub(crate) mod load;
 pub(crate) mod load_process;
 pub(crate) mod machine;
 pub(crate) mod measurements;
+pub(crate) mod options;
 pub(crate) mod progress;
 pub(crate) mod relays;
 pub(crate) mod report;

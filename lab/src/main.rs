@@ -8,13 +8,14 @@ mod experiments;
 mod kit;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 use crate::experiments::{accept, inserts, overload, pipeline, relay, timers};
+use crate::kit::options::Output;
 use crate::kit::report::Report;
 use crate::kit::verdict::Outcome;
 use crate::kit::{child, load_process, report};
@@ -34,49 +35,19 @@ struct Arguments {
 enum Command {
     /// Tollgate beside HAProxy, nginx and six forward proxies: short connections, streams, idle tunnels,
     /// small messages, tunnels by CONNECT and SOCKS5, plain requests
-    Relay {
-        #[command(flatten)]
-        options: relay::Options,
-        #[command(flatten)]
-        output: Output,
-    },
+    Relay(relay::Options),
     /// One record at a time beside CPU hogs: the ledger, SQLite, PostgreSQL, and locks around a last page
-    Inserts {
-        #[command(flatten)]
-        options: inserts::Options,
-        #[command(flatten)]
-        output: Output,
-    },
+    Inserts(inserts::Options),
     /// Half to three times of what the CPUs can do, with jobs that never return: the job pool beside the
     /// usual one
-    Overload {
-        #[command(flatten)]
-        options: overload::Options,
-        #[command(flatten)]
-        output: Output,
-    },
+    Overload(overload::Options),
     /// 100,000 requests that compute and wait: one thread, a thread each, batches, pools, timers
-    Pipeline {
-        #[command(flatten)]
-        options: pipeline::Options,
-        #[command(flatten)]
-        output: Output,
-    },
+    Pipeline(pipeline::Options),
     /// A connection for each request, by threads that share an address in five ways: the herd, turns, and
     /// what is better
-    Accept {
-        #[command(flatten)]
-        options: accept::Options,
-        #[command(flatten)]
-        output: Output,
-    },
+    Accept(accept::Options),
     /// Deadlines that are set and nearly always cancelled: the engine's timers beside six other ways
-    Timers {
-        #[command(flatten)]
-        options: timers::Options,
-        #[command(flatten)]
-        output: Output,
-    },
+    Timers(timers::Options),
     /// A process of the load, at the word of another lab
     #[command(hide = true)]
     LoadProcess,
@@ -106,17 +77,6 @@ enum Command {
     Launch(child::Launch),
 }
 
-/// Where a report goes besides the terminal.
-#[derive(clap::Args, Debug)]
-struct Output {
-    /// Write the report as JSON, every run in it
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write the report as one page with plots
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-}
-
 /// What a shell reports for a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 
@@ -136,30 +96,12 @@ fn main() -> ExitCode {
 
 fn run(command: &Command) -> Result<ExitCode> {
     match command {
-        Command::Relay { options, output } => {
-            child::stop_children_on_signals()?;
-            tell(&relay::run(options)?, output)
-        }
-        Command::Inserts { options, output } => {
-            child::stop_children_on_signals()?;
-            tell(&inserts::run(options)?, output)
-        }
-        Command::Overload { options, output } => {
-            child::stop_children_on_signals()?;
-            tell(&overload::run(options)?, output)
-        }
-        Command::Pipeline { options, output } => {
-            child::stop_children_on_signals()?;
-            tell(&pipeline::run(options)?, output)
-        }
-        Command::Timers { options, output } => {
-            child::stop_children_on_signals()?;
-            tell(&timers::run(options)?, output)
-        }
-        Command::Accept { options, output } => {
-            child::stop_children_on_signals()?;
-            tell(&accept::run(options)?, output)
-        }
+        Command::Relay(options) => publish(|| relay::run(options), &options.common.output),
+        Command::Inserts(options) => publish(|| inserts::run(options), &options.common.output),
+        Command::Overload(options) => publish(|| overload::run(options), &options.common.output),
+        Command::Pipeline(options) => publish(|| pipeline::run(options), &options.common.output),
+        Command::Timers(options) => publish(|| timers::run(options), &options.common.output),
+        Command::Accept(options) => publish(|| accept::run(options), &options.common.output),
         Command::AcceptServer(settings) => accept::serve_requests(settings).map(|()| ExitCode::SUCCESS),
         Command::TimerTask(settings) => timers::run_task(settings).map(|()| ExitCode::SUCCESS),
         Command::Echo(settings) => timers::echo(settings).map(|()| ExitCode::SUCCESS),
@@ -172,7 +114,11 @@ fn run(command: &Command) -> Result<ExitCode> {
     }
 }
 
-fn tell(report: &Report, output: &Output) -> Result<ExitCode> {
+/// Runs an experiment, and writes its report wherever it is wanted.
+fn publish(run: impl FnOnce() -> Result<Report>, output: &Output) -> Result<ExitCode> {
+    child::stop_children_on_signals()?;
+    child::raise_descriptor_limit();
+    let report = &run()?;
     print!("{}", report::print(report));
     if let Some(file) = &output.json {
         let document = serde_json::to_string_pretty(&report::document(report))?;

@@ -19,6 +19,7 @@ mod gateway;
 mod listeners;
 mod long_lived;
 mod losses;
+mod plan;
 mod profile;
 mod server;
 mod short;
@@ -28,15 +29,15 @@ mod verdicts;
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use anyhow::{Context, Result};
-use clap::ValueEnum;
 use tempfile::TempDir;
 
 use self::gateway::Gateway;
 use self::losses::Losses;
+pub(crate) use self::plan::Options;
+use self::plan::{Effort, Part, inspected_strategies};
 pub(crate) use self::server::{AcceptServer, serve_requests};
 use self::strategy::Strategy;
 use crate::kit::child::{self, ChildSettings};
@@ -49,7 +50,7 @@ use crate::kit::progress::Progress;
 use crate::kit::relays::installed::{self, InstalledTarget};
 use crate::kit::relays::ports;
 use crate::kit::relays::target::Target;
-use crate::kit::report::{self, Grid, Report};
+use crate::kit::report::{Grid, Report};
 use crate::kit::rounds::{Outcome, RoundTarget, Rounds};
 use crate::kit::stacks::{Profile, SampleScope};
 use crate::kit::strace;
@@ -97,117 +98,15 @@ const LONG_LIVED: &str = "long-lived";
 const RELOAD: &str = "reload";
 const BUSY: &str = "busy";
 
-/// What `lab accept` may be told.
-#[derive(clap::Args, Debug)]
-pub(crate) struct Options {
-    /// The tollgate executable [default: the one beside this lab]
-    #[arg(long, value_name = "PATH")]
-    tollgate: Option<PathBuf>,
-    /// The whole work: 50,000 connections in each crowd, and seven rounds; half an hour
-    #[arg(long, conflicts_with = "quick")]
-    long: bool,
-    /// One short round, which decides nothing: seconds
-    #[arg(long)]
-    quick: bool,
-    /// Only these parts, with commas between them
-    #[arg(long, value_delimiter = ',', value_name = "PART")]
-    only: Vec<Part>,
-    /// Only these strategies, with commas between them
-    #[arg(long, value_delimiter = ',', value_name = "STRATEGY")]
-    strategies: Vec<Strategy>,
-    /// Threads in the crowd's cases, with commas between them [default: 1, 2, 4, 8, 24 and one for each CPU]
-    #[arg(long, value_delimiter = ',', value_name = "COUNT")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=256))]
-    workers: Vec<u32>,
-    /// Rounds of each case [default: 15 of the crowd with a thread for each CPU, 5 of the rest; with --long
-    /// 15 and 7]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: Option<u32>,
-    /// Connections of each crowd [default: 8,000, with --long 50,000]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    connections: Option<u32>,
-    /// Write where the CPU time of the herd and of the default goes as a flame graph, and report its shares;
-    /// it needs perf
-    #[arg(long, value_name = "FILE")]
-    flame: Option<PathBuf>,
-}
-
-/// A part of the experiment.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
-    /// 500 clients at a time, a new connection for each request
-    Crowd,
-    /// 200 connections a second
-    Light,
-    /// 2,000 connections that stay
-    LongLived,
-    /// A crowd while listeners come and go
-    Reload,
-    /// One thread busy for 500 us with each event
-    Busy,
-    /// The system calls of the herd and of the gateway's default
-    SyscallCounts,
-}
-
-/// How much of everything.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Effort {
-    rounds: usize,
-    /// Of the crowd with a thread for each CPU, where the default is judged to the percent.
-    judged_rounds: usize,
-    cpus: u32,
-    workers: Vec<u32>,
-    connections: u32,
-    light: Duration,
-    tunnels: u32,
-    busy: Duration,
-}
-
-impl Effort {
-    /// 8,000 connections are a second or two of each crowd, so that the matrix of five strategies and five
-    /// counts of threads takes five of the ten minutes.
-    fn of(options: &Options, cpus: u32) -> Self {
-        let matrix = vec![1, 2, 4, WORKERS, 24, cpus];
-        let (rounds, connections, ms, tunnels, workers) = match (options.quick, options.long) {
-            (true, _) => ((1, 1), 300, 300, 40, vec![cpus, 3]),
-            (_, true) => ((7, 15), 50_000, 6_000, 2_000, matrix),
-            _ => ((5, 15), 8_000, 2_000, 2_000, matrix),
-        };
-        let mut workers = if options.workers.is_empty() { workers } else { options.workers.clone() };
-        workers.sort_unstable();
-        workers.dedup();
-        let (rounds, judged_rounds) = options.rounds.map_or(rounds, |all| (all as usize, all as usize));
-        Self {
-            rounds,
-            judged_rounds,
-            cpus,
-            workers,
-            connections: options.connections.unwrap_or(connections),
-            light: Duration::from_millis(ms),
-            tunnels,
-            busy: Duration::from_millis(ms),
-        }
-    }
-
-    fn rounds(&self, case: (Part, u32)) -> usize {
-        if case == (Part::Crowd, self.cpus) { self.judged_rounds } else { self.rounds }
-    }
-
-    fn crowd(&self, to: SocketAddr) -> LoadCommand {
-        LoadCommand::Short { tunnel: to.into(), connections: self.connections, concurrency: CONCURRENCY }
-    }
-}
-
 /// Runs the experiment.
 ///
 /// # Errors
 /// The lab itself could not work, a part needs the gateway and it is not there, or the user interrupted; a
 /// strategy that fails is left out of the report instead.
 pub(crate) fn run(options: &Options) -> Result<Report> {
-    let mut machine = machine::facts(child::raise_descriptor_limit());
+    let mut machine = machine::facts();
     let cpus = machine::allowed_cpus().len() as u32;
-    let is_chosen = |part: &Part| options.only.is_empty() || options.only.contains(part);
-    let parts: Vec<Part> = Part::value_variants().iter().copied().filter(is_chosen).collect();
+    let parts = options.common.parts();
     let without: &[Target] = if parts == [Part::Busy] { &[Target::Tollgate] } else { &[] };
     let (candidates, _) = installed::find(&[Target::Tollgate], options.tollgate.as_deref(), without)?;
     let installed = candidates.into_iter().next();
@@ -215,8 +114,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let is_taken = |one: &Strategy| options.strategies.is_empty() || options.strategies.contains(one);
     let strategies: Vec<Strategy> = Strategy::ALL.into_iter().filter(is_taken).collect();
     let effort = Effort::of(options, cpus);
-    let cases = cases(&parts, &effort);
-    let progress = Progress::new(steps(&cases, &strategies, &effort));
+    let cases = plan::cases(&parts, &effort);
+    let progress = Progress::new(plan::steps(&cases, &strategies, &effort));
     let mut bench = Bench {
         warnings: warnings(options, installed.as_ref()),
         installed,
@@ -252,29 +151,11 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-fn steps(cases: &[(Part, u32)], strategies: &[Strategy], effort: &Effort) -> u64 {
-    let of = |&case: &(Part, u32)| match case.0 {
-        Part::SyscallCounts => inspected_strategies(strategies).len(),
-        _ => strategies.len() * effort.rounds(case),
-    };
-    cases.iter().map(of).sum::<usize>() as u64
-}
-
-/// Each part with a count of threads.
-fn cases(parts: &[Part], effort: &Effort) -> Vec<(Part, u32)> {
-    let of = |&part: &Part| match part {
-        Part::Crowd => effort.workers.iter().map(|workers| (part, *workers)).collect(),
-        _ => vec![(part, WORKERS)],
-    };
-    parts.iter().flat_map(of).collect()
-}
-
 /// What makes every figure of this run weak.
 fn warnings(options: &Options, installed: Option<&InstalledTarget>) -> Vec<String> {
-    let quick = options.quick.then(|| "a quick run decides nothing".to_owned());
     let unoptimised = installed.filter(|it| it.is_unoptimised());
     let unoptimised = unoptimised.map(|_| "tollgate is a build without optimisation".to_owned());
-    quick.into_iter().chain(report::debug_build_warning()).chain(unoptimised).collect()
+    options.common.warnings().into_iter().chain(unoptimised).collect()
 }
 
 /// A part's name with the count of its threads, as a report wants it. It lives as long as the program, and
@@ -333,7 +214,7 @@ impl Bench {
             }
             Part::LongLived => self.long_lived(rounds(LONG_LIVED), workers),
             Part::Busy => self.busy(rounds(BUSY), workers),
-            Part::SyscallCounts => self.calls(),
+            Part::Calls => self.calls(),
         }
     }
 
@@ -485,49 +366,10 @@ impl Bench {
     }
 }
 
-/// The herd and the gateway's default, before and after as the published measurement had it.
-fn inspected_strategies(strategies: &[Strategy]) -> Vec<Strategy> {
-    [Strategy::Shared, Strategy::DEFAULT].into_iter().filter(|one| strategies.contains(one)).collect()
-}
-
 fn impossible(what: &str, reason: String) -> Outcome {
     Outcome::default().with_failed(vec![Skipped { name: what.to_owned(), reason }])
 }
 
 fn warm_up_crowd(to: SocketAddr) -> LoadCommand {
     LoadCommand::Short { tunnel: to.into(), connections: WARM_UP, concurrency: WARM_UP / 4 }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
-
-    fn options(words: &[&str]) -> Options {
-        Line::parse_from([&["accept"], words].concat()).options
-    }
-
-    #[test]
-    fn the_matrix_has_as_many_threads_as_cpus_in_it() {
-        let check = |words: &[&str], cpus, expected: &[u32]| {
-            assert_eq!(Effort::of(&options(words), cpus).workers, expected, "{words:?}");
-        };
-        check(&[], 2, &[1, 2, 4, 8, 24]);
-        check(&["--long"], 6, &[1, 2, 4, 6, 8, 24]);
-        check(&["--workers", "5,3"], 6, &[3, 5]);
-    }
-
-    #[test]
-    fn the_crowd_has_a_case_for_each_count_of_threads() {
-        let effort = Effort::of(&options(&["--quick", "--rounds", "2"]), 2);
-        assert_eq!(effort.rounds, 2);
-        assert_eq!(cases(Part::value_variants(), &effort).len(), effort.workers.len() + 5);
-        assert_eq!(cases(&[Part::Busy], &effort), [(Part::Busy, WORKERS)]);
-    }
 }

@@ -41,11 +41,12 @@ use self::case::{Case, CaseResult, Environment};
 use self::disk::Disk;
 pub(crate) use self::hogs::{Hog, spin};
 use self::placement::Placement;
+pub(crate) use self::plan::Options;
 use self::plan::{Effort, Part};
 use self::target::Target;
 use crate::kit::measurements::{Row, Run, Skipped};
 use crate::kit::progress::Progress;
-use crate::kit::report::{self, Grid, Report};
+use crate::kit::report::{Grid, Report};
 use crate::kit::{child, machine};
 
 /// How often a contaminated cell is run again at once.
@@ -74,44 +75,16 @@ const GRIDS: &[Grid] = &[
     Grid { family: "in-flight", number: "inserts_per_s" },
 ];
 
-/// What `lab inserts` may be told.
-#[derive(clap::Args, Debug)]
-pub(crate) struct Options {
-    /// The whole matrix of writers, hogs and stores, and seven rounds: hours
-    #[arg(long, conflicts_with = "quick")]
-    long: bool,
-    /// One short round, which decides nothing: seconds
-    #[arg(long)]
-    quick: bool,
-    /// Only these parts, with commas between them
-    #[arg(long, value_delimiter = ',', value_name = "PART")]
-    only: Vec<Part>,
-    /// Leave these stores out, with commas between them
-    #[arg(long, value_delimiter = ',', value_name = "STORE")]
-    without: Vec<Target>,
-    /// Rounds [default: 5, with --long 7]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: Option<u32>,
-    /// Where stores keep their files: the disk that is measured [default: the system's temporary directory]
-    #[arg(long, value_name = "PATH")]
-    directory: Option<PathBuf>,
-    /// The file in which `cargo xtask services` tells where PostgreSQL is [default: target/services.env here
-    /// or in a directory above]
-    #[arg(long, value_name = "FILE")]
-    services: Option<PathBuf>,
-}
-
 /// Runs the experiment.
 ///
 /// # Errors
 /// The lab itself could not work, or the user interrupted it; a store that fails is left out of the report
 /// instead.
 pub(crate) fn run(options: &Options) -> Result<Report> {
-    let descriptors_max = child::raise_descriptor_limit();
     let autogroup = Autogroup::off();
     let directory = options.directory.clone().unwrap_or_else(std::env::temp_dir);
     let directory = TempDir::with_prefix_in("lab-", directory).context("making a temporary directory")?;
-    let mut machine = machine::facts(descriptors_max);
+    let mut machine = machine::facts();
     machine.insert("sched_autogroup_enabled_before".to_owned(), autogroup.before().into());
     machine.insert("writers".to_owned(), plan::WRITERS.into());
     let environment = Environment {
@@ -121,7 +94,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     };
     machine.insert("sqlite_version".to_owned(), rusqlite::version().into());
     machine.insert("postgres_version".to_owned(), postgres::version(environment.services.as_deref()).into());
-    let effort = effort(options);
+    let effort = Effort::of(options);
     let (cases, mut skipped) = cases(options, &effort, &environment)?;
     let (mut rows, failed) = rounds(&cases, &effort, &environment)?;
     skipped.extend(failed);
@@ -136,16 +109,6 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-fn effort(options: &Options) -> Effort {
-    let mut effort = match (options.quick, options.long) {
-        (true, _) => Effort::quick(),
-        (_, true) => Effort::long(),
-        _ => Effort::usual(),
-    };
-    effort.rounds = options.rounds.map_or(effort.rounds, |rounds| rounds as usize);
-    effort
-}
-
 /// Where a checkout keeps it, seen from anywhere inside.
 fn services_file() -> Option<PathBuf> {
     let here = std::env::current_dir().ok()?;
@@ -154,10 +117,8 @@ fn services_file() -> Option<PathBuf> {
 
 /// The cells of each round, and the stores that cannot take part.
 fn cases(options: &Options, effort: &Effort, environment: &Environment) -> Result<(Vec<Case>, Vec<Skipped>)> {
-    use clap::ValueEnum;
     let mut skipped = Vec::new();
-    let mut parts: Vec<Part> = Part::value_variants().to_vec();
-    parts.retain(|part| options.only.is_empty() || options.only.contains(part));
+    let mut parts = options.common.parts();
     if parts.contains(&Part::Siblings) && Placement::Siblings.assign(1, 1).is_none() {
         parts.retain(|part| *part != Part::Siblings);
         let reason = "no two CPUs of the lab's share a core".to_owned();
@@ -264,11 +225,7 @@ impl Results {
 
 /// What makes every figure of this run weak.
 fn warnings(options: &Options, autogroup: &Autogroup, directory: &Path) -> Vec<String> {
-    let mut warnings = Vec::new();
-    if options.quick {
-        warnings.push("a quick run decides nothing".to_owned());
-    }
-    warnings.extend(report::debug_build_warning());
+    let mut warnings = options.common.warnings();
     warnings.extend(autogroup.warning().map(str::to_owned));
     let is_in_memory = rustix::fs::statfs(directory).is_ok_and(|statfs| statfs.f_type == TMPFS_MAGIC);
     if is_in_memory {

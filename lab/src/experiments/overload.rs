@@ -11,6 +11,7 @@
 
 mod counters;
 mod offered_load;
+mod plan;
 mod target;
 mod verdicts;
 
@@ -19,23 +20,15 @@ use std::time::Duration;
 use anyhow::Result;
 
 use self::offered_load::OfferedLoad;
+pub(crate) use self::plan::Options;
+use self::plan::{Effort, Part};
 use self::target::{Measured, Target};
 use crate::kit::burn::Burn;
 use crate::kit::measurements::Numbers;
 use crate::kit::progress::Progress;
-use crate::kit::report::{self, Grid, Report};
+use crate::kit::report::{Grid, Report};
 use crate::kit::rounds::{RoundTarget, Rounds};
 use crate::kit::{child, machine};
-
-/// Multiples of the capacity that are offered, and what the report calls them.
-const LOADS: [(f64, &str); 6] = [
-    (0.5, "load-0.5"),
-    (0.8, "load-0.8"),
-    (1.0, "load-1"),
-    (1.5, "load-1.5"),
-    (2.0, "load-2"),
-    (3.0, "load-3"),
-];
 
 /// The part in which the capacity is measured.
 const CAPACITY: &str = "capacity";
@@ -61,32 +54,14 @@ const GRIDS: &[Grid] = &[
     Grid { family: "load", number: "poisoned_threads_max" },
 ];
 
-/// What `lab overload` may be told.
-#[derive(clap::Args, Debug)]
-pub(crate) struct Options {
-    /// Eleven longer rounds: a quarter of an hour
-    #[arg(long, conflicts_with = "quick")]
-    long: bool,
-    /// One short round, which decides nothing: seconds
-    #[arg(long)]
-    quick: bool,
-    /// Rounds [default: 5, with --long 11]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: Option<u32>,
-}
-
 /// Runs the experiment.
 ///
 /// # Errors
 /// The lab itself could not work, or the user interrupted it.
 pub(crate) fn run(options: &Options) -> Result<Report> {
-    let (rounds, time) = match (options.quick, options.long) {
-        (true, _) => (1, Duration::from_millis(200)),
-        (_, true) => (11, Duration::from_secs(3)),
-        _ => (5, Duration::from_secs(1)),
-    };
-    let rounds = options.rounds.map_or(rounds, |rounds| rounds as usize);
-    let mut machine = machine::facts(child::raise_descriptor_limit());
+    let Effort { rounds, time } = Effort::of(options);
+    let parts = options.common.parts();
+    let mut machine = machine::facts();
     let burn = Burn::of(JOB);
     machine.insert("job_us".to_owned(), (JOB.as_secs_f64() * 1e6).into());
     machine.insert("deadline_ms".to_owned(), (DEADLINE.as_secs_f64() * 1e3).into());
@@ -94,11 +69,11 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let mut targets = Target::ALL.to_vec();
     let progress = Progress::new((targets.len() * rounds) as u64);
     let plan = Rounds { what: "overload", wanted: rounds, extra_max: EXTRA_ROUNDS_MAX, watched: true };
-    let found = plan.run(&mut targets, &progress, |target| one(*target, burn, time))?;
+    let found = plan.run(&mut targets, &progress, |target| one(*target, burn, time, &parts))?;
     progress.finish();
     let mut rows = found.rows;
     rows.sort_by_key(|row| {
-        std::iter::once(CAPACITY).chain(LOADS.map(|load| load.1)).position(|it| it == row.part)
+        std::iter::once(CAPACITY).chain(Part::ALL.map(Part::name)).position(|it| it == row.part)
     });
     let mut report = Report {
         experiment: "overload",
@@ -108,7 +83,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         verdicts: Vec::new(),
         left_out: Vec::new(),
         skipped: found.failed,
-        warnings: warnings(options),
+        warnings: options.common.warnings(),
     };
     verdicts::judge(&mut report);
     report.mark_undecided();
@@ -122,13 +97,13 @@ impl RoundTarget for Target {
 }
 
 /// One round of a subject: what it can do, then every load of that.
-fn one(target: Target, burn: Burn, time: Duration) -> Result<Vec<(&'static str, Numbers)>> {
+fn one(target: Target, burn: Burn, time: Duration, parts: &[Part]) -> Result<Vec<(&'static str, Numbers)>> {
     let capacity = offered_load::capacity(target, burn, time)?;
     let mut cases = vec![(CAPACITY, vec![("finished_per_s", capacity)])];
-    for (load, part) in LOADS {
+    for part in parts {
         child::fail_if_interrupted()?;
-        let measured = OfferedLoad { target, burn, rate: load * capacity, time }.run()?;
-        cases.push((part, numbers(&measured, capacity, time)));
+        let measured = OfferedLoad { target, burn, rate: part.load() * capacity, time }.run()?;
+        cases.push((part.name(), numbers(&measured, capacity, time)));
     }
     Ok(cases)
 }
@@ -150,14 +125,4 @@ fn numbers(measured: &Measured, capacity: f64, time: Duration) -> Numbers {
         ("poisoned_threads_max", measured.poisoned_threads_max as f64),
         ("threads_max", measured.threads_max as f64),
     ]
-}
-
-/// What makes every figure of this run weak.
-fn warnings(options: &Options) -> Vec<String> {
-    let mut warnings = Vec::new();
-    if options.quick {
-        warnings.push("a quick run decides nothing".to_owned());
-    }
-    warnings.extend(report::debug_build_warning());
-    warnings
 }

@@ -37,14 +37,13 @@ mod verdicts;
 mod waits;
 mod work;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use clap::ValueEnum;
 
+pub(crate) use self::plan::Options;
 use self::plan::{Effort, Part};
-use self::profiles::ProfileOptions;
 use self::rounds::Rounds;
 use self::target::Target;
 pub(crate) use self::thread_limit::child::{CreateThreads, create_threads};
@@ -52,8 +51,9 @@ use self::thread_limit::report::{LimitHits, probe_steps};
 pub(crate) use self::trial::{Trial, run_trial};
 use self::work::Work;
 use crate::kit::measurements::{Row, Skipped};
+use crate::kit::options::{Scale, debug_build_warning};
 use crate::kit::progress::Progress;
-use crate::kit::report::{self, Report};
+use crate::kit::report::Report;
 use crate::kit::strace::{self, SyscallCounts};
 use crate::kit::{child, machine};
 
@@ -73,56 +73,23 @@ trait Strategy {
     fn run(&self, work: &Arc<Work>) -> Result<()>;
 }
 
-/// What `lab pipeline` may be told.
-#[derive(clap::Args, Debug)]
-pub(crate) struct Options {
-    /// More rounds: twenty minutes
-    #[arg(long, conflicts_with = "quick")]
-    long: bool,
-    /// One round of 2,000 requests, which decides nothing: seconds
-    #[arg(long)]
-    quick: bool,
-    /// Only these parts, with commas between them
-    #[arg(long, value_delimiter = ',', value_name = "PART")]
-    only: Vec<Part>,
-    /// Rounds [default: 5, with --long 11]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: Option<u32>,
-    /// The text that responses quote, up to 16,384 bytes of it [default: one that the lab makes]
-    #[arg(long, value_name = "FILE")]
-    text: Option<PathBuf>,
-    /// The published program: an executable that does the 100,000 requests once
-    #[arg(long, value_name = "PATH")]
-    article: Option<PathBuf>,
-    /// Test what the deaths of thread-per-request taught: raise vm.max_map_count for some seconds, and let
-    /// living threads use up the machine's process ids, both as root and on a machine of one's own
-    #[arg(long)]
-    confirm: bool,
-    #[command(flatten)]
-    profiles: ProfileOptions,
-    /// Requests of a turn, for tests
-    #[arg(long, hide = true, value_name = "COUNT")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    requests: Option<u32>,
-}
-
 /// Runs the experiment.
 ///
 /// # Errors
 /// The lab itself could not work, or the user interrupted it; a strategy that fails is left out of the
 /// report instead.
 pub(crate) fn run(options: &Options) -> Result<Report> {
-    let machine = machine::facts(child::raise_descriptor_limit());
+    let machine = machine::facts();
     let cpus = machine::allowed_cpus().len() as u32;
-    let effort = effort(options);
-    let has = |part: Part| options.only.is_empty() || options.only.contains(&part);
-    let parts: Vec<Part> = Part::value_variants().iter().copied().filter(|part| has(*part)).collect();
+    let effort = Effort::of(options);
+    let has = |part: Part| options.common.has(&part);
+    let parts = options.common.parts();
     let targets = plan::targets(&parts, cpus);
     let (strategy, requests, text) = (Target::Sequential, effort.requests, options.text.clone());
     let trial = Trial { strategy, requests, text, recording: None };
     let order = plan::rounds(&targets, &effort, cpus);
     let rounds = Rounds { order, trial, article: options.article.as_deref(), cpus };
-    let traced = if has(Part::SyscallCounts) { plan::traced(&parts, cpus) } else { Vec::new() };
+    let traced = if has(Part::Calls) { plan::traced(&parts, cpus) } else { Vec::new() };
     let dies = has(Part::ThreadPerRequest);
     let steps_of_probes = if dies { probe_steps(options.confirm) } else { 0 };
     let profiled = plan::traced(&parts, cpus);
@@ -147,18 +114,6 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     verdicts::judge(&mut report, effort.requests, &limit_hits, cpus);
     report.mark_undecided();
     Ok(report)
-}
-
-fn effort(options: &Options) -> Effort {
-    let mut effort = match (options.quick, options.long) {
-        (true, _) => Effort::QUICK,
-        (_, true) => Effort::LONG,
-        _ => Effort::USUAL,
-    };
-    effort.requests = options.requests.unwrap_or(effort.requests);
-    effort.rounds = options.rounds.map_or(effort.rounds, |rounds| rounds as usize);
-    effort.slow_trials = effort.slow_trials.min(effort.rounds);
-    effort
 }
 
 /// Where a row stands: as planned, what is no strategy of ours behind them.
@@ -210,10 +165,7 @@ fn count(trial: &Trial, directory: &Path) -> Result<SyscallCounts> {
 
 /// What makes every figure of this run weak.
 fn warnings(options: &Options, effort: &Effort) -> Vec<String> {
-    let mut warnings = Vec::new();
-    if options.quick || effort.requests != work::REQUESTS {
-        warnings.push(format!("a run of {} requests decides nothing", effort.requests));
-    }
-    warnings.extend(report::debug_build_warning());
-    warnings
+    let is_short = options.common.scale() == Scale::Quick || effort.requests != work::REQUESTS;
+    let short = is_short.then(|| format!("a run of {} requests decides nothing", effort.requests));
+    short.into_iter().chain(debug_build_warning()).collect()
 }

@@ -19,28 +19,24 @@ mod forward;
 mod idle;
 mod idle_scaling;
 mod pingpong;
+mod plan;
 mod requests;
 mod route;
 mod short;
 mod spliced;
 mod verdicts;
 
-use std::path::PathBuf;
-use std::time::Duration;
-
 use anyhow::{Context, Result};
-use clap::ValueEnum;
-use clap::builder::RangedI64ValueParser;
 use tempfile::TempDir;
 
 pub(crate) use self::accounting::{LedgerFlows, run_flows};
 use self::billing::Bill;
 use self::endpoints::Endpoints;
 use self::forward::{ForwardTunnels, ProtocolCases};
+pub(crate) use self::plan::Options;
+use self::plan::{Effort, IDLE_ROUNDS_MAX, Part};
 use self::route::Route;
-
 use crate::kit::child::{self, ChildSettings};
-use crate::kit::load::Persistence;
 use crate::kit::load_process::LoadProcess;
 use crate::kit::machine;
 use crate::kit::measurements::Skipped;
@@ -49,22 +45,12 @@ use crate::kit::relays::installed::{self, InstalledTarget};
 use crate::kit::relays::ports;
 use crate::kit::relays::running::{RunningRelay, StartSettings, Workload};
 use crate::kit::relays::target::Target;
-use crate::kit::report::{self, Report};
+use crate::kit::report::Report;
 use crate::kit::rounds::{Outcome, RoundTarget, Rounds};
 use crate::kit::strace;
 
 /// Disturbed rounds that are repeated, in each part.
 const EXTRA_ROUNDS_MAX: usize = 2;
-
-/// Memory hardly varies, so fewer runs tell as much.
-const IDLE_ROUNDS_MAX: usize = 3;
-
-/// More would need descriptors that the load's own processes may not have.
-const CONNECTIONS_MAX: i64 = 1_000_000;
-const ROUNDS_MAX: i64 = 100;
-
-/// Clients that keep their connections.
-const KEPT_CLIENTS: u32 = 100;
 
 /// How much better than usual the ends of small messages are scheduled, where that is allowed.
 const INSTRUMENT_NICENESS: i32 = -10;
@@ -73,168 +59,18 @@ const INSTRUMENT_NICENESS: i32 = -10;
 const BILLS: [Bill; 5] =
     [short::BILL, forward::CONNECT.bill, forward::SOCKS5.bill, requests::KEPT.bill, requests::CLOSED.bill];
 
-/// What `lab relay` may be told.
-#[derive(clap::Args, Debug)]
-pub(crate) struct Options {
-    /// The tollgate executable [default: the one beside this lab]
-    #[arg(long, value_name = "PATH")]
-    tollgate: Option<PathBuf>,
-    /// The whole work: more connections and requests, longer streams, seven rounds, instructions counted
-    #[arg(long)]
-    long: bool,
-    /// Only these parts, with commas between them
-    #[arg(long, value_delimiter = ',', value_name = "PART")]
-    only: Vec<Part>,
-    /// Leave these relays out, with commas between them
-    #[arg(long, value_delimiter = ',', value_name = "RELAY")]
-    without: Vec<Target>,
-    /// Rounds of each part [default: 15 of short connections through relays, 5 of the rest; with --long 15
-    /// and 7]
-    #[arg(long, value_name = "COUNT", value_parser = up_to(ROUNDS_MAX))]
-    rounds: Option<u32>,
-    /// Short connections in each run [default: 10,000, 4,000 through forward proxies and 3,000 beside open
-    /// tunnels; with --long 50,000, 50,000 and 20,000]
-    #[arg(long, value_name = "COUNT", value_parser = up_to(CONNECTIONS_MAX))]
-    connections: Option<u32>,
-    /// Requests in each run [default: 20,000 on kept connections and 10,000 on a connection each, with --long
-    /// 100,000 and 50,000]
-    #[arg(long, value_name = "COUNT", value_parser = up_to(CONNECTIONS_MAX))]
-    requests: Option<u32>,
-}
-
-/// A count from 1 to `most`.
-fn up_to(most: i64) -> RangedI64ValueParser<u32> {
-    RangedI64ValueParser::new().range(1..=most)
-}
-
-/// A part of the experiment.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
-    /// Short connections: rate, CPU time, latency
-    Short,
-    /// Streams each way, one and a hundred at a time: rate, CPU time, splicing
-    Bulk,
-    /// Idle tunnels: memory
-    Idle,
-    /// Small messages on up to 1,000 connections, and beside a stream: latency
-    Pingpong,
-    /// Short connections beside 100 and 9,000 open tunnels: CPU time
-    Growth,
-    /// Tunnels by CONNECT through forward proxies: short connections, and one stream each way
-    Connect,
-    /// The same by SOCKS5
-    Socks5,
-    /// Plain HTTP requests through forward proxies: rate, CPU time, latency
-    Requests,
-    /// What Tollgate's accounting costs: time for each read and write, with --long instructions for each
-    /// connection
-    Accounting,
-}
-
-impl Part {
-    /// Who can do this part of the work.
-    fn targets(self) -> &'static [Target] {
-        match self {
-            Self::Short | Self::Bulk | Self::Idle | Self::Pingpong | Self::Growth => Endpoints::TARGETS,
-            Self::Connect => ForwardTunnels::targets(forward::CONNECT.protocol),
-            Self::Socks5 => ForwardTunnels::targets(forward::SOCKS5.protocol),
-            Self::Requests => Route::TARGETS,
-            Self::Accounting => &[Target::Tollgate],
-        }
-    }
-}
-
-/// How much of everything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Effort {
-    rounds: usize,
-    /// Short connections are judged to the percent, and one round of them is soon over.
-    short_rounds: usize,
-    /// Whether instructions are counted, too, which takes a minute.
-    counts_instructions: bool,
-    connections: u32,
-    /// Short connections beside other ones that are open.
-    beside_idle: u32,
-    /// Short connections through forward proxies, of which there are more, and slower ones.
-    tunnels: u32,
-    concurrency: u32,
-    kept_requests: u32,
-    closed_requests: u32,
-    stream: Duration,
-    ping: Duration,
-}
-
-impl Effort {
-    /// Some eleven minutes with all rivals on two CPUs that nothing disturbs; a repeated round is more.
-    const USUAL: Self = Self {
-        rounds: 5,
-        short_rounds: 15,
-        counts_instructions: false,
-        connections: 10_000,
-        beside_idle: 3_000,
-        tunnels: 4_000,
-        concurrency: 500,
-        kept_requests: 20_000,
-        closed_requests: 10_000,
-        stream: Duration::from_millis(800),
-        ping: Duration::from_millis(1_000),
-    };
-
-    const LONG: Self = Self {
-        rounds: 7,
-        short_rounds: 15,
-        counts_instructions: true,
-        connections: 50_000,
-        beside_idle: 20_000,
-        tunnels: 50_000,
-        concurrency: 500,
-        kept_requests: 100_000,
-        closed_requests: 50_000,
-        stream: Duration::from_millis(4_000),
-        ping: Duration::from_millis(6_000),
-    };
-
-    fn of(options: &Options) -> Self {
-        let usual = if options.long { Self::LONG } else { Self::USUAL };
-        let connections = |usual| options.connections.unwrap_or(usual);
-        let requests = |usual| options.requests.unwrap_or(usual);
-        let rounds = |usual| options.rounds.map_or(usual, |rounds| rounds as usize);
-        Self {
-            rounds: rounds(usual.rounds),
-            short_rounds: rounds(usual.short_rounds),
-            connections: connections(usual.connections),
-            beside_idle: connections(usual.beside_idle),
-            tunnels: connections(usual.tunnels),
-            kept_requests: requests(usual.kept_requests),
-            closed_requests: requests(usual.closed_requests),
-            ..usual
-        }
-    }
-
-    /// How many requests, and how many of them at once. Clients that keep their connections are fewer and
-    /// ask more.
-    fn requests(&self, persistence: Persistence) -> (u32, u32) {
-        match persistence {
-            Persistence::KeepAlive => (self.kept_requests, KEPT_CLIENTS),
-            Persistence::Close => (self.closed_requests, self.concurrency),
-        }
-    }
-}
-
 /// Runs the experiment.
 ///
 /// # Errors
 /// The lab itself could not work, the gateway is not there, or the user interrupted; a relay that fails is
 /// left out of the report instead.
 pub(crate) fn run(options: &Options) -> Result<Report> {
-    let descriptors_max = child::raise_descriptor_limit();
-    let is_chosen = |part: &Part| options.only.is_empty() || options.only.contains(part);
-    let chosen: Vec<Part> = Part::value_variants().iter().copied().filter(is_chosen).collect();
+    let chosen = options.common.parts();
     let wanted =
         Target::ALL.into_iter().filter(|target| chosen.iter().any(|part| part.targets().contains(target)));
     let wanted: Vec<Target> = wanted.collect();
     let (candidates, skipped) = installed::find(&wanted, options.tollgate.as_deref(), &options.without)?;
-    let mut machine = machine::facts(descriptors_max);
+    let mut machine = machine::facts();
     for installed in candidates.iter().filter(|installed| installed.target != Target::Direct) {
         machine.insert(format!("{}_version", installed.target.name()), installed.version.clone().into());
     }
@@ -246,10 +82,10 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         verdicts: Vec::new(),
         left_out: Vec::new(),
         skipped,
-        warnings: warnings(&candidates),
+        warnings: warnings(options, &candidates),
     };
     let effort = Effort::of(options);
-    let progress = Progress::new(steps(&chosen, &candidates, &effort));
+    let progress = Progress::new(plan::steps(&chosen, &candidates, &effort));
     let directory = TempDir::with_prefix("lab-").context("making a temporary directory")?;
     let mut bench = Bench { candidates, effort, progress, directory, next_port: ports::first_port() };
     for part in chosen {
@@ -264,29 +100,9 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-fn steps(parts: &[Part], candidates: &[InstalledTarget], effort: &Effort) -> u64 {
-    let of = |part: &Part| {
-        let targets = candidates.iter().map(|installed| installed.target);
-        let targets = targets.filter(|target| part.targets().contains(target));
-        match part {
-            Part::Idle => {
-                targets.filter(|&target| target != Target::Direct).count()
-                    * effort.rounds.min(IDLE_ROUNDS_MAX)
-            }
-            Part::Growth => targets.filter(|&target| target != Target::Direct).count() * effort.rounds,
-            Part::Short => targets.count() * effort.short_rounds,
-            Part::Bulk | Part::Pingpong | Part::Accounting => targets.count() * effort.rounds,
-            Part::Connect | Part::Socks5 => targets.count() * effort.rounds * 2,
-            Part::Requests => targets.count() * effort.rounds * requests::CASES.len(),
-        }
-    };
-    parts.iter().map(of).sum::<usize>() as u64
-}
-
 /// What makes every figure of this run weak.
-fn warnings(candidates: &[InstalledTarget]) -> Vec<String> {
-    let mut warnings = Vec::new();
-    warnings.extend(report::debug_build_warning());
+fn warnings(options: &Options, candidates: &[InstalledTarget]) -> Vec<String> {
+    let mut warnings = options.common.warnings();
     if candidates.iter().any(InstalledTarget::is_unoptimised) {
         warnings.push("tollgate is a build without optimisation".to_owned());
     }
@@ -494,13 +310,13 @@ impl Bench {
             self.start_all(&route, machine::allowed_cpus().len(), &ChildSettings::default())?;
         let failed =
             failed.into_iter().map(|it| Skipped { name: format!("{} in {}", it.name, case.what), ..it });
-        let effort = self.effort;
+        let requests = self.effort.requests(case.persistence);
         let before = billing::settled_totals(&relays);
         let outcome = self.rounds(case.what).run(&mut relays, &self.progress, |relay| {
-            Ok(vec![(case.part, requests::run(relay, &mut client, &mut server, &effort)?)])
+            Ok(vec![(case.part, requests::run(relay, &mut client, &mut server, requests)?)])
         })?;
         let mut outcome = outcome.with_failed(failed.collect());
-        case.bill.add(&mut outcome, before, &relays, effort.requests(case.persistence).0);
+        case.bill.add(&mut outcome, before, &relays, requests.0);
         Ok(outcome)
     }
 

@@ -29,6 +29,7 @@ mod local;
 mod no_timers;
 mod own_wheel;
 mod pairs;
+mod plan;
 mod shared;
 mod sleep;
 mod slots;
@@ -44,7 +45,6 @@ mod timerfd;
 mod tokio;
 mod verdicts;
 
-use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -54,6 +54,8 @@ use clap::ValueEnum;
 use self::cases::{CALLS, ECHO, HELD, INTERLEAVED, INTERLEAVED_CASE, INTERLEAVED_TARGETS};
 use self::echo::DeadlineMode as EchoDeadlineMode;
 pub(crate) use self::echo::{Echo, echo};
+pub(crate) use self::plan::Options;
+use self::plan::{Effort, Part};
 use self::target::{BuiltIn, Target};
 use self::task::{Task, TaskKind};
 pub(crate) use self::task::{TaskArguments, run_task};
@@ -62,7 +64,7 @@ use crate::kit::disturbance::DisturbanceWatch;
 use crate::kit::machine;
 use crate::kit::measurements::{Numbers, Skipped};
 use crate::kit::progress::Progress;
-use crate::kit::report::{self, Grid, Report};
+use crate::kit::report::{Grid, Report};
 use crate::kit::rounds::{Outcome, RoundTarget, Rounds};
 
 /// Of every call.
@@ -87,96 +89,39 @@ const GRIDS: &[Grid] = &[
     Grid { family: "echo", number: "instructions_per_call" },
 ];
 
-/// What `lab timers` may be told.
-#[derive(clap::Args, Debug)]
-pub(crate) struct Options {
-    /// Longer cases, more rounds, 50 million cancelled timers: twenty minutes
-    #[arg(long, conflicts_with = "quick")]
-    long: bool,
-    /// One short round, which decides nothing: seconds
-    #[arg(long)]
-    quick: bool,
-    /// Rounds [default: 9, with --long 15]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: Option<u32>,
-    /// A program around the timer thread of a built brpc: `docs/lab-drivers.md` says what it is told
-    #[arg(long, value_name = "PATH")]
-    brpc: Option<PathBuf>,
-}
-
-/// How much of everything.
-struct Effort {
-    rounds: usize,
-    /// Of each case of schedule and cancel.
-    case_ms: u64,
-    calls_ms: u64,
-    timers: u64,
-    echo_calls: u64,
-    /// How often the instructions of each echo are counted: how many calls share a turn of the loop varies.
-    counts: usize,
-}
-
-impl Effort {
-    fn of(options: &Options) -> Self {
-        let usual = Self {
-            rounds: 9,
-            case_ms: 40,
-            calls_ms: 20_000,
-            timers: 1_000_000,
-            echo_calls: 200_000,
-            counts: 3,
-        };
-        let mut effort = match (options.quick, options.long) {
-            (true, _) => {
-                Self { rounds: 1, case_ms: 2, calls_ms: 200, timers: 20_000, echo_calls: 2_000, counts: 0 }
-            }
-            (_, true) => Self {
-                rounds: 15,
-                case_ms: 300,
-                calls_ms: 60_000,
-                timers: 50_000_000,
-                echo_calls: 1_000_000,
-                ..usual
-            },
-            _ => usual,
-        };
-        effort.rounds = options.rounds.map_or(effort.rounds, |rounds| rounds as usize);
-        effort
-    }
-
-    /// Rounds of the case that is short and decides.
-    fn interleaved_rounds(&self) -> usize {
-        self.rounds * 3
-    }
-}
-
 /// Runs the experiment.
 ///
 /// # Errors
 /// The lab itself could not work, or the user interrupted it; a way that fails is left out of the report
 /// instead.
 pub(crate) fn run(options: &Options) -> Result<Report> {
-    let machine = machine::facts(child::raise_descriptor_limit());
+    let machine = machine::facts();
     let effort = Effort::of(options);
     let targets: Vec<Target> = BuiltIn::value_variants().iter().copied().map(Target::BuiltIn).collect();
     let mut targets: Vec<Target> =
         targets.into_iter().chain(options.brpc.clone().map(Target::Brpc)).collect();
     let timer_targets: Vec<Target> = targets.iter().filter(|target| target.has_timers()).cloned().collect();
-    let groups = timer_targets.len().div_ceil(CALLERS_AT_ONCE);
-    let counted = effort.counts * ECHO.len() * EchoDeadlineMode::value_variants().len();
-    let echoes = effort.rounds * EchoDeadlineMode::value_variants().len();
-    let runs = effort.rounds * targets.len() + effort.interleaved_rounds() * INTERLEAVED_TARGETS.len();
-    let progress = Progress::new((runs + groups + timer_targets.len() + echoes + counted) as u64);
-
-    let plan = plan("schedule and cancel", &effort);
-    let task = Task { work: TaskKind::Pairs, for_ms: effort.case_ms, timers: 0, case: None };
-    let mut found = plan.run(&mut targets, &progress, |target| task.run(target))?;
-    found.merge(interleaved(&effort, &progress)?);
-    calls(&timer_targets, &effort, &progress, &mut found)?;
-    held(&timer_targets, &effort, &progress, &mut found)?;
-    found.merge(echoes_of(&effort, &progress)?);
-    for round in 0..effort.counts {
-        count_instructions(round, &progress, &mut found)?;
+    let parts = options.common.parts();
+    let steps = |part: &Part| steps(*part, &effort, targets.len(), timer_targets.len());
+    let progress = Progress::new(parts.iter().map(steps).sum::<usize>() as u64);
+    let mut found = Outcome::default();
+    for part in parts {
+        match part {
+            Part::Pairs => {
+                let task = Task { work: TaskKind::Pairs, for_ms: effort.case_ms, timers: 0, case: None };
+                let rounds = rounds("schedule and cancel", &effort);
+                found.merge(rounds.run(&mut targets, &progress, |target| task.run(target))?);
+            }
+            Part::Interleaved => found.merge(interleaved(&effort, &progress)?),
+            Part::Calls => calls(&timer_targets, &effort, &progress, &mut found)?,
+            Part::Held => held(&timer_targets, &effort, &progress, &mut found)?,
+            Part::Echo => {
+                found.merge(echoes_of(&effort, &progress)?);
+                for round in 0..effort.counts {
+                    count_instructions(round, &progress, &mut found)?;
+                }
+            }
+        }
     }
     let Outcome { mut rows, failed: mut skipped } = found;
     if options.brpc.is_none() {
@@ -185,7 +130,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     }
     progress.finish();
     rows.sort_by_key(|row| cases::place(row.part));
-    let (verdicts, left_out, warnings) = (Vec::new(), Vec::new(), warnings(options));
+    let (verdicts, left_out, warnings) = (Vec::new(), Vec::new(), options.common.warnings());
     let mut report =
         Report { experiment: "timers", machine, rows, grids: GRIDS, verdicts, left_out, skipped, warnings };
     verdicts::judge(&mut report);
@@ -193,7 +138,19 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-fn plan(what: &'static str, effort: &Effort) -> Rounds {
+/// Steps of progress of a part, with so many targets and so many that keep timers.
+fn steps(part: Part, effort: &Effort, targets: usize, timer_targets: usize) -> usize {
+    let modes = EchoDeadlineMode::value_variants().len();
+    match part {
+        Part::Pairs => effort.rounds * targets,
+        Part::Interleaved => effort.interleaved_rounds() * INTERLEAVED_TARGETS.len(),
+        Part::Calls => timer_targets.div_ceil(CALLERS_AT_ONCE),
+        Part::Held => timer_targets,
+        Part::Echo => (effort.rounds + effort.counts * ECHO.len()) * modes,
+    }
+}
+
+fn rounds(what: &'static str, effort: &Effort) -> Rounds {
     Rounds { what, wanted: effort.rounds, extra_max: EXTRA_ROUNDS_MAX, watched: true }
 }
 
@@ -201,7 +158,7 @@ fn plan(what: &'static str, effort: &Effort) -> Rounds {
 fn interleaved(effort: &Effort, progress: &Progress) -> Result<Outcome> {
     let task =
         Task { work: TaskKind::Pairs, for_ms: effort.case_ms, timers: 0, case: Some(INTERLEAVED_CASE) };
-    let rounds = Rounds { wanted: effort.interleaved_rounds(), ..plan("another thread cancels", effort) };
+    let rounds = Rounds { wanted: effort.interleaved_rounds(), ..rounds("another thread cancels", effort) };
     rounds.run(&mut INTERLEAVED_TARGETS.map(Target::BuiltIn).to_vec(), progress, |target| {
         let numbers = task.run(target)?.into_iter().map(|(_, numbers)| (INTERLEAVED, numbers));
         Ok(numbers.collect())
@@ -258,7 +215,7 @@ impl RoundTarget for EchoDeadlineMode {
 /// The echo, without deadlines and with them.
 fn echoes_of(effort: &Effort, progress: &Progress) -> Result<Outcome> {
     let mut targets = EchoDeadlineMode::value_variants().to_vec();
-    plan("echo", effort).run(&mut targets, progress, |deadlines| {
+    rounds("echo", effort).run(&mut targets, progress, |deadlines| {
         let one = |(part, in_flight): (&'static str, usize)| {
             let figures = echo::run(in_flight, *deadlines, effort.echo_calls)?;
             ensure!(figures.deadlines_fired == 0, "{} deadlines fired", figures.deadlines_fired);
@@ -289,14 +246,4 @@ fn count_instructions(round: usize, progress: &Progress, found: &mut Outcome) ->
         }
     }
     Ok(())
-}
-
-/// What makes every figure of this run weak.
-fn warnings(options: &Options) -> Vec<String> {
-    let mut warnings = Vec::new();
-    if options.quick {
-        warnings.push("a quick run decides nothing".to_owned());
-    }
-    warnings.extend(report::debug_build_warning());
-    warnings
 }

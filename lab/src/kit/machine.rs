@@ -11,7 +11,7 @@ use sys::pressure::{Resource, Stall, Throttling};
 use crate::kit::usage;
 
 /// Facts that do not change during an experiment, by name.
-pub(crate) fn facts(descriptors_max: u64) -> Map<String, Value> {
+pub(crate) fn facts() -> Map<String, Value> {
     let mut facts = Map::new();
     let mut put = |name: &str, value: Value| drop(facts.insert(name.to_owned(), value));
     put("kernel", text("/proc/sys/kernel/osrelease"));
@@ -21,7 +21,7 @@ pub(crate) fn facts(descriptors_max: u64) -> Map<String, Value> {
     put("memory_bytes", json!(memory_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default())));
     put("sched_autogroup_enabled", json!(number("/proc/sys/kernel/sched_autogroup_enabled")));
     put("clock_source", text("/sys/devices/system/clocksource/clocksource0/current_clocksource"));
-    put("limits", limits(descriptors_max));
+    put("limits", limits());
     put("load_average_1_min_before", json!(first_number("/proc/loadavg")));
     put("cpu_pressure_some_10_s_percent_before", json!(pressure_percent(Resource::Cpu)));
     put("psi", psi());
@@ -40,9 +40,9 @@ pub(crate) fn may_raise_priority() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-fn limits(descriptors_max: u64) -> Value {
+fn limits() -> Value {
     json!({
-        "descriptors_max": descriptors_max,
+        "descriptors_max": sys::limits::descriptors().0,
         "somaxconn": number("/proc/sys/net/core/somaxconn"),
         "ip_local_port_range": text("/proc/sys/net/ipv4/ip_local_port_range"),
         "tcp_max_tw_buckets": number("/proc/sys/net/ipv4/tcp_max_tw_buckets"),
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn the_facts_hold_pressure_and_throttling() {
-        let facts = facts(1024);
+        let facts = facts();
         let psi = facts["psi"].as_object().unwrap();
         assert_eq!(psi.keys().collect::<Vec<_>>(), ["cpu", "io", "memory"]);
         assert!(facts.contains_key("cpu_quota_cpus") && facts.contains_key("cpu_throttling_before"));

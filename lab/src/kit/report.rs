@@ -70,11 +70,6 @@ impl Report {
     }
 }
 
-/// The warning that a lab deserves which was built without optimisation.
-pub(crate) fn debug_build_warning() -> Option<String> {
-    cfg!(debug_assertions).then(|| "the lab is a build without optimisation".to_owned())
-}
-
 /// A part's family and count, where its name ends in one: `idle-1000`.
 fn counted(part: &str) -> Option<(&str, f64)> {
     let (family, count) = part.rsplit_once('-')?;

@@ -2,11 +2,13 @@
 //! and a round of the usual plan takes some two and a half minutes on two CPUs. Leaves to others: a store
 //! that is not there.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::case::{Case, Load};
 use super::placement::Placement;
 use super::target::Target;
+use crate::kit::options::{CommonOptions, Scale};
 
 /// The writers of the published experiment, and of every cell that does not vary them.
 pub(super) const WRITERS: usize = 4;
@@ -23,9 +25,26 @@ pub(super) const IN_FLIGHT: u64 = 256;
 /// Most writers where there is one for each CPU, as ours have an inlet each.
 const WRITERS_MAX: usize = 64;
 
+/// What `lab inserts` may be told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    pub(crate) common: CommonOptions<Part>,
+    /// Leave these stores out, with commas between them
+    #[arg(long, value_delimiter = ',', value_name = "STORE")]
+    pub(super) without: Vec<Target>,
+    /// Where stores keep their files: the disk that is measured [default: the system's temporary directory]
+    #[arg(long, value_name = "PATH")]
+    pub(super) directory: Option<PathBuf>,
+    /// The file in which `cargo xtask services` tells where PostgreSQL is [default: target/services.env here
+    /// or in a directory above]
+    #[arg(long, value_name = "FILE")]
+    pub(super) services: Option<PathBuf>,
+}
+
 /// A part of the experiment.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(crate) enum Part {
     /// Every store beside 0 to 16 hogs
     Hogs,
     /// Writers and hogs pinned to the same CPUs
@@ -56,20 +75,29 @@ pub(super) struct Effort {
 }
 
 impl Effort {
+    pub(super) fn of(options: &Options) -> Self {
+        let effort = match options.common.scale() {
+            Scale::Quick => Self::quick(),
+            Scale::Usual => Self::usual(),
+            Scale::Long => Self::long(),
+        };
+        Self { rounds: options.common.rounds_or(effort.rounds), ..effort }
+    }
+
     /// Minutes: what verdicts need.
-    pub(super) fn usual() -> Self {
+    fn usual() -> Self {
         let time = Duration::from_millis(600);
         Self { rounds: 5, time, hogs: HOGS.to_vec(), is_whole: false, visible_rows: 200_000 }
     }
 
     /// Hours: every store with every number of writers beside every number of hogs.
-    pub(super) fn long() -> Self {
+    fn long() -> Self {
         let time = Duration::from_secs(3);
         Self { rounds: 7, time, hogs: HOGS.to_vec(), is_whole: true, visible_rows: 1_000_000 }
     }
 
     /// Seconds: whether it works at all.
-    pub(super) fn quick() -> Self {
+    fn quick() -> Self {
         let time = Duration::from_millis(60);
         Self { rounds: 1, time, hogs: vec![0, 2], is_whole: false, visible_rows: 20_000 }
     }

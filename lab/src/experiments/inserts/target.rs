@@ -24,7 +24,7 @@ use super::{ledger_store, ledger_store::Durability};
 
 /// A store by name.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(crate) enum Target {
     Ours,
     OursSync,
     Latch,

@@ -2,11 +2,14 @@
 //! in an order that begins elsewhere each time; what takes long has fewer turns, spread over the rounds.
 //! The usual plan takes four minutes and a half on two CPUs. Leaves to others: turns that fail.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use super::profiles::ProfileOptions;
 use super::target::Target;
 use super::waits::Wait;
 use super::work::REQUESTS;
+use crate::kit::options::{CommonOptions, Scale};
 
 /// A turn that is expected to take longer has fewer turns.
 const BRISK_MAX: Duration = Duration::from_millis(4_500);
@@ -18,9 +21,32 @@ const CPU_EXPECTED: Duration = Duration::from_millis(3_600);
 /// Threads of a fixed pool that stands for "enough", and of the published batches.
 const MANY: u32 = 100;
 
-/// What `--only` chooses from.
+/// What `lab pipeline` may be told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    pub(crate) common: CommonOptions<Part>,
+    /// The text that responses quote, up to 16,384 bytes of it [default: one that the lab makes]
+    #[arg(long, value_name = "FILE")]
+    pub(super) text: Option<PathBuf>,
+    /// The published program: an executable that does the 100,000 requests once
+    #[arg(long, value_name = "PATH")]
+    pub(super) article: Option<PathBuf>,
+    /// Test what the deaths of thread-per-request taught: raise vm.max_map_count for some seconds, and let
+    /// living threads use up the machine's process ids, both as root and on a machine of one's own
+    #[arg(long)]
+    pub(super) confirm: bool,
+    #[command(flatten)]
+    pub(super) profiles: ProfileOptions,
+    /// Requests of a turn, for tests
+    #[arg(long, hide = true, value_name = "COUNT")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(super) requests: Option<u32>,
+}
+
+/// A part of the experiment.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(crate) enum Part {
     /// One thread
     Sequential,
     /// The death of a thread for each request
@@ -34,7 +60,7 @@ pub(super) enum Part {
     /// Waits as timers, with 1,000 requests admitted at a time and with all
     Event,
     /// System calls, counted by strace
-    SyscallCounts,
+    Calls,
 }
 
 /// How much of everything.
@@ -47,6 +73,17 @@ pub(super) struct Effort {
 }
 
 impl Effort {
+    pub(super) fn of(options: &Options) -> Self {
+        let effort = match options.common.scale() {
+            Scale::Quick => Self::QUICK,
+            Scale::Usual => Self::USUAL,
+            Scale::Long => Self::LONG,
+        };
+        let rounds = options.common.rounds_or(effort.rounds);
+        let requests = options.requests.unwrap_or(effort.requests);
+        Self { requests, rounds, slow_trials: effort.slow_trials.min(rounds) }
+    }
+
     /// Minutes: what verdicts need.
     pub(super) const USUAL: Self = Self { requests: REQUESTS, rounds: 5, slow_trials: 1 };
 
@@ -69,7 +106,7 @@ pub(super) fn targets(parts: &[Part], cpus: u32) -> Vec<Target> {
                 let sizes = by_cpus.into_iter().chain([16, MANY]).collect();
                 targets.extend(distinct(sizes).map(Target::Pool));
             }
-            Part::ThreadPerRequest | Part::SyscallCounts => {}
+            Part::ThreadPerRequest | Part::Calls => {}
             Part::IoAware => targets.push(Target::IoAware),
             Part::Event => targets.extend([Target::Event(Some(1_000)), Target::Event(None)]),
         }
@@ -86,7 +123,7 @@ pub(super) fn traced(parts: &[Part], cpus: u32) -> Vec<Target> {
         Part::Pool => vec![Target::Pool(cpus), Target::Pool(MANY)],
         Part::IoAware => vec![Target::IoAware],
         Part::Event => vec![Target::Event(None)],
-        Part::SyscallCounts => Vec::new(),
+        Part::Calls => Vec::new(),
     };
     parts.iter().flat_map(traced).collect()
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::Effort;
 use super::endpoints::Endpoints;
+use super::plan::Effort;
 use crate::kit::child;
 use crate::kit::load::{Direction, pingpong::PingPong};
 use crate::kit::load_process::{LoadCommand, LoadProcess, number_in};

@@ -4,7 +4,6 @@
 
 use anyhow::{Result, ensure};
 
-use super::Effort;
 use super::billing::Bill;
 use super::route::Route;
 use crate::kit::load::{Persistence, requests::Requests};
@@ -59,12 +58,11 @@ pub(super) fn run(
     relay: &mut RunningRelay<Route>,
     client: &mut LoadProcess,
     server: &mut LoadProcess,
-    effort: &Effort,
+    (count, concurrency): (u32, u32),
 ) -> Result<Numbers> {
     let before = CostBaseline::read(relay)?;
     let connections_before = number_in(&server.call(&LoadCommand::Totals)?, "origin_connections")?;
     let Route { via, origin, persistence } = relay.endpoints;
-    let (count, concurrency) = effort.requests(persistence);
     let requests = Requests { via, origin, persistence, count, concurrency };
     let answer = client.call(&LoadCommand::Requests(requests))?;
     let completed = number_in(&answer, "completed")?;

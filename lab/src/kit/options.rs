@@ -1,0 +1,122 @@
+//! The options that every experiment has, and how much work they ask for.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use clap::builder::EnumValueParser;
+
+/// The flags of every experiment; `Part` lists the parts that it has.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct CommonOptions<Part: ValueEnum + Send + Sync + 'static> {
+    /// The whole work: more rounds and larger cases
+    #[arg(long, conflicts_with = "quick")]
+    long: bool,
+    /// One short round, which decides nothing: seconds
+    #[arg(long)]
+    quick: bool,
+    /// Only these parts, with commas between them
+    #[arg(long, value_delimiter = ',', value_name = "PART", value_parser = EnumValueParser::<Part>::new())]
+    only: Vec<Part>,
+    /// Rounds of each case, in place of the experiment's own numbers
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// Where a report goes besides the terminal.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Output {
+    /// Write the report as JSON, every run in it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write the report as one page with plots
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+}
+
+/// How much work a run does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scale {
+    /// Seconds: whether the experiment works at all.
+    Quick,
+    /// Minutes: what verdicts need.
+    Usual,
+    /// The whole matrix.
+    Long,
+}
+
+impl<Part: ValueEnum + PartialEq + Send + Sync + 'static> CommonOptions<Part> {
+    /// How much work is asked for.
+    pub(crate) fn scale(&self) -> Scale {
+        match (self.quick, self.long) {
+            (true, _) => Scale::Quick,
+            (_, true) => Scale::Long,
+            _ => Scale::Usual,
+        }
+    }
+
+    /// The chosen parts in the experiment's order; all of them where none is named.
+    pub(crate) fn parts(&self) -> Vec<Part> {
+        Part::value_variants().iter().filter(|part| self.has(part)).cloned().collect()
+    }
+
+    /// Whether a part is chosen.
+    pub(crate) fn has(&self, part: &Part) -> bool {
+        self.only.is_empty() || self.only.contains(part)
+    }
+
+    /// The rounds that are asked for, or else `usual`.
+    pub(crate) fn rounds_or(&self, usual: usize) -> usize {
+        self.rounds.map_or(usual, |rounds| rounds as usize)
+    }
+
+    /// What makes every figure of such a run weak.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let quick = self.quick.then(|| "a quick run decides nothing".to_owned());
+        quick.into_iter().chain(debug_build_warning()).collect()
+    }
+}
+
+/// The warning of a lab that was built without optimisation.
+pub(crate) fn debug_build_warning() -> Option<String> {
+    cfg!(debug_assertions).then(|| "the lab is a build without optimisation".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(ValueEnum, Clone, Copy, Debug, PartialEq)]
+    enum Part {
+        First,
+        Second,
+    }
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: CommonOptions<Part>,
+    }
+
+    #[test]
+    fn parts_are_all_or_the_named_ones_in_order() {
+        let parts = |words: &[&str]| Line::parse_from([&["lab"], words].concat()).options.parts();
+        assert_eq!(parts(&[]), [Part::First, Part::Second]);
+        assert_eq!(parts(&["--only", "second,first"]), [Part::First, Part::Second]);
+        assert_eq!(parts(&["--only", "second"]), [Part::Second]);
+    }
+
+    #[test]
+    fn scale_is_quick_usual_or_long() {
+        let line = |words: &[&str]| Line::try_parse_from([&["lab"], words].concat()).ok();
+        let scale = |words: &[&str]| line(words).map(|line| line.options.scale());
+        assert_eq!(scale(&[]), Some(Scale::Usual));
+        assert_eq!(scale(&["--quick"]), Some(Scale::Quick));
+        assert_eq!(scale(&["--long"]), Some(Scale::Long));
+        assert_eq!(scale(&["--quick", "--long"]), None);
+        assert_eq!(line(&["--rounds", "7"]).map(|line| line.options.rounds_or(5)), Some(7));
+        assert_eq!(line(&[]).map(|line| line.options.rounds_or(5)), Some(5));
+    }
+}
