@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use axum::Router;
-use gateway::identity::throttle::network;
+use gateway::identity::throttle::source_network;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -73,12 +73,12 @@ pub(crate) async fn serve(
                 Ok((stream, peer)) => {
                     open.evict_to_fit();
                     let task = serve_connection(stream, routes.clone(), limits, stopped.clone());
-                    open.add(network(peer.ip()), connections.spawn(task));
+                    open.add(source_network(peer.ip()), connections.spawn(task));
                     // Requests that have arrived are served before the next accept can evict them.
                     yield_now().await;
                     spare.reserve();
                 }
-                Err(error) if ResourceExhausted::of(&error).is_some() && spare.release() => {}
+                Err(error) if ResourceExhausted::from_error(&error).is_some() && spare.release() => {}
                 Err(_) => {
                     sleep(ACCEPT_PAUSE).await;
                     spare.reserve();

@@ -38,7 +38,7 @@ use crate::http::{DEFAULT_LIMITS, HttpLimits};
 /// The address cannot be bound; the message names it.
 pub fn bind(address: SocketAddr) -> io::Result<BoundAdmin> {
     let with_address = |error: io::Error| {
-        let error = sys::limits::explained(address, error);
+        let error = sys::limits::explain_bind_error(address, error);
         io::Error::new(error.kind(), format!("the admin address {address}: {error}"))
     };
     let listener = TcpListener::bind(address).map_err(with_address)?;

@@ -88,7 +88,7 @@ impl MetricsSource {
         page.gauge(
             "tollgate_sessions_resting",
             "Idle client connections now: between two plain HTTP requests",
-            sum(&|worker| worker.sessions_resting.value()),
+            sum(&|worker| worker.sessions_idle.value()),
         )?;
         page.gauge(
             "tollgate_connections_closing",
@@ -146,7 +146,7 @@ impl MetricsSource {
         page.counters(
             "tollgate_reactor_turns",
             "Passes of the reactors' event loops",
-            per_worker(|it| it.reactor.turns.value()),
+            per_worker(|it| it.reactor.passes.value()),
         )?;
         page.counters(
             "tollgate_reactor_events",
@@ -208,7 +208,7 @@ impl MetricsSource {
             "tollgate_worker_lag_seconds",
             "Moving average of the duration of a pass of the event loop: a new event waits up to this long",
             workers.map(|(index, worker)| {
-                ([("worker", index.to_string())], worker.reactor.turn_length().as_secs_f64())
+                ([("worker", index.to_string())], worker.reactor.pass_length().as_secs_f64())
             }),
         )?;
         page.counters("tollgate_accepted", "Connections accepted", per_worker(|it| it.accepts.value()))?;
@@ -225,7 +225,7 @@ impl MetricsSource {
         page.counters(
             "tollgate_handed_over",
             "Connections accepted by the thread and served by another",
-            per_worker(|it| it.handed_over.value()),
+            per_worker(|it| it.handed_off.value()),
         )?;
         let workers = self.stats.workers.iter().enumerate();
         page.counters(
@@ -234,7 +234,7 @@ impl MetricsSource {
             workers.flat_map(|(index, worker)| {
                 ResourceExhausted::ALL.map(|shortage| {
                     let labels = [("worker", index.to_string()), ("reason", shortage.as_str().to_owned())];
-                    (labels, worker.reactor.shortages[shortage as usize].value())
+                    (labels, worker.reactor.exhausted[shortage as usize].value())
                 })
             }),
         )
@@ -250,7 +250,7 @@ impl MetricsSource {
         page.counter(
             "tollgate_log_left_out",
             "Log lines of refusals left out by sampling, for a source or user with many",
-            stats.sum(|worker| worker.log_left_out.value()),
+            stats.sum(|worker| worker.log_suppressed.value()),
         )?;
         page.counter(
             "tollgate_log_write_errors",
@@ -431,9 +431,9 @@ impl MetricsSource {
 /// The metrics that Prometheus defines for any process.
 fn process(page: &mut Page<'_>, stats: &Stats) -> fmt::Result {
     page.gauge("process_start_time_seconds", "When the process started", seconds(stats.started.0))?;
-    page.gauge("process_max_fds", "Limit of open descriptors", sys::limits::descriptors().0)?;
+    page.gauge("process_max_fds", "Limit of open descriptors", sys::limits::descriptor_limits().0)?;
     // Counting needs a descriptor (of /proc/self/fd). If none is left, only this figure is missing.
-    match sys::limits::descriptors_open() {
+    match sys::limits::open_descriptors() {
         Ok(count) => page.gauge("process_open_fds", "Open descriptors", count),
         Err(_) => Ok(()),
     }

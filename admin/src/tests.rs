@@ -377,18 +377,18 @@ fn counters_appear_with_their_values() {
     worker.pipes_emptied.add(next_value_for("tollgate_pipes_emptied_total".into()));
     worker.pending_bytes.set(next_value_for("tollgate_pending_bytes".into()));
     worker.log_dropped.add(next_value_for("tollgate_log_dropped_total".into()));
-    worker.log_left_out.add(next_value_for("tollgate_log_left_out_total".into()));
+    worker.log_suppressed.add(next_value_for("tollgate_log_left_out_total".into()));
     worker.ledger_full.add(next_value_for("tollgate_ledger_full_total".into()));
     worker.reactor.accepts.add(next_value_for("tollgate_accepted_total{worker=\"1\"}".into()));
     worker.reactor.accept_wakes.add(next_value_for("tollgate_accept_wakes_total{worker=\"1\"}".into()));
     worker.reactor.accepts_empty.add(next_value_for("tollgate_accept_empty_total{worker=\"1\"}".into()));
-    worker.reactor.handed_over.add(next_value_for("tollgate_handed_over_total{worker=\"1\"}".into()));
+    worker.reactor.handed_off.add(next_value_for("tollgate_handed_over_total{worker=\"1\"}".into()));
     worker.reactor.connections.set(next_value_for("tollgate_worker_clients{worker=\"1\"}".into()));
     for shortage in ResourceExhausted::ALL {
         let name = format!("tollgate_accept_errors_total{{worker=\"1\",reason=\"{}\"}}", shortage.as_str());
-        worker.reactor.shortages[shortage as usize].add(next_value_for(name));
+        worker.reactor.exhausted[shortage as usize].add(next_value_for(name));
     }
-    worker.reactor.turns.add(next_value_for("tollgate_reactor_turns_total{worker=\"1\"}".into()));
+    worker.reactor.passes.add(next_value_for("tollgate_reactor_turns_total{worker=\"1\"}".into()));
     worker.reactor.events.add(next_value_for("tollgate_reactor_events_total{worker=\"1\"}".into()));
     worker.reactor.panics.add(next_value_for("tollgate_task_panics_total{worker=\"1\"}".into()));
     let errors = next_value_for("tollgate_log_write_errors_total".into());

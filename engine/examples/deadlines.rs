@@ -70,7 +70,7 @@ fn keep_a_connection(timers: &Timers) {
     local.arm(idle_until.until(), Slack::Fine, 0).expect("it is the first timer");
     let (mut checks, mut messages) = (0, 0);
     loop {
-        local.turn(monotonic(), |_, _| {
+        local.fire_due(monotonic(), |_, _| {
             checks += 1;
             idle_until.check(monotonic())
         });

@@ -47,7 +47,7 @@ fn main() -> io::Result<()> {
 
     let mut events = Vec::new();
     loop {
-        reactor.turn(&mut events, || !connections.has_runnable())?;
+        reactor.poll(&mut events, || !connections.has_runnable())?;
         // There is one listener, so every event is its event.
         if !events.is_empty() {
             // On descriptor exhaustion the acceptor backs off by itself.

@@ -149,7 +149,7 @@ impl ListenerHandle {
     }
 
     /// The id that was given to [`listen`].
-    pub fn door(&self) -> u32 {
+    pub fn listener_id(&self) -> u32 {
         self.shared.listener_id
     }
 
@@ -167,7 +167,7 @@ impl ListenerLiveness {
     /// Whether every thread has closed its handle. Then no thread can hand off a connection of the listener
     /// any more (see [`WorkerHandle::take`]), though earlier hand-offs may still be queued. The last drop
     /// wakes all threads; a thread that waits for it has to check once more before it sleeps.
-    pub fn are_closed(&self) -> bool {
+    pub fn all_closed(&self) -> bool {
         let are_closed = self.0.strong_count() == 0;
         // The count is read without ordering. A hand-off that precedes the last drop must be visible to a
         // later check: the drops release, this fence acquires.

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use sys::epoll::WakeUp;
-use sys::parking::ParkFlag;
+use sys::park_flag::ParkFlag;
 use sys::stack::Stack;
 
 /// Wakes a thread that sleeps, and knows whether it does: an eventfd and a park flag.

@@ -45,7 +45,7 @@ impl TcpStream {
         (socket, registration): (Socket, Registration),
         readiness: Readiness,
     ) -> TcpStream {
-        reactor.hand_over(registration.key(), WakeTarget::Task(Waker::noop().clone()));
+        reactor.set_wake_target(registration.key(), WakeTarget::Task(Waker::noop().clone()));
         let ready = Cell::new(Readiness { writable: true, ..readiness });
         TcpStream { socket, registration: TaskRegistration::new(reactor, Some(registration)), ready }
     }
@@ -260,7 +260,7 @@ mod tests {
     /// One pass, which waits for an event; returns the number of events for tokens.
     fn poll_once(reactor: &Reactor) -> usize {
         let mut events = Vec::new();
-        reactor.turn(&mut events, || true).unwrap();
+        reactor.poll(&mut events, || true).unwrap();
         events.len()
     }
 
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(read(&stream), Poll::Pending);
         let (socket, registration) = stream.into_parts();
         let registration = registration.expect("it has waited");
-        reactor.hand_over(registration.key(), WakeTarget::Tag(RawToken(7)));
+        reactor.set_wake_target(registration.key(), WakeTarget::Token(RawToken(7)));
         peer.send(b"first").unwrap();
         assert_eq!(poll_once(&reactor), 1, "the token gets the event");
         let readiness = Readiness { readable: true, ..Readiness::default() };

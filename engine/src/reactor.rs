@@ -41,16 +41,16 @@ pub enum WakeTarget {
     /// A task; the executor polls it.
     Task(Waker),
     /// A state machine of the loop's owner.
-    Tag(RawToken),
+    Token(RawToken),
 }
 
 /// An event for a [`RawToken`], which the owner of the loop handles.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Wake {
+pub enum ReactorEvent {
     /// A source is ready.
     Ready(RawToken, Readiness),
     /// A timer is due.
-    Due(RawToken),
+    TimerDue(RawToken),
 }
 
 /// A registered source.
@@ -109,7 +109,7 @@ impl Reactor {
     ///
     /// # Errors
     /// None that the caller can cause.
-    pub fn turn(&self, events: &mut Vec<Wake>, is_idle: impl FnOnce() -> bool) -> io::Result<()> {
+    pub fn poll(&self, events: &mut Vec<ReactorEvent>, is_idle: impl FnOnce() -> bool) -> io::Result<()> {
         self.notifier.announce();
         let sleeps = is_idle();
         let ended = clock::monotonic();
@@ -149,7 +149,7 @@ impl Reactor {
 
     /// Makes `target` the one that the source wakes, without a system call. Earlier readiness is not reported
     /// again, so the new target has to try first.
-    pub fn hand_over(&self, key: Key, target: WakeTarget) {
+    pub fn set_wake_target(&self, key: Key, target: WakeTarget) {
         if let Some(source) = self.sources.borrow_mut().get_mut(key) {
             source.target = target;
         }
@@ -207,7 +207,7 @@ impl Reactor {
         Some(next.since(now))
     }
 
-    fn collect_events(&self, epoll_events: &Events, events: &mut Vec<Wake>) {
+    fn collect_events(&self, epoll_events: &Events, events: &mut Vec<ReactorEvent>) {
         let mut sources = self.sources.borrow_mut();
         for event in epoll_events.iter() {
             self.stats.events.add(1);
@@ -224,18 +224,18 @@ impl Reactor {
                     source.readiness.add(event.readiness);
                     waker.wake_by_ref();
                 }
-                WakeTarget::Tag(token) => events.push(Wake::Ready(*token, event.readiness)),
+                WakeTarget::Token(token) => events.push(ReactorEvent::Ready(*token, event.readiness)),
             }
         }
     }
 
-    fn collect_timers(&self, events: &mut Vec<Wake>) {
+    fn collect_timers(&self, events: &mut Vec<ReactorEvent>) {
         let mut wheel = self.wheel.borrow_mut();
         while let Some(target) = wheel.pop_due(self.now.get()) {
             self.stats.timers.add(1);
             match target {
                 WakeTarget::Task(waker) => waker.wake(),
-                WakeTarget::Tag(token) => events.push(Wake::Due(token)),
+                WakeTarget::Token(token) => events.push(ReactorEvent::TimerDue(token)),
             }
         }
     }
@@ -284,7 +284,7 @@ impl Registration {
     ///
     /// # Errors
     /// As [`Reactor::rewatch`].
-    pub fn report_room(&mut self, reactor: &Reactor, source: impl AsFd) -> io::Result<()> {
+    pub fn report_writable(&mut self, reactor: &Reactor, source: impl AsFd) -> io::Result<()> {
         if !self.reports_writable {
             reactor.rewatch(source, self.key, Trigger::EdgeReadWrite)?;
             self.reports_writable = true;
@@ -315,7 +315,7 @@ impl TaskRegistration {
         self.reactor.set_waker(registered.key, waker);
         match interest {
             Interest::Read => Ok(()),
-            Interest::ReadWrite => registered.report_room(&self.reactor, source),
+            Interest::ReadWrite => registered.report_writable(&self.reactor, source),
         }
     }
 

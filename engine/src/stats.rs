@@ -47,7 +47,7 @@ impl Counter {
 #[repr(align(128))]
 pub struct ReactorStats {
     /// Passes of the event loop.
-    pub turns: Counter,
+    pub passes: Counter,
     /// Events that epoll reported.
     pub events: Counter,
     /// Events for sources that had been removed by then.
@@ -65,9 +65,9 @@ pub struct ReactorStats {
     /// Accept calls that found no connection after an event of the listener.
     pub accepts_empty: Counter,
     /// Accepted connections that another thread serves.
-    pub handed_over: Counter,
+    pub handed_off: Counter,
     /// Accept calls that failed on an exhausted resource, by [`ResourceExhausted`].
-    pub shortages: [Counter; ResourceExhausted::ALL.len()],
+    pub exhausted: [Counter; ResourceExhausted::ALL.len()],
     /// When a resource was last exhausted, in monotonic nanoseconds, by [`ResourceExhausted`]; 0 means never.
     exhausted_at: [Counter; ResourceExhausted::ALL.len()],
     /// Tasks that ended by a panic.
@@ -87,28 +87,28 @@ impl ReactorStats {
     pub fn lag(&self, now: Nanos) -> Duration {
         match self.busy_since.value() {
             0 => Duration::ZERO,
-            since => self.turn_length().max(now.since(Nanos(since))),
+            since => self.pass_length().max(now.since(Nanos(since))),
         }
     }
 
     /// Length of a pass without its sleep: a moving average.
-    pub fn turn_length(&self) -> Duration {
+    pub fn pass_length(&self) -> Duration {
         Duration::from_nanos(self.pass_length.value())
     }
 
     /// Records that an accept or a dial exhausted a resource at `now`.
-    pub fn note_shortage(&self, resource: ResourceExhausted, now: Nanos) {
+    pub fn record_exhausted(&self, resource: ResourceExhausted, now: Nanos) {
         self.exhausted_at[resource as usize].set(now.0);
     }
 
     /// When a resource was last exhausted; zero means never.
-    pub fn short_at(&self, resource: ResourceExhausted) -> Nanos {
+    pub fn last_exhausted(&self, resource: ResourceExhausted) -> Nanos {
         Nanos(self.exhausted_at[resource as usize].value())
     }
 
     /// Counts a pass that begins at `now`.
     pub(crate) fn begin_pass(&self, now: Nanos) {
-        self.turns.add(1);
+        self.passes.add(1);
         self.busy_since.set(now.0);
     }
 

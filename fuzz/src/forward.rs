@@ -7,13 +7,13 @@ use std::num::NonZeroU16;
 
 use httparse::Header;
 use proto::http_forward::{
-    Body, BodyError, Forward, Framing, RequestTraits, ResponseHeaders, ResponseKind, write_answer,
+    Body, BodyError, Forward, Framing, RequestTraits, ResponseHeaders, ResponseKind, write_response,
 };
 use proto::http_head::{HeadScanner, HeaderStorage, RequestHead, ResponseHead, UriForm, Version};
 use proto::limits::HEADERS_MAX;
 use proto::target::Target;
 
-use crate::server::hyper_reads;
+use crate::server::parse_with_hyper;
 
 const VIA: &str = "gate";
 
@@ -121,7 +121,7 @@ fn assert_forwarded_again(written: &[u8], forward: &Forward<'_>, closes: bool) {
     let mut storage = HeaderStorage::new();
     let again = RequestHead::parse(&absolute, &mut storage).expect("only the URL has changed");
     let again = Forward::read(&again).expect("a forwarded request can be forwarded again");
-    assert!(again.has_passed(VIA));
+    assert!(again.was_forwarded_by(VIA));
     assert_eq!((again.target, again.body, again.authorization), (forward.target, forward.body, None));
     let mut twice = Vec::new();
     again.write(&mut twice, VIA, closes);
@@ -147,7 +147,7 @@ fn assert_hyper_agrees(forward: &Forward<'_>, rest: &[u8]) {
     }
     let Ok((kept, _)) = feed(Body::new(forward.body), &sent, sent.len()) else { return };
     let (data, _) =
-        feed(Body::unwrapped(forward.body), &sent, sent.len()).expect("the body was accepted before");
+        feed(Body::dechunked(forward.body), &sent, sent.len()).expect("the body was accepted before");
     let mut written = Vec::new();
     forward.write(&mut written, VIA, false);
     let mut headers = [httparse::EMPTY_HEADER; WRITTEN_HEADERS_MAX];
@@ -159,7 +159,8 @@ fn assert_hyper_agrees(forward: &Forward<'_>, rest: &[u8]) {
         .map(|header| (header.name.to_ascii_lowercase(), header.value.to_vec()))
         .collect();
     expected.sort_by(|one, other| one.0.cmp(&other.0));
-    let requests = hyper_reads(&[&written[..], &kept].concat()).expect("hyper accepts the written request");
+    let requests =
+        parse_with_hyper(&[&written[..], &kept].concat()).expect("hyper accepts the written request");
     assert_eq!(requests.len(), 1, "hyper finds exactly one request");
     assert_eq!((Some(&*requests[0].method), Some(&*requests[0].path)), (oracle.method, oracle.path));
     assert_eq!(requests[0].headers, expected);
@@ -201,7 +202,7 @@ fn assert_responses(head: &[u8], rest: &[u8], split: usize) {
 
 fn assert_response(head: &ResponseHead<'_>, kind: ResponseKind, traits: &RequestTraits, closes: bool) {
     let mut written = Vec::new();
-    write_answer(&mut written, head, kind, traits, ResponseHeaders { via: VIA, date: None, closes });
+    write_response(&mut written, head, kind, traits, ResponseHeaders { via: VIA, date: None, closes });
     if written.is_empty() {
         return assert_eq!((kind, traits.version), (ResponseKind::Interim, Version::Http10));
     }
@@ -263,13 +264,13 @@ fn values(headers: &[Header<'_>], name: &str) -> Vec<String> {
 fn assert_split(framing: Framing, bytes: &[u8], split: usize) {
     let whole = feed(Body::new(framing), bytes, bytes.len());
     assert_eq!(whole, feed(Body::new(framing), bytes, split));
-    let data = feed(Body::unwrapped(framing), bytes, bytes.len());
-    assert_eq!(data, feed(Body::unwrapped(framing), bytes, split));
+    let data = feed(Body::dechunked(framing), bytes, bytes.len());
+    assert_eq!(data, feed(Body::dechunked(framing), bytes, split));
     assert_eq!(whole.as_ref().map(|(_, taken)| taken), data.as_ref().map(|(_, taken)| taken));
     if let (Ok((kept, taken)), Ok((data, _))) = (whole, data) {
         assert!(data.len() <= kept.len() && taken <= bytes.len());
         assert_eq!(feed(Body::new(framing), &kept, split), Ok((kept.clone(), kept.len())));
-        assert_eq!(feed(Body::unwrapped(framing), &kept, split), Ok((data, kept.len())));
+        assert_eq!(feed(Body::dechunked(framing), &kept, split), Ok((data, kept.len())));
     }
 }
 
@@ -279,12 +280,12 @@ fn feed(mut body: Body, bytes: &[u8], split: usize) -> Result<(Vec<u8>, usize), 
     let (mut out, mut taken) = (Vec::new(), 0);
     for piece in [first, second] {
         let mut piece = piece.to_vec();
-        let consumed = body.take(&mut piece)?;
-        assert!(consumed.kept <= consumed.taken && consumed.taken <= piece.len());
-        assert!(consumed.taken == piece.len() || body.is_complete());
-        taken += consumed.taken;
-        out.extend_from_slice(&piece[..consumed.kept]);
-        out.extend_from_slice(&body.take_tail());
+        let consumed = body.consume(&mut piece)?;
+        assert!(consumed.forwarded <= consumed.consumed && consumed.consumed <= piece.len());
+        assert!(consumed.consumed == piece.len() || body.is_complete());
+        taken += consumed.consumed;
+        out.extend_from_slice(&piece[..consumed.forwarded]);
+        out.extend_from_slice(&body.take_trailers());
     }
     body.end()?;
     Ok((out, taken))

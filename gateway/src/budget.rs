@@ -151,7 +151,7 @@ pub(crate) struct SessionPermit {
 
 impl SessionPermit {
     /// Whether the connection counts as one of this user's.
-    pub(crate) fn is_of(&self, account: &Arc<Account>) -> bool {
+    pub(crate) fn belongs_to(&self, account: &Arc<Account>) -> bool {
         Arc::ptr_eq(&self.account, account)
     }
 
@@ -184,7 +184,7 @@ impl SessionPermit {
     }
 
     /// The number of connections that the user has.
-    pub(crate) fn weight(&self) -> u32 {
+    pub(crate) fn session_count(&self) -> u32 {
         self.account.sessions()
     }
 
@@ -193,7 +193,7 @@ impl SessionPermit {
     pub(crate) fn is_heavy(&self) -> bool {
         let holders = u64::from(self.budget.holders.load(Ordering::Relaxed));
         let sessions = u64::from(self.budget.sessions.load(Ordering::Relaxed));
-        u64::from(self.weight()) * holders >= sessions
+        u64::from(self.session_count()) * holders >= sessions
     }
 }
 

@@ -150,7 +150,7 @@ impl Config {
                 let is_written = main.is_some_and(|text| !text.trim().is_empty());
                 let mut config =
                     assemble(options, (origin, is_written), users_directory, raw, policy, warnings);
-                config.own_also([]);
+                config.add_own_addresses([]);
                 Ok(config)
             }
             _ => Err(ConfigErrors(findings(report.errors))),
@@ -167,7 +167,7 @@ impl Config {
 
     /// Marks the addresses of `open` sockets as the gateway's own, in addition to the configured ones: those
     /// with ports that the kernel chose, or opened by an earlier configuration.
-    pub(crate) fn own_also(&mut self, open: impl IntoIterator<Item = SocketAddr>) {
+    pub(crate) fn add_own_addresses(&mut self, open: impl IntoIterator<Item = SocketAddr>) {
         let configured = self.listeners.iter().map(|listener| listener.address).chain([self.admin.address]);
         let further = &self.network.own_addresses;
         let own = listeners::own_addresses(configured.chain(open), &self.local_addresses, further);

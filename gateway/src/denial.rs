@@ -140,7 +140,7 @@ impl Denial {
     /// The policy's verdict.
     pub(crate) fn policy(policy: &Policy, verdict: &Verdict) -> Denial {
         let proxy_status = match verdict.reason {
-            Reason::OwnAddress | Reason::AddressForbidden(AddressClass::Ours) => {
+            Reason::OwnAddress | Reason::AddressForbidden(AddressClass::Own) => {
                 proxy_error::PROXY_LOOP_DETECTED
             }
             Reason::AddressForbidden(_) => proxy_error::DESTINATION_IP_PROHIBITED,

@@ -21,7 +21,7 @@ use sys::socket::{ResourceExhausted, SpeaksFirst};
 use crate::account::AccountId;
 use crate::context::WorkerContext;
 use crate::limits::{ADDRESSES_MAX, EVICTIONS_PER_ATTEMPT_MAX};
-use crate::own;
+use crate::own_address;
 use crate::shares::SharePermit;
 
 /// How long one attempt runs alone: the "Connection Attempt Delay" of RFC 8305, section 5.
@@ -52,7 +52,7 @@ pub(crate) enum DialError {
 
 impl From<io::Error> for DialError {
     fn from(error: io::Error) -> DialError {
-        if let Some(shortage) = ResourceExhausted::of(&error) {
+        if let Some(shortage) = ResourceExhausted::from_error(&error) {
             return DialError::Exhausted(shortage);
         }
         match error.kind() {
@@ -121,7 +121,7 @@ pub(crate) async fn dial_one(
 /// # Errors
 /// [`DialError::OwnAddress`], or the error of the query.
 fn refuse_own(context: &WorkerContext, address: SocketAddr) -> Result<(), DialError> {
-    match own::leads_back(&context.snapshot.borrow().config.policy, address)? {
+    match own_address::leads_back(&context.snapshot.borrow().config.policy, address)? {
         true => Err(DialError::OwnAddress),
         false => Ok(()),
     }
@@ -133,8 +133,10 @@ fn connect(context: &WorkerContext, address: SocketAddr, speaks_first: SpeaksFir
     let mut evictions = 0..EVICTIONS_PER_ATTEMPT_MAX;
     loop {
         let begun = TcpStream::connect(&context.reactor, address, speaks_first);
-        let Some(shortage) = begun.as_ref().err().and_then(ResourceExhausted::of) else { return begun };
-        context.reactor.stats().note_shortage(shortage, context.reactor.now());
+        let Some(shortage) = begun.as_ref().err().and_then(ResourceExhausted::from_error) else {
+            return begun;
+        };
+        context.reactor.stats().record_exhausted(shortage, context.reactor.now());
         if evictions.next().is_none() || !context.evictor.free_descriptor() {
             return begun;
         }

@@ -20,7 +20,7 @@ use crate::denial::Denial;
 use crate::dns::{Answer, DNS_GRACE, ResolveError, ResolveSettings, Resolver};
 use crate::identity::AuthError;
 use crate::jobs;
-use crate::own::leads_back;
+use crate::own_address::leads_back;
 
 /// The steps and the outcome of one decision.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// The outcome of each request of a disabled user.
-    pub fn of_disabled() -> Outcome {
+    pub fn disabled_user() -> Outcome {
         Outcome {
             allowed: false,
             code: Denial::from(AuthError::Disabled).code,
@@ -145,7 +145,7 @@ fn explain_by(
 /// Ends with a denial, which concerns `address` if one was judged.
 fn denied(judgement: &Judgement<'_>, denial: Denial, address: Option<IpAddr>) -> Explanation {
     let port = judgement.target.port.get();
-    let remedy = denial.reason.and_then(|reason| Remedy::of(reason, judgement.host(), port, address));
+    let remedy = denial.reason.and_then(|reason| Remedy::for_denial(reason, judgement.host(), port, address));
     let outcome = Outcome {
         allowed: false,
         code: denial.code,

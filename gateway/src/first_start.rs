@@ -40,7 +40,7 @@ impl FirstUser {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn keep(&self, directory: &Path) -> io::Result<PathBuf> {
+    pub fn save_login(&self, directory: &Path) -> io::Result<PathBuf> {
         let login = Zeroizing::new(format!("{}:{}", self.name, self.password.as_str()));
         let text = Zeroizing::new(format!(
             "# The first user of Tollgate, for `curl -K`. Delete this once the password is kept elsewhere.\n\

@@ -138,7 +138,7 @@ impl IdleConnections {
             let connection = self.watch(parts, Token::Idle(index, Side::Upstream)).ok()?;
             Some((connection, key))
         });
-        let timer = self.reactor.arm(deadline, WakeTarget::Tag(Token::IdleTimer(index).to_raw()));
+        let timer = self.reactor.arm(deadline, WakeTarget::Token(Token::IdleTimer(index).to_raw()));
         let (readiness, is_ready) = (Readiness::default(), false);
         let key = self.slab.insert(IdleConnection {
             client,
@@ -155,10 +155,10 @@ impl IdleConnections {
     }
 
     fn watch(&self, (socket, registration): Parts, token: Token) -> io::Result<(Socket, Registration)> {
-        let target = WakeTarget::Tag(token.to_raw());
+        let target = WakeTarget::Token(token.to_raw());
         let registration = match registration {
             Some(registration) => {
-                self.reactor.hand_over(registration.key(), target);
+                self.reactor.set_wake_target(registration.key(), target);
                 registration
             }
             None => Registration::new(&self.reactor, &socket, Interest::Read, target)?,
@@ -212,7 +212,7 @@ impl IdleConnections {
     fn arm_head_deadline(&mut self, key: Key) {
         let Some(connection) = self.slab.get_mut(key) else { return };
         let Some(head) = &connection.partial_head else { return };
-        let target = WakeTarget::Tag(Token::IdleTimer(key.index()).to_raw());
+        let target = WakeTarget::Token(Token::IdleTimer(key.index()).to_raw());
         let timer = self.reactor.arm(head.deadline(), target);
         self.reactor.cancel(std::mem::replace(&mut connection.timer, timer));
     }
@@ -257,7 +257,8 @@ impl IdleConnections {
         let idle = |key: Key| slab.get(key).filter(|connection| !connection.is_ready);
         let oldest = by_age.iter().enumerate().filter_map(|(at, key)| Some((at, *key, &idle(*key)?.permit)));
         let candidates = oldest.take(EVICTION_CANDIDATES_MAX).filter(|(_, _, permit)| may_evict(permit));
-        let Some((at, key, _)) = candidates.min_by_key(|(_, _, permit)| Reverse(permit.weight())) else {
+        let Some((at, key, _)) = candidates.min_by_key(|(_, _, permit)| Reverse(permit.session_count()))
+        else {
             return false;
         };
         by_age.remove(at);

@@ -222,7 +222,7 @@ impl Direction {
     }
 
     fn holds_bytes(&self) -> bool {
-        self.pending.is_some() || self.pipe.as_ref().is_some_and(|pipe| pipe.held() > 0)
+        self.pending.is_some() || self.pipe.as_ref().is_some_and(|pipe| pipe.buffered() > 0)
     }
 
     /// Writes the held bytes.
@@ -396,7 +396,7 @@ impl Relay {
     fn watch_writable(&mut self, reactor: &Reactor) -> io::Result<()> {
         for (direction, sink) in [(&self.up, &mut self.upstream), (&self.down, &mut self.client)] {
             if !direction.writable {
-                sink.registration.report_room(reactor, &sink.socket)?;
+                sink.registration.report_writable(reactor, &sink.socket)?;
             }
         }
         Ok(())

@@ -77,7 +77,7 @@ impl StartError {
     pub(crate) fn explained(self) -> StartError {
         match self {
             StartError::Listen { address, error } => {
-                StartError::Listen { address, error: sys::limits::explained(address, error) }
+                StartError::Listen { address, error: sys::limits::explain_bind_error(address, error) }
             }
             other => other,
         }
@@ -148,7 +148,7 @@ impl Gateway {
         // starts.
         let listeners = listen_on_all(&config, strategy, threads)?;
         let next_door = u32::try_from(listeners.len()).expect("listeners are few");
-        config.own_also(listeners.iter().map(|listening| listening.bound).chain([admin]));
+        config.add_own_addresses(listeners.iter().map(|listening| listening.bound).chain([admin]));
         let (ledger, inlets) =
             Ledger::open(&ledger_settings(&config, threads)).map_err(StartError::Ledger)?;
         let pool = jobs::start(config.auth.hash_queue as usize).map_err(StartError::Thread)?;
@@ -235,7 +235,7 @@ impl Gateway {
 /// The handshakes of all threads. If the process has too few descriptors for the configured number, they are
 /// fewer, and the log says so.
 fn handshakes_affordable(config: &Config, log: &Log) -> u32 {
-    let (wanted, (descriptors, _)) = (config.limits.handshakes, sys::limits::descriptors());
+    let (wanted, (descriptors, _)) = (config.limits.handshakes, sys::limits::descriptor_limits());
     let handshakes = bounded_by_descriptors(wanted, descriptors);
     if handshakes < wanted {
         let text = format!(
@@ -243,7 +243,11 @@ fn handshakes_affordable(config: &Config, log: &Log) -> u32 {
              the process's descriptors at most"
         );
         let remedy = "raise LimitNOFILE of the service (ulimit -n), or lower `handshakes` of `[limits]`";
-        log.say(Level::Warning, &text, &[("limit", descriptors.into()), ("remedy", Value::Text(remedy))]);
+        log.write_message(
+            Level::Warning,
+            &text,
+            &[("limit", descriptors.into()), ("remedy", Value::Text(remedy))],
+        );
     }
     handshakes
 }

@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use engine::accept::{ListenerHandle, WorkerHandle};
 use engine::inbox::Inbox;
-use engine::reactor::{Reactor, Wake};
+use engine::reactor::{Reactor, ReactorEvent};
 use ledger::record::CloseReason;
 
 use self::command::Command;
@@ -115,7 +115,7 @@ where
         let mut wakes = Vec::new();
         while !self.has_ended() {
             self.listeners.lock_accept_mutexes();
-            self.reactor.turn(&mut wakes, || self.is_idle())?;
+            self.reactor.poll(&mut wakes, || self.is_idle())?;
             for wake in wakes.drain(..) {
                 self.handle_wake(wake);
             }
@@ -153,10 +153,10 @@ where
         none_waits && none_runs && self.context.meter.borrow().is_settled()
     }
 
-    fn handle_wake(&mut self, wake: Wake) {
+    fn handle_wake(&mut self, wake: ReactorEvent) {
         let context = Rc::clone(&self.context);
         match wake {
-            Wake::Ready(token, readiness) => match Token::from_raw(token) {
+            ReactorEvent::Ready(token, readiness) => match Token::from_raw(token) {
                 Token::Relay(index, side) => self.relays.ready(index, side, readiness),
                 Token::Listener(number) => self.accept(number),
                 Token::Closing(index) => context.closing.ready(index, readiness),
@@ -169,7 +169,7 @@ where
                 | Token::ClosingTimer(_)
                 | Token::SuppressedTimer => unreachable!("timers are not sources"),
             },
-            Wake::Due(token) => match Token::from_raw(token) {
+            ReactorEvent::TimerDue(token) => match Token::from_raw(token) {
                 Token::RelayTimer(index) => self.relays.due(index, &mut context.meter.borrow_mut()),
                 Token::IdleTimer(index) => self.idle.borrow_mut().due(index),
                 Token::ClosingTimer(index) => context.closing.due(index),
@@ -295,7 +295,7 @@ where
         let serving = self.exchanges.len() + self.relays.len();
         let waiting = self.listeners.pending_count() + self.pending.len();
         context.stats.handshakes_active.set((handshakes + context.opening.len()) as u64);
-        context.stats.sessions_resting.set(idle as u64);
+        context.stats.sessions_idle.set(idle as u64);
         context.stats.dial_extras_active.set(context.extra_attempts.taken() as u64);
         context.stats.connections_closing.set(context.closing.len() as u64);
         self.reactor.stats().connections.set((handshakes + serving + idle + waiting) as u64);

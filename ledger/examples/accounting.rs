@@ -25,12 +25,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for _ in 0..ROUNDS {
         let began = clock::monotonic();
         for _ in 0..TIMES {
-            let mut counters = writer.tally(&mut flow);
+            let mut counters = writer.counters(&mut flow);
             let (mut received, mut sent) = counters.up();
             received.add(black_box(1));
             let call = || -> io::Result<usize> { Ok(black_box(1)) };
             black_box(sent.around(black_box(1), call)?);
-            writer.counted(&mut flow);
+            writer.request_interim_if_due(&mut flow);
         }
         spans.push(clock::monotonic().since(began).as_secs_f64() * 1e9 / TIMES as f64);
     }

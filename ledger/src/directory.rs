@@ -56,7 +56,7 @@ impl Lock {
 /// one, and that one could not open new files of this one.
 fn check_owner(directory: &Path) -> Result<(), OpenError> {
     let Some(owner) = owner_uid(directory) else { return Ok(()) };
-    let user = sys::limits::user();
+    let user = sys::limits::effective_uid();
     if owner == user {
         return Ok(());
     }

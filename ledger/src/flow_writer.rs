@@ -58,7 +58,7 @@ pub struct LiveFlow {
 
 impl FlowWriter {
     /// Whether `flows` more flows fit, and the journal can be written.
-    pub fn has_room_for(&mut self, flows: u32) -> bool {
+    pub fn has_capacity_for(&mut self, flows: u32) -> bool {
         self.reclaim();
         let unused = self.region.slots() - self.ring_counters.used.load(Ordering::Relaxed);
         let free = u32::try_from(self.free.len()).unwrap_or(u32::MAX);
@@ -86,12 +86,12 @@ impl FlowWriter {
     }
 
     /// The counters of an open flow.
-    pub fn tally<'a>(&'a self, flow: &'a mut LiveFlow) -> FlowCounters<'a> {
+    pub fn counters<'a>(&'a self, flow: &'a mut LiveFlow) -> FlowCounters<'a> {
         self.region.slot(flow.slot).counters(&mut flow.legs)
     }
 
     /// Requests an interim if the flow has moved enough since its last one.
-    pub fn counted(&mut self, flow: &mut LiveFlow) {
+    pub fn request_interim_if_due(&mut self, flow: &mut LiveFlow) {
         let moved = flow.legs.upstream_tx + flow.legs.client_tx;
         if moved >= flow.interim_at && self.interims.push(&flow.slot).is_ok() {
             flow.interim_at = moved + INTERIM_BYTES;

@@ -41,7 +41,7 @@ pub struct OpenSettings {
     /// The directory of the ledger; created if it is missing.
     pub directory: PathBuf,
     /// Flow writers: one for each relaying thread.
-    pub inlets: usize,
+    pub flow_writers: usize,
     /// Slots of the live table for each flow writer: for open flows, and for closed ones that are not
     /// journaled yet.
     pub slots: u32,
@@ -63,10 +63,10 @@ pub struct OpenSettings {
 
 impl OpenSettings {
     /// The defaults, for a ledger in `directory`.
-    pub fn new(directory: &Path, inlets: usize, slots: u32) -> OpenSettings {
+    pub fn new(directory: &Path, flow_writers: usize, slots: u32) -> OpenSettings {
         OpenSettings {
             directory: directory.to_owned(),
-            inlets,
+            flow_writers,
             slots,
             durability: Durability::Delayed,
             live_table: None,
@@ -258,7 +258,7 @@ fn recover(
         epoch,
         boot,
         process: std::process::id(),
-        regions: u32::try_from(settings.inlets).expect("there are fewer than 2^32 flow writers"),
+        regions: u32::try_from(settings.flow_writers).expect("there are fewer than 2^32 flow writers"),
         slots: settings.slots,
     };
     // Where the old table occupies the space of the new one, the new one is created after the old one's

@@ -8,7 +8,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use sys::parking::ParkFlag;
+use sys::park_flag::ParkFlag;
 
 /// The sleep flag and the handle of one thread.
 #[derive(Debug, Default)]

@@ -107,17 +107,17 @@ impl Usage {
     }
 
     /// Why some entries of the journal are missing from the results.
-    pub fn unread(&self) -> Option<&str> {
+    pub fn unread_cause(&self) -> Option<&str> {
         self.unread.as_deref()
     }
 
     /// Whether a result lacks a row that is damaged.
-    pub fn is_broken(&self) -> bool {
+    pub fn has_damaged_rows(&self) -> bool {
         self.row_checks.is_broken()
     }
 
     /// Whether results include entries that the database lacks.
-    pub fn is_ahead(&self) -> bool {
+    pub fn includes_unapplied(&self) -> bool {
         !self.unapplied.is_empty()
     }
 

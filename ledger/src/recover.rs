@@ -111,7 +111,7 @@ pub struct Recovery {
     /// moved since they were last journaled is not billed.
     pub table_missing: bool,
     /// The corruption of the journal, if there was any.
-    pub trouble: Option<String>,
+    pub corruption: Option<String>,
     /// Other findings and actions, each in a sentence.
     pub notes: Vec<String>,
 }
@@ -406,7 +406,7 @@ impl RecoveryScan {
         point("recover.scanned");
         let mut report =
             Recovery { epoch: settings.epoch, entries: self.journal.entries, ..Recovery::default() };
-        report.trouble = self.journal.corruption.as_ref().map(Corruption::to_string);
+        report.corruption = self.journal.corruption.as_ref().map(Corruption::to_string);
         report.table_missing = self.lacks_table(boot, tables);
         let mut end = self.journal.end.clone();
         end.next_lsn = end.next_lsn.max(self.applied.lsn + 1);

@@ -41,7 +41,7 @@ pub enum AddressClass {
     /// 0.0.0.0/8 and ::, which Linux connects to the machine itself.
     Unspecified,
     /// An address and port on which the gateway itself listens.
-    Ours,
+    Own,
 }
 
 impl AddressClass {
@@ -57,7 +57,7 @@ impl AddressClass {
             Self::Metadata => "metadata",
             Self::Multicast => "multicast",
             Self::Unspecified => "unspecified",
-            Self::Ours => "ours",
+            Self::Own => "ours",
         }
     }
 }
@@ -68,7 +68,7 @@ impl fmt::Display for AddressClass {
     }
 }
 
-/// The class of an address. Never [`AddressClass::Ours`], which depends on the port and the listeners.
+/// The class of an address. Never [`AddressClass::Own`], which depends on the port and the listeners.
 pub fn classify(address: IpAddr) -> AddressClass {
     match address.to_canonical() {
         IpAddr::V4(address) => classify_v4(address),

@@ -3,7 +3,8 @@
 //! Guarantees: each set is compiled once and shared by all its users; a user's index is the position in which
 //! it was added.
 //!
-//! Not handled here: the line of a mistake in the configuration; [`Place`] has the set or user and the rule.
+//! Not handled here: the line of a mistake in the configuration; [`Location`] has the set or user and the
+//! rule.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -89,18 +90,18 @@ impl Builder {
         let mut errors = Vec::new();
         let mut sets: BTreeMap<&str, ()> = BTreeMap::new();
         for RawSet { name, set } in &self.sets {
-            let place = |rule| Place { owner: Owner::Set(name.clone()), rule };
+            let place = |rule| Location { owner: Owner::Set(name.clone()), rule };
             check_name(name, sets.insert(name, ()).is_none(), place(None), &mut errors);
             check_length(set.rules.len() + set.addresses.len(), place(None), &mut errors);
             check_addresses(set, place, &mut errors);
             for (index, reference) in references(&set.rules) {
                 let mistake = Mistake::NestedSet { reference: reference.into() };
-                errors.push(BuildError { place: place(Some((ListKind::Set, index))), mistake });
+                errors.push(BuildError { location: place(Some((ListKind::Set, index))), mistake });
             }
         }
         let mut users: BTreeMap<&str, ()> = BTreeMap::new();
         for user in &self.users {
-            let place = |rule| Place { owner: Owner::User(user.name.clone()), rule };
+            let place = |rule| Location { owner: Owner::User(user.name.clone()), rule };
             check_name(&user.name, users.insert(&user.name, ()).is_none(), place(None), &mut errors);
             for (kind, rules) in [(ListKind::Allow, &user.rules.allow), (ListKind::Deny, &user.rules.deny)] {
                 check_length(rules.len(), place(None), &mut errors);
@@ -109,7 +110,7 @@ impl Builder {
                         reference: reference.into(),
                         known: describe_known_sets(&sets),
                     };
-                    errors.push(BuildError { place: place(Some((kind, index))), mistake });
+                    errors.push(BuildError { location: place(Some((kind, index))), mistake });
                 }
             }
         }
@@ -119,17 +120,17 @@ impl Builder {
 
 /// Why a policy cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{place}: {mistake}")]
+#[error("{location}: {mistake}")]
 pub struct BuildError {
     /// The location of the mistake.
-    pub place: Place,
+    pub location: Location,
     /// The mistake.
     pub mistake: Mistake,
 }
 
 /// The location of a mistake in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     /// The set or user with the mistake.
     pub owner: Owner,
     /// The list and the rule's position in it, if one rule has the mistake.
@@ -158,7 +159,7 @@ pub enum ListKind {
     Deny,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.owner {
             Owner::Set(name) => write!(formatter, "set {name:?}")?,
@@ -228,33 +229,33 @@ fn references(rules: &[Rule]) -> impl Iterator<Item = (usize, &str)> {
     rules.iter().enumerate().filter_map(|(index, rule)| Some((index, rule.set_reference()?)))
 }
 
-fn check_name(name: &str, is_unique: bool, place: Place, errors: &mut Vec<BuildError>) {
+fn check_name(name: &str, is_unique: bool, place: Location, errors: &mut Vec<BuildError>) {
     if !rules::is_label_name(name) {
-        errors.push(BuildError { place, mistake: Mistake::Name });
+        errors.push(BuildError { location: place, mistake: Mistake::Name });
     } else if !is_unique {
-        errors.push(BuildError { place, mistake: Mistake::Duplicate });
+        errors.push(BuildError { location: place, mistake: Mistake::Duplicate });
     }
 }
 
-fn check_length(count: usize, place: Place, errors: &mut Vec<BuildError>) {
+fn check_length(count: usize, place: Location, errors: &mut Vec<BuildError>) {
     if count > RULES_MAX {
-        errors.push(BuildError { place, mistake: Mistake::TooManyRules { count } });
+        errors.push(BuildError { location: place, mistake: Mistake::TooManyRules { count } });
     }
 }
 
 fn check_addresses(
     set: &SetRules,
-    place: impl Fn(Option<(ListKind, usize)>) -> Place,
+    place: impl Fn(Option<(ListKind, usize)>) -> Location,
     errors: &mut Vec<BuildError>,
 ) {
     for (index, network) in set.addresses.iter().map(|network| rules::unmapped(*network)).enumerate() {
         if !address::is_wholly_non_public(network) {
             let mistake = Mistake::PublicAddresses { network };
-            errors.push(BuildError { place: place(Some((ListKind::Addresses, index))), mistake });
+            errors.push(BuildError { location: place(Some((ListKind::Addresses, index))), mistake });
         }
     }
     if !set.addresses.is_empty() && !set.rules.iter().any(Rule::is_by_name) {
-        errors.push(BuildError { place: place(None), mistake: Mistake::AddressesWithoutName });
+        errors.push(BuildError { location: place(None), mistake: Mistake::AddressesWithoutName });
     }
 }
 

@@ -130,17 +130,17 @@ impl Policy {
         self.lists[rule.list as usize].text(rule.index)
     }
 
-    /// The class of an address, including [`AddressClass::Ours`].
+    /// The class of an address, including [`AddressClass::Own`].
     pub fn address_class(&self, address: IpAddr, port: u16) -> AddressClass {
         let address = address.to_canonical();
-        if self.own.contains(address, port) { AddressClass::Ours } else { address::classify(address) }
+        if self.own.contains(address, port) { AddressClass::Own } else { address::classify(address) }
     }
 
     /// The addresses through which a connection to this one would reach a listener on a wildcard address, if
     /// they are local to this machine: the address itself, and the IPv4 addresses that it embeds. Local
     /// addresses can change at any time, so the caller asks the kernel.
-    pub fn heard_if_local(&self, address: IpAddr, port: u16) -> impl Iterator<Item = IpAddr> {
-        self.own.heard_if_local(address.to_canonical(), port)
+    pub fn reached_if_local(&self, address: IpAddr, port: u16) -> impl Iterator<Item = IpAddr> {
+        self.own.reached_if_local(address.to_canonical(), port)
     }
 
     /// Judges the requested host, before it is resolved. For an address this is the whole judgement, and
@@ -270,7 +270,7 @@ impl Policy {
             class: BillingClass::of_address(class),
         };
         match class {
-            AddressClass::Ours => return deny(Reason::OwnAddress, None),
+            AddressClass::Own => return deny(Reason::OwnAddress, None),
             AddressClass::Multicast | AddressClass::Unspecified => {
                 return deny(Reason::AddressForbidden(class), None);
             }

@@ -63,7 +63,7 @@ pub mod rules;
 mod verdict;
 
 pub use address::{AddressClass, classify};
-pub use builder::{BuildError, Builder, ListKind, Mistake, Owner, Place, UserRules};
+pub use builder::{BuildError, Builder, ListKind, Location, Mistake, Owner, UserRules};
 pub use decide::{NameMatch, NameVerdict, Policy, UserIndex};
 pub use host::Host;
 pub use list::{RULES_MAX, SetClass, SetRules};

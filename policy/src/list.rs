@@ -164,13 +164,13 @@ impl NetworkRule {
     /// Whether this rule opens an address of this class inside its network.
     pub(crate) fn opens(&self, class: AddressClass, address: IpAddr) -> bool {
         use AddressClass::{
-            Cgnat, LinkLocal, Loopback, Metadata, Multicast, Ours, Private, Public, Reserved, Unspecified,
+            Cgnat, LinkLocal, Loopback, Metadata, Multicast, Own, Private, Public, Reserved, Unspecified,
         };
         match class {
             Public => true,
             Private | Cgnat | Loopback | LinkLocal | Reserved => self.opens_non_public,
             Metadata => self.length == if address.is_ipv4() { 32 } else { 128 },
-            Multicast | Unspecified | Ours => false,
+            Multicast | Unspecified | Own => false,
         }
     }
 }

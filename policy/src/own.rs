@@ -46,7 +46,7 @@ impl OwnAddresses {
 
     /// Of an address and its embedded ones, those through which a connection to this port reaches a wildcard
     /// listener if they are local to the machine.
-    pub(crate) fn heard_if_local(&self, address: IpAddr, port: u16) -> impl Iterator<Item = IpAddr> {
+    pub(crate) fn reached_if_local(&self, address: IpAddr, port: u16) -> impl Iterator<Item = IpAddr> {
         let embedded = match address {
             IpAddr::V4(_) => None,
             IpAddr::V6(v6) => Some(address::embedded(v6).map(IpAddr::V4)),
@@ -79,7 +79,7 @@ mod tests {
         let listeners = ["0.0.0.0:3128", "[::]:9128", "192.0.2.1:1080"].map(|text| text.parse().unwrap());
         let own = OwnAddresses::new(&listeners);
         let check = |address: &str, port, expected: &[&str]| {
-            let reached: Vec<IpAddr> = own.heard_if_local(address.parse().unwrap(), port).collect();
+            let reached: Vec<IpAddr> = own.reached_if_local(address.parse().unwrap(), port).collect();
             let expected: Vec<IpAddr> = expected.iter().map(|text| text.parse().unwrap()).collect();
             assert_eq!(reached, expected, "{address} {port}");
         };

@@ -25,7 +25,7 @@ pub struct Remedy {
 
 impl Remedy {
     /// The remedy for a denial with this reason, of a host that resolved to this address, if it was resolved.
-    pub fn of(reason: Reason, host: Host<'_>, port: u16, address: Option<IpAddr>) -> Option<Self> {
+    pub fn for_denial(reason: Reason, host: Host<'_>, port: u16, address: Option<IpAddr>) -> Option<Self> {
         if !matches!(reason, Reason::NoRule(_) | Reason::AddressForbidden(_)) || port == 0 {
             return None;
         }
@@ -37,7 +37,7 @@ impl Remedy {
         };
         let dialled = if let Host::Address(address) = host { Some(address) } else { resolved };
         let class = dialled.map_or(AddressClass::Public, address::classify);
-        if matches!(class, AddressClass::Multicast | AddressClass::Unspecified | AddressClass::Ours) {
+        if matches!(class, AddressClass::Multicast | AddressClass::Unspecified | AddressClass::Own) {
             return None;
         }
         let rule = Rule { target, ports: PortRange { first: port, last: port } };

@@ -127,7 +127,7 @@ impl Reason {
                 AddressClass::Metadata => "metadata_address",
                 AddressClass::Multicast => "multicast_address",
                 AddressClass::Unspecified => "unspecified_address",
-                AddressClass::Ours => "own_address",
+                AddressClass::Own => "own_address",
             },
             Self::OwnAddress => "own_address",
             Self::MalformedName => "malformed_name",
@@ -167,7 +167,7 @@ impl fmt::Display for Reason {
 
 fn write_forbidden(class: AddressClass, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
     use AddressClass::{
-        Cgnat, LinkLocal, Loopback, Metadata, Multicast, Ours, Private, Public, Reserved, Unspecified,
+        Cgnat, LinkLocal, Loopback, Metadata, Multicast, Own, Private, Public, Reserved, Unspecified,
     };
     let kind = match class {
         Public => "a public address",
@@ -179,7 +179,7 @@ fn write_forbidden(class: AddressClass, formatter: &mut fmt::Formatter<'_>) -> f
         Metadata => "a cloud metadata or host service",
         Multicast => "a multicast or broadcast address",
         Unspecified => "an unspecified address",
-        Ours => "the gateway's own address",
+        Own => "the gateway's own address",
     };
     let remedy = match class {
         Public | Private | Cgnat | Loopback => {
@@ -194,7 +194,7 @@ fn write_forbidden(class: AddressClass, formatter: &mut fmt::Formatter<'_>) -> f
             "only a rule for exactly this address, or a set with to = [NAME] and addresses = [THIS ADDRESS], \
              would open it"
         }
-        Multicast | Unspecified | Ours => "no rule opens it",
+        Multicast | Unspecified | Own => "no rule opens it",
     };
     write!(formatter, "The destination is {kind}; {remedy}.")
 }

@@ -6,9 +6,9 @@
 //!
 //! ```text
 //!  client --- head ---> Forward::read --> Forward::write ---> destination     RequestTraits: what the
-//!         --- body ---> Body::take ------ unchanged --------> destination     response depends on
-//!  client <-- unchanged ----- Body::take <------------------- destination
-//!  client <-- write_answer <- ResponseKind::read <----------- destination
+//!         --- body ---> Body::consume --- unchanged --------> destination     response depends on
+//!  client <-- unchanged ----- Body::consume <---------------- destination
+//!  client <-- write_response <- ResponseKind::read <--------- destination
 //! ```
 //!
 //! A body is forwarded with its framing, byte for byte, except that chunk extensions are removed and trailers
@@ -20,5 +20,5 @@ mod response;
 
 pub use crate::http_head::Framing;
 pub use body::{Body, BodyError, Consumed};
-pub use request::{Forward, RequestTraits, write_own_options};
-pub use response::{ResponseHeaders, ResponseKind, write_answer};
+pub use request::{Forward, RequestTraits, write_options_response};
+pub use response::{ResponseHeaders, ResponseKind, write_response};

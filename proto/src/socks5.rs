@@ -40,7 +40,7 @@ pub type Parsed<T> = Result<Option<(T, usize)>, Socks5Error>;
 #[repr(u8)]
 pub enum Method {
     /// No authentication.
-    Nothing = 0x00,
+    NoAuthentication = 0x00,
     /// User and password (RFC 1929).
     UserPassword = 0x02,
     /// No offered method is acceptable: the client must close.
@@ -51,7 +51,7 @@ pub enum Method {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
     /// The client offers to send no credentials.
-    pub offers_nothing: bool,
+    pub offers_no_authentication: bool,
     /// The client offers to send user and password.
     pub offers_user_password: bool,
 }
@@ -64,7 +64,7 @@ pub fn greeting(buffer: &[u8]) -> Parsed<Greeting> {
         [_, count, ref rest @ ..] => Ok(rest.get(..usize::from(count)).map(|methods| {
             let offers = |method: Method| methods.contains(&(method as u8));
             let greeting = Greeting {
-                offers_nothing: offers(Method::Nothing),
+                offers_no_authentication: offers(Method::NoAuthentication),
                 offers_user_password: offers(Method::UserPassword),
             };
             (greeting, 2 + methods.len())

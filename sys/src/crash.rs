@@ -1,6 +1,6 @@
 //! Crash points: named points of the program at which a kill test ends the process with SIGKILL.
 //!
-//! Guarantees: with the feature `crash` and after `aim`, the n-th hit of the named point, counted over all
+//! Guarantees: with the feature `crash` and after `arm`, the n-th hit of the named point, counted over all
 //! threads, sends SIGKILL: nothing is flushed, nothing is dropped. Without the feature a point compiles to
 //! nothing. To simulate a power failure, a process may use another boot id than the machine's.
 //!
@@ -16,9 +16,9 @@ pub const ENABLED: bool = cfg!(feature = "crash");
 pub fn point(_name: &'static str) {}
 
 #[cfg(feature = "crash")]
-pub(crate) use armed::pretended_boot;
+pub(crate) use armed::boot_id_override;
 #[cfg(feature = "crash")]
-pub use armed::{aim, point, pretend_boot};
+pub use armed::{arm, override_boot_id, point};
 
 #[cfg(feature = "crash")]
 mod armed {
@@ -41,7 +41,7 @@ mod armed {
     ///
     /// # Errors
     /// A description of the fault in `target`, or of a second call.
-    pub fn aim(target: &str) -> Result<(), &'static str> {
+    pub fn arm(target: &str) -> Result<(), &'static str> {
         let (name, nth) = target.rsplit_once(':').ok_or("a crash point is written name:n")?;
         let nth = nth.parse().map_err(|_| "the hit of a crash point is a number")?;
         let armed = ArmedPoint { name: name.to_owned(), nth, hits: AtomicU64::new(0) };
@@ -49,12 +49,12 @@ mod armed {
     }
 
     /// Makes `boot` the boot id of the machine, for this process. The first call counts.
-    pub fn pretend_boot(boot: u128) {
+    pub fn override_boot_id(boot: u128) {
         BOOT_ID.get_or_init(|| boot);
     }
 
     /// The boot id that this process uses instead of the machine's, if one is set.
-    pub(crate) fn pretended_boot() -> Option<u128> {
+    pub(crate) fn boot_id_override() -> Option<u128> {
         BOOT_ID.get().copied()
     }
 
@@ -81,10 +81,10 @@ mod armed {
 
         #[test]
         fn malformed_targets_fail_other_points_pass() {
-            assert!(aim("journal.written").is_err());
-            assert!(aim("journal.written:soon").is_err());
-            aim("journal.written:2").unwrap();
-            assert!(aim("journal.written:1").is_err());
+            assert!(arm("journal.written").is_err());
+            assert!(arm("journal.written:soon").is_err());
+            arm("journal.written:2").unwrap();
+            assert!(arm("journal.written:1").is_err());
             point("journal.written");
             point("journal.synced");
         }

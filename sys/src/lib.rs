@@ -9,7 +9,7 @@
 //!   clock.rs       monotonic and wall time          step_filter.rs  the wall clock without short steps
 //!   ring.rs        one producer, one consumer       stack.rs     many producers, one consumer of all
 //!   mailbox.rs     many senders, one receiver, bounded
-//!   parking.rs     whether a producer must wake a sleeping thread
+//!   park_flag.rs   whether a producer must wake a sleeping thread
 //!   parker.rs      a one-token sleep of one thread
 //!   alarm.rs       a sleep whose deadline other threads set
 //!   mapping.rs     memory that outlives the process    once_fn.rs  a closure for another thread
@@ -31,8 +31,8 @@ pub mod limits;
 pub mod mailbox;
 pub mod mapping;
 pub mod once_fn;
+pub mod park_flag;
 pub mod parker;
-pub mod parking;
 pub mod pressure;
 pub mod ring;
 pub mod route;

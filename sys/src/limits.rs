@@ -24,15 +24,15 @@ mod ports;
 mod root;
 mod values;
 
-pub use budget::{THREAD_MEMORY_BYTES, ThreadBudget, thread_budget, threads_in};
+pub use budget::{THREAD_MEMORY_BYTES, ThreadBudget, thread_budget, threads_within};
 pub use footprint::{FOOTPRINT_USUAL, Footprint, footprint};
-pub use ports::{LocalPorts, explained};
+pub use ports::{LocalPorts, explain_bind_error};
 pub use root::ProcRoot;
 pub use values::{Limit, LimitValue, read_all, read_all_quickly};
 
 /// How many descriptors this process may have open: soft and hard limit (`RLIMIT_NOFILE`); `u64::MAX` is
 /// unlimited.
-pub fn descriptors() -> (u64, u64) {
+pub fn descriptor_limits() -> (u64, u64) {
     let limit = getrlimit(Resource::Nofile);
     (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX))
 }
@@ -47,14 +47,14 @@ pub fn raise_descriptors() -> io::Result<u64> {
     let ceiling = ProcRoot::machine().number("/proc/sys/fs/nr_open").ok();
     let maximum = getrlimit(Resource::Nofile).maximum.into_iter().chain(ceiling).min();
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
-    Ok(descriptors().0)
+    Ok(descriptor_limits().0)
 }
 
 /// The number of descriptors that this process has open.
 ///
 /// # Errors
 /// `/proc` is not mounted, or no descriptor is left to read it with.
-pub fn descriptors_open() -> io::Result<u64> {
+pub fn open_descriptors() -> io::Result<u64> {
     // Without the directory handle that this count has open.
     Ok(std::fs::read_dir("/proc/self/fd")?.count().saturating_sub(1) as u64)
 }
@@ -72,18 +72,18 @@ pub fn page_bytes() -> u64 {
 }
 
 /// The effective user id of this process.
-pub fn user() -> u32 {
+pub fn effective_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
 /// The id of the machine's current boot (`kernel.random.boot_id`). A kill test may replace it
-/// (`crash::pretend_boot`).
+/// (`crash::override_boot_id`).
 ///
 /// # Errors
 /// `/proc` is not mounted, or the file holds no such number.
 pub fn boot_id() -> io::Result<u128> {
     #[cfg(feature = "crash")]
-    if let Some(boot) = crate::crash::pretended_boot() {
+    if let Some(boot) = crate::crash::boot_id_override() {
         return Ok(boot);
     }
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
@@ -105,9 +105,9 @@ mod tests {
 
     #[test]
     fn descriptor_and_cpu_limits_are_plausible() {
-        let (soft, hard) = descriptors();
+        let (soft, hard) = descriptor_limits();
         assert!(0 < soft && soft <= hard);
-        assert!(descriptors_open().unwrap() >= 3);
+        assert!(open_descriptors().unwrap() >= 3);
         assert!(cpus() >= 1);
     }
 }

@@ -8,7 +8,7 @@
 //! - Values that are never received are dropped with the mailbox.
 //!
 //! Not handled here: the order among values that are queued together; waking a sleeping receiver (see
-//! `parking.rs`).
+//! `park_flag.rs`).
 //!
 //! Shared state, and its rules (the code cites them):
 //!

@@ -51,7 +51,7 @@ impl SharedWords {
     ///
     /// # Errors
     /// `ENOSPC` on a full file system, `EOPNOTSUPP` where it has no fallocate.
-    pub fn of_file(file: &File, words: usize) -> io::Result<SharedWords> {
+    pub fn from_file(file: &File, words: usize) -> io::Result<SharedWords> {
         let bytes = words * WORD_BYTES;
         fallocate(file, FallocateFlags::empty(), 0, bytes as u64)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -98,10 +98,10 @@ impl SharedWords {
 
 /// Flags for opening a path of unknown type: open(2) follows no link, waits for no writer of a FIFO, and
 /// makes no terminal the controlling one.
-pub const OPEN_PLAIN: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+pub const SAFE_OPEN_FLAGS: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
 
 /// The errno of opening a symbolic link with these flags.
-pub const IS_LINK: i32 = libc::ELOOP;
+pub const SYMLINK_ERRNO: i32 = libc::ELOOP;
 
 /// Extends the file to a length of `bytes` and allocates them on disk (fallocate). Without fallocate it sets
 /// the length only, and a later write may fail with ENOSPC.
@@ -128,7 +128,7 @@ pub fn prefetch(word: &AtomicU64) {
 }
 
 /// Whether `file` is on a tmpfs: in memory, and on no disk.
-pub fn is_in_memory(file: &File) -> bool {
+pub fn is_tmpfs(file: &File) -> bool {
     /// `statfs(2)`.
     const TMPFS_MAGIC: u64 = 0x0102_1994;
     fstatfs(file).is_ok_and(|stat| stat.f_type as u64 == TMPFS_MAGIC)
@@ -140,7 +140,7 @@ pub fn is_in_memory(file: &File) -> bool {
 /// # Errors
 /// `Unsupported` on another copy-on-write or log-structured file system: it writes each page to a new block,
 /// so that a store could fail, by SIGBUS, on a full disk.
-pub fn keep_in_place(file: &File) -> io::Result<()> {
+pub fn disable_copy_on_write(file: &File) -> io::Result<()> {
     /// Source: `statfs(2)`, and the file systems' own code for those that it does not list.
     const BTRFS_MAGIC: u64 = 0x9123_683e;
     const COPY_ON_WRITE: [(u64, &str); 4] =
@@ -184,7 +184,7 @@ impl SharedView {
     ///
     /// # Errors
     /// The file cannot be mapped, or is empty.
-    pub fn of_file(file: &File) -> io::Result<SharedView> {
+    pub fn from_file(file: &File) -> io::Result<SharedView> {
         let bytes = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
         let bytes = bytes / WORD_BYTES * WORD_BYTES;
         Ok(SharedView(Pages::map(file, bytes, ProtFlags::READ, MapFlags::empty())?))
@@ -247,14 +247,14 @@ mod tests {
     #[test]
     fn stored_words_reach_the_file_and_other_views() {
         let file = tempfile().unwrap();
-        let words = SharedWords::of_file(&file, 1024).unwrap();
+        let words = SharedWords::from_file(&file, 1024).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 8192);
-        let view = SharedView::of_file(&file).unwrap();
+        let view = SharedView::from_file(&file).unwrap();
         assert_eq!(view.len(), 1024);
         words.words()[1023].store(0x0102_0304, Ordering::Release);
         assert_eq!(view.word(1023), 0x0102_0304);
         drop(words);
-        let reopened = SharedWords::of_file(&file, 1024).unwrap();
+        let reopened = SharedWords::from_file(&file, 1024).unwrap();
         assert_eq!(reopened.words()[1023].load(Ordering::Acquire), 0x0102_0304);
     }
 
@@ -262,12 +262,12 @@ mod tests {
     #[should_panic(expected = "word 512 of 512")]
     fn word_beyond_the_view_panics() {
         let file = tempfile().unwrap();
-        let _words = SharedWords::of_file(&file, 512).unwrap();
-        SharedView::of_file(&file).unwrap().word(512);
+        let _words = SharedWords::from_file(&file, 512).unwrap();
+        SharedView::from_file(&file).unwrap().word(512);
     }
 
     #[test]
     fn empty_file_is_refused() {
-        assert!(SharedView::of_file(&tempfile().unwrap()).is_err());
+        assert!(SharedView::from_file(&tempfile().unwrap()).is_err());
     }
 }

@@ -4,7 +4,7 @@
 //! other end, no system call. A push to a full ring fails at once. Values arrive once each, in the order of
 //! their pushes.
 //!
-//! Not handled here: a full ring, and waking a sleeping consumer (see `parking.rs`).
+//! Not handled here: a full ring, and waking a sleeping consumer (see `park_flag.rs`).
 //!
 //! Shared state, and its rules (the code cites them):
 //!

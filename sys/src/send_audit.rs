@@ -20,7 +20,7 @@ pub(crate) use disabled::Entry;
 #[cfg(feature = "crash")]
 pub(crate) use enabled::Entry;
 #[cfg(feature = "crash")]
-pub use enabled::{Role, Seen, open, read};
+pub use enabled::{AuditEntry, Role, open, read};
 
 #[cfg(not(feature = "crash"))]
 mod disabled {
@@ -98,7 +98,7 @@ mod enabled {
 
     /// An entry, as read from the file.
     #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-    pub struct Seen {
+    pub struct AuditEntry {
         /// The origin of the socket.
         pub role: Role,
         /// The peer's address.
@@ -133,7 +133,7 @@ mod enabled {
     ///
     /// # Errors
     /// Those of the file, and `InvalidData` for a file of another kind, or one whose capacity was exceeded.
-    pub fn read(path: &Path) -> io::Result<Vec<Seen>> {
+    pub fn read(path: &Path) -> io::Result<Vec<AuditEntry>> {
         let file = File::options().read(true).write(true).open(path)?;
         let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text.to_owned());
         if file.metadata()?.len() != FILE_BYTES as u64 {
@@ -149,7 +149,7 @@ mod enabled {
         if count > ENTRIES_MAX {
             return Err(invalid("the process had more sockets than the send audit has lines"));
         }
-        let seen = lines[1..=count].iter().filter_map(Seen::parse).collect();
+        let seen = lines[1..=count].iter().filter_map(AuditEntry::parse).collect();
         // SAFETY: `lines` is the mapping of `FILE_BYTES` that `map` made here; the result borrows none of it.
         unsafe { libc::munmap(lines.as_ptr().cast_mut().cast(), FILE_BYTES) };
         Ok(seen)
@@ -220,9 +220,9 @@ mod enabled {
         }
     }
 
-    impl Seen {
+    impl AuditEntry {
         /// Parses a line; `None` for one that was not written completely.
-        fn parse(line: &Line) -> Option<Seen> {
+        fn parse(line: &Line) -> Option<AuditEntry> {
             let word = |at: usize| line[at].load(Ordering::Acquire);
             let role_and_ports = word(ROLE_AND_PORTS);
             let role = match role_and_ports & 0xffff {
@@ -235,7 +235,7 @@ mod enabled {
                 Ipv6Addr::from(bits).to_canonical()
             };
             let (peer_port, local_port) = ((role_and_ports >> 16) as u16, (role_and_ports >> 32) as u16);
-            Some(Seen {
+            Some(AuditEntry {
                 role,
                 peer: SocketAddr::new(ip(PEER), peer_port),
                 local: SocketAddr::new(ip(LOCAL), local_port),

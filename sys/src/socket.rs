@@ -124,7 +124,7 @@ impl Socket {
     /// # Errors
     /// As [`Socket::send`].
     pub fn send_from(&self, pipe: &mut Pipe) -> io::Result<usize> {
-        self.1.record_send(pipe.held() as usize, || pipe.drain_to(&self.0))
+        self.1.record_send(pipe.buffered() as usize, || pipe.drain_to(&self.0))
     }
 
     /// Ends our direction: the peer reads the end of the stream after the sent bytes.
@@ -153,7 +153,7 @@ impl Socket {
     /// sends RST, and RST discards what the peer has not received yet. The kernel goes on sending its queue,
     /// and gives up when the peer has acknowledged none of it for `stall_max` (`TCP_USER_TIMEOUT`, whole
     /// milliseconds). A peer that goes on sending gets a reset all the same.
-    pub fn close_behind_queue(self, stall_max: Duration) {
+    pub fn close_after_flush(self, stall_max: Duration) {
         let stall_ms = u32::try_from(stall_max.as_millis()).unwrap_or(u32::MAX);
         // If this fails, the kernel's own bound for orphaned sockets holds, of some minutes.
         let _ = sockopt::set_tcp_user_timeout(&self.0, stall_ms);
@@ -180,7 +180,7 @@ impl Socket {
 
     /// Bytes in the send queue: accepted by send calls and not acknowledged by the peer, whether sent or not
     /// (`SIOCOUTQ`). The end of our direction counts as one byte. Zero if the call fails.
-    pub fn unacknowledged(&self) -> u64 {
+    pub fn unacknowledged_bytes(&self) -> u64 {
         let mut count: libc::c_int = 0;
         // SAFETY: the request (TIOCOUTQ is the same number) stores an int at its argument, which lives until
         // the call returns.
@@ -313,7 +313,7 @@ mod tests {
         let count = client.send(&sent).unwrap();
         client.shutdown_write().unwrap();
         while !client.has_arrived() {}
-        client.close_behind_queue(Duration::from_secs(60));
+        client.close_after_flush(Duration::from_secs(60));
         let (mut received, mut buffer) = (0, vec![0; 100_000]);
         loop {
             match server.recv(&mut buffer) {
@@ -328,14 +328,14 @@ mod tests {
     #[test]
     fn unacknowledged_bytes_fall_to_zero() {
         let (client, server) = pair();
-        assert_eq!(client.unacknowledged(), 0);
+        assert_eq!(client.unacknowledged_bytes(), 0);
         let sent = vec![7; 1_000_000];
         // Until both buffers are full: the server does not read.
         while client.send(&sent).is_ok() {}
-        let before = client.unacknowledged();
+        let before = client.unacknowledged_bytes();
         assert!(before > 0);
         let mut buffer = vec![0; 100_000];
-        while client.unacknowledged() > 0 {
+        while client.unacknowledged_bytes() > 0 {
             let _ = server.recv(&mut buffer);
         }
         assert!(client.since_acknowledged() < Duration::from_secs(60));
@@ -367,7 +367,7 @@ mod tests {
     #[cfg(feature = "crash")]
     #[test]
     fn each_socket_has_an_entry_and_counts_its_sends() {
-        use crate::send_audit::{Role, Seen, open, read};
+        use crate::send_audit::{AuditEntry, Role, open, read};
 
         let path = std::env::temp_dir().join(format!("tollgate-witness-{}", std::process::id()));
         open(&path).unwrap();
@@ -387,7 +387,7 @@ mod tests {
         let seen = read(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         let of = |role: Role, peer: SocketAddr| {
-            let own: Vec<&Seen> = seen.iter().filter(|it| (it.role, it.peer) == (role, peer)).collect();
+            let own: Vec<&AuditEntry> = seen.iter().filter(|it| (it.role, it.peer) == (role, peer)).collect();
             assert_eq!(own.len(), 1);
             (own[0].local, own[0].attempted, own[0].sent)
         };

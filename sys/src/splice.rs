@@ -17,7 +17,7 @@ const MOVE: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
 pub struct Pipe {
     reader: OwnedFd,
     writer: OwnedFd,
-    held: u32,
+    buffered: u32,
 }
 
 impl Pipe {
@@ -30,12 +30,12 @@ impl Pipe {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // It fails above `fs.pipe-max-size` or the user's page limit; the pipe then keeps its default size.
         let _ = fcntl_setpipe_size(&writer, capacity as usize);
-        Ok(Pipe { reader, writer, held: 0 })
+        Ok(Pipe { reader, writer, buffered: 0 })
     }
 
     /// The number of bytes inside.
-    pub fn held(&self) -> u32 {
-        self.held
+    pub fn buffered(&self) -> u32 {
+        self.buffered
     }
 
     /// Moves up to `bytes_max` bytes from the stream `source` into the pipe; returns how many. Zero is the
@@ -45,7 +45,7 @@ impl Pipe {
     /// `WouldBlock` when the source has no bytes or the pipe is full; the stream's own errors.
     pub fn fill_from(&mut self, source: impl AsFd, bytes_max: usize) -> io::Result<usize> {
         let moved = retry(|| splice(&source, None, &self.writer, None, bytes_max, MOVE))?;
-        self.held += u32::try_from(moved).expect("splice moves at most the requested bytes");
+        self.buffered += u32::try_from(moved).expect("splice moves at most the requested bytes");
         Ok(moved)
     }
 
@@ -55,18 +55,20 @@ impl Pipe {
     /// # Errors
     /// `WouldBlock` when the sink's buffer is full; the stream's own errors.
     pub(crate) fn drain_to(&mut self, sink: impl AsFd) -> io::Result<usize> {
-        let held = self.held as usize;
+        let held = self.buffered as usize;
         let moved = retry(|| splice(&self.reader, None, &sink, None, held, MOVE))?;
-        self.held -= u32::try_from(moved).expect("splice moves at most the requested bytes");
+        self.buffered -= u32::try_from(moved).expect("splice moves at most the requested bytes");
         Ok(moved)
     }
 
     /// Moves the bytes inside to the end of `buffer`. If a read fails, the remaining bytes stay inside.
-    pub fn empty_into(&mut self, buffer: &mut Vec<u8>) {
-        buffer.reserve_exact(self.held as usize);
-        while self.held > 0 {
+    pub fn drain_into(&mut self, buffer: &mut Vec<u8>) {
+        buffer.reserve_exact(self.buffered as usize);
+        while self.buffered > 0 {
             match retry(|| rustix::io::read(&self.reader, rustix::buffer::spare_capacity(buffer))) {
-                Ok(count @ 1..) => self.held -= u32::try_from(count).expect("a read returns at most `held`"),
+                Ok(count @ 1..) => {
+                    self.buffered -= u32::try_from(count).expect("a read returns at most `held`")
+                }
                 Ok(0) | Err(_) => break,
             }
         }
@@ -98,9 +100,9 @@ mod tests {
 
         source.write_all(b"through the pipe").unwrap();
         assert_eq!(pipe.fill_from(&source_end, 4096).unwrap(), 16);
-        assert_eq!(pipe.held(), 16);
+        assert_eq!(pipe.buffered(), 16);
         assert_eq!(pipe.drain_to(&sink_end).unwrap(), 16);
-        assert_eq!(pipe.held(), 0);
+        assert_eq!(pipe.buffered(), 0);
         let mut received = [0; 16];
         sink.read_exact(&mut received).unwrap();
         assert_eq!(&received, b"through the pipe");
@@ -108,8 +110,8 @@ mod tests {
         source.write_all(b"out of the pipe").unwrap();
         assert_eq!(pipe.fill_from(&source_end, 4096).unwrap(), 15);
         let mut emptied = b"before: ".to_vec();
-        pipe.empty_into(&mut emptied);
-        assert_eq!((&emptied[..], pipe.held()), (&b"before: out of the pipe"[..], 0));
+        pipe.drain_into(&mut emptied);
+        assert_eq!((&emptied[..], pipe.buffered()), (&b"before: out of the pipe"[..], 0));
 
         drop(source);
         assert_eq!(pipe.fill_from(&source_end, 4096).unwrap(), 0);

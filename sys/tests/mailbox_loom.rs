@@ -8,7 +8,7 @@
 use loom::sync::Arc;
 use loom::thread;
 use sys::mailbox::{Receiver, mailbox};
-use sys::parking::ParkFlag;
+use sys::park_flag::ParkFlag;
 
 /// Preemptions per schedule: switches away from a thread that could continue.
 const PREEMPTIONS_MAX: usize = 3;

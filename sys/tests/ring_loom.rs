@@ -7,7 +7,7 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use sys::parking::ParkFlag;
+use sys::park_flag::ParkFlag;
 use sys::ring::{Consumer, Producer, ring};
 
 /// Preemptions per schedule: switches away from a thread that could continue. The bugs of such small programs

@@ -89,10 +89,10 @@ fn apply_kill_test_environment() {
         sys::send_audit::open(std::path::Path::new(&path)).expect("the send audit's file can be opened");
     }
     if let Ok(target) = std::env::var("TOLLGATE_KILL_AT") {
-        sys::crash::aim(&target).expect("the target names a crash point");
+        sys::crash::arm(&target).expect("the target names a crash point");
     }
     if let Ok(boot) = std::env::var("TOLLGATE_BOOT_ID") {
-        sys::crash::pretend_boot(boot.parse().expect("a boot id is a number"));
+        sys::crash::override_boot_id(boot.parse().expect("a boot id is a number"));
     }
 }
 

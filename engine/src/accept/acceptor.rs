@@ -153,7 +153,7 @@ impl Acceptor {
                         continue;
                     };
                     if !on_accepted(socket, peer) {
-                        self.hold();
+                        self.pause();
                         return Ok(());
                     }
                 }
@@ -182,12 +182,12 @@ impl Acceptor {
     }
 
     /// Sets when the first bytes of future connections are acknowledged.
-    pub fn set_first_ack(&self, first_ack: AckMode) {
+    pub fn set_ack_mode(&self, first_ack: AckMode) {
         self.listener.set_ack_mode(first_ack);
     }
 
     /// Accepts nothing until [`Acceptor::resume`]: the owner has no capacity for a connection.
-    pub fn hold(&mut self) {
+    pub fn pause(&mut self) {
         // Before the mutex is released, so that no thread yields to this one.
         self.reactor.stats().is_full.set(1);
         if matches!(self.state, State::Paused) {
@@ -224,7 +224,7 @@ impl Acceptor {
     /// Tries to lock the accept mutex, if the strategy has one, and stops watching the listener until it
     /// succeeds. With an exclusive watch, accepts connections that a thread without capacity could not
     /// accept. To be called before each sleep.
-    pub fn take_turn(&mut self) {
+    pub fn try_lock_accept_mutex(&mut self) {
         if self.can_accept_pending() && self.shared().accept_pending.swap(false, Ordering::Relaxed) {
             // A new registration reports queued connections.
             self.rewatch();
@@ -240,7 +240,7 @@ impl Acceptor {
         } else if !matches!(self.state, State::AwaitsMutex(Some(_))) {
             // A retry that stopped at its bound left connections queued, whichever thread holds the mutex.
             let after = if self.may_have_more { Duration::ZERO } else { ACCEPT_MUTEX_DELAY };
-            let retry = self.reactor.arm(self.reactor.now() + after, WakeTarget::Tag(self.token));
+            let retry = self.reactor.arm(self.reactor.now() + after, WakeTarget::Token(self.token));
             self.set(State::AwaitsMutex(Some(retry)));
         }
     }
@@ -248,7 +248,7 @@ impl Acceptor {
     /// Whether connections or the mutex have become available to this thread since
     /// [`Acceptor::try_lock_accept_mutex`], which then has to be called again. To be called at the last check
     /// before a sleep: the thread to which this one yielded may be busy or asleep by now.
-    pub fn is_called(&self) -> bool {
+    pub fn has_pending(&self) -> bool {
         let is_free = !self.holds_mutex && self.competes_for_mutex() && self.shared().accept_mutex.is_free();
         let has_to_take = is_free && !(self.yielded && mutex::wake_less_loaded(&self.worker));
         has_to_take || self.can_accept_pending()
@@ -257,8 +257,8 @@ impl Acceptor {
     /// Unlocks the accept mutex, if this thread holds it. To be called after the connections of a pass are
     /// accepted and before they are served. If connections are queued, or would wait long for this thread's
     /// next pass, another thread is woken to lock it, unless one is awake already.
-    pub fn give_turn_up(&mut self) {
-        let is_slow = self.reactor.stats().turn_length() > PROMPT_PASS_MAX;
+    pub fn unlock_accept_mutex(&mut self) {
+        let is_slow = self.reactor.stats().pass_length() > PROMPT_PASS_MAX;
         if !self.holds_mutex || self.quiet_passes >= QUIET_PASSES && !is_slow {
             return;
         }
@@ -310,7 +310,7 @@ impl Acceptor {
     /// How many connections one event may bring: fewer while passes are long.
     fn accepts_max(&self) -> u32 {
         let most = self.shared().strategy.accepts_per_wake_max();
-        let pass = self.reactor.stats().turn_length().max(PROMPT_PASS_MAX);
+        let pass = self.reactor.stats().pass_length().max(PROMPT_PASS_MAX);
         let fewer = u64::from(most) * PROMPT_PASS_MAX.as_nanos() as u64 / pass.as_nanos() as u64;
         u32::try_from(fewer).unwrap_or(most).max(most / SHARE_MIN).max(1)
     }
@@ -324,8 +324,8 @@ impl Acceptor {
             Err(AcceptError::Empty) => AcceptOutcome::Empty,
             Err(AcceptError::ThisConnection(_)) => AcceptOutcome::Aborted,
             Err(AcceptError::Exhausted(resource)) => {
-                self.reactor.stats().shortages[resource as usize].add(1);
-                self.reactor.stats().note_shortage(resource, self.reactor.now());
+                self.reactor.stats().exhausted[resource as usize].add(1);
+                self.reactor.stats().record_exhausted(resource, self.reactor.now());
                 AcceptOutcome::Exhausted(resource)
             }
         }
@@ -337,11 +337,11 @@ impl Acceptor {
         let shared = self.shared();
         let stats = self.reactor.stats();
         let to = shared.strategy.serving_thread(&self.worker, self.reactor.now());
-        let mut connection = HandedOffConnection { socket, peer, door: shared.listener_id };
+        let mut connection = HandedOffConnection { socket, peer, listener_id: shared.listener_id };
         if to != self.worker.number() {
             match self.worker.hand_off(to, connection) {
                 Ok(()) => {
-                    stats.handed_over.add(1);
+                    stats.handed_off.add(1);
                     return None;
                 }
                 Err(back) => connection = back,
@@ -370,7 +370,7 @@ impl Acceptor {
 
     fn try_watch(&mut self) -> std::io::Result<()> {
         let trigger = self.shared().strategy.trigger();
-        let key = self.reactor.watch(&self.listener, trigger, WakeTarget::Tag(self.token))?;
+        let key = self.reactor.watch(&self.listener, trigger, WakeTarget::Token(self.token))?;
         self.set(State::Watching(key));
         Ok(())
     }
@@ -384,7 +384,7 @@ impl Acceptor {
     /// Stops watching for a while. A connection that cannot be accepted stays queued, and a level-triggered
     /// watch would report it for ever.
     fn back_off(&mut self, length: Duration) {
-        let timer = self.reactor.arm(self.reactor.now() + length, WakeTarget::Tag(self.token));
+        let timer = self.reactor.arm(self.reactor.now() + length, WakeTarget::Token(self.token));
         self.set(State::Backoff(timer));
     }
 

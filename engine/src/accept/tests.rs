@@ -16,7 +16,7 @@ use sys::socket::Socket;
 
 use super::*;
 use crate::inbox::Notifier;
-use crate::reactor::{RawToken, Reactor, Wake};
+use crate::reactor::{RawToken, Reactor, ReactorEvent};
 use crate::stats::ReactorStats;
 
 const THREADS: usize = 3;
@@ -67,7 +67,10 @@ impl Worker {
     fn run_pass(&mut self, capacity: usize, may_sleep: bool) -> bool {
         let (wakes, before) = (self.wakes(may_sleep), self.taken.len());
         for wake in &wakes {
-            assert!(matches!(wake, Wake::Ready(RawToken(7), _) | Wake::Due(RawToken(7))));
+            assert!(matches!(
+                wake,
+                ReactorEvent::Ready(RawToken(7), _) | ReactorEvent::TimerDue(RawToken(7))
+            ));
             let Some(acceptor) = &mut self.acceptor else { continue };
             let taken = &mut self.taken;
             let accepted = acceptor.accept(|socket, peer| {
@@ -77,9 +80,9 @@ impl Worker {
             accepted.unwrap();
         }
         if let Some(acceptor) = &mut self.acceptor {
-            acceptor.give_turn_up();
+            acceptor.unlock_accept_mutex();
         }
-        while let Some(HandedOffConnection { socket, peer, door: listener_id }) = self.worker_handle.take() {
+        while let Some(HandedOffConnection { socket, peer, listener_id }) = self.worker_handle.take() {
             assert_eq!(listener_id, LISTENER_ID);
             self.taken.push((socket, peer));
         }
@@ -88,14 +91,14 @@ impl Worker {
     }
 
     /// The events of one pass, after a sleep if `may_sleep`.
-    fn wakes(&mut self, may_sleep: bool) -> Vec<Wake> {
+    fn wakes(&mut self, may_sleep: bool) -> Vec<ReactorEvent> {
         let mut wakes = Vec::new();
         if let Some(acceptor) = &mut self.acceptor {
-            acceptor.take_turn();
+            acceptor.try_lock_accept_mutex();
         }
         let has_work =
-            || !self.worker_handle.is_empty() || self.acceptor.as_ref().is_some_and(Acceptor::is_called);
-        self.reactor.turn(&mut wakes, || may_sleep && !self.is_over() && !has_work()).unwrap();
+            || !self.worker_handle.is_empty() || self.acceptor.as_ref().is_some_and(Acceptor::has_pending);
+        self.reactor.poll(&mut wakes, || may_sleep && !self.is_over() && !has_work()).unwrap();
         wakes
     }
 
@@ -118,9 +121,9 @@ impl Worker {
     /// Whether it gets the accept mutex; unlocks it again.
     fn gets_mutex(&mut self) -> bool {
         let acceptor = self.acceptor.as_mut().unwrap();
-        acceptor.take_turn();
+        acceptor.try_lock_accept_mutex();
         let (watched, _) = self.reactor.load();
-        acceptor.hold();
+        acceptor.pause();
         acceptor.resume();
         watched > 0
     }
@@ -133,7 +136,7 @@ impl Worker {
                 self.acceptor = None;
             }
         }
-        let are_closed = self.liveness.are_closed();
+        let are_closed = self.liveness.all_closed();
         while let Some(HandedOffConnection { socket, peer, .. }) = self.worker_handle.take() {
             self.taken.push((socket, peer));
         }
@@ -261,8 +264,8 @@ fn sleeping_threads_lose_no_connection_on_retire() {
                 served.fetch_add(worker.taken.drain(..).count(), Ordering::Relaxed);
             }
             while !worker.retire() {
-                let may_sleep = || worker.worker_handle.is_empty() && !worker.liveness.are_closed();
-                worker.reactor.turn(&mut Vec::new(), may_sleep).unwrap();
+                let may_sleep = || worker.worker_handle.is_empty() && !worker.liveness.all_closed();
+                worker.reactor.poll(&mut Vec::new(), may_sleep).unwrap();
             }
             served.fetch_add(worker.taken.drain(..).count(), Ordering::Relaxed);
         };
@@ -300,7 +303,7 @@ fn paused_thread_is_not_woken_until_it_resumes() {
             strategy.name()
         );
         worker.acceptor.as_mut().unwrap().resume();
-        worker.acceptor.as_mut().unwrap().hold();
+        worker.acceptor.as_mut().unwrap().pause();
         assert!(!worker.run_pass(9, false), "{}: no event while paused by its owner", strategy.name());
         worker.acceptor.as_mut().unwrap().resume();
         while worker.run_pass(9, false) {}
@@ -335,7 +338,7 @@ fn retire_accepts_every_queued_connection() {
         while open > 0 {
             open = workers.iter_mut().filter_map(|worker| (!worker.retire()).then_some(())).count();
             thread::sleep(Duration::from_millis(5));
-            workers.iter().for_each(|it| it.reactor.turn(&mut Vec::new(), || false).unwrap());
+            workers.iter().for_each(|it| it.reactor.poll(&mut Vec::new(), || false).unwrap());
         }
         for worker in &workers {
             assert_eq!(worker.reactor.load(), (0, 0), "{}: no registration is left", strategy.name());
@@ -355,7 +358,7 @@ fn late_client_reaches_the_next_listener() {
         // Its first SYN is dropped. At the retransmission, a second later, the next listener is open.
         let client = thread::spawn(move || TcpStream::connect(address).unwrap().peer_addr().unwrap());
         while !worker.retire() {
-            worker.reactor.turn(&mut Vec::new(), || true).unwrap();
+            worker.reactor.poll(&mut Vec::new(), || true).unwrap();
         }
         assert!(worker.taken.is_empty(), "no client can connect any more");
         let next = listen(strategy, address, ListenOptions::plain(128), 1, LISTENER_ID).unwrap();
@@ -428,15 +431,15 @@ fn mutex_is_free_after_unlock_pause_and_drop() {
     let (address, mut workers) = workers(&mutex::Mutex, 2);
     let [first, second] = &mut workers[..] else { unreachable!() };
     let try_lock = |worker: &mut Worker| {
-        worker.acceptor.as_mut().unwrap().take_turn();
+        worker.acceptor.as_mut().unwrap().try_lock_accept_mutex();
         let (watched, _) = worker.reactor.load();
         watched > 0
     };
     assert!(try_lock(first) && !try_lock(second), "one thread watches");
     assert!(try_lock(first) && !try_lock(second), "it keeps the mutex until it has accepted");
-    first.acceptor.as_mut().unwrap().give_turn_up();
+    first.acceptor.as_mut().unwrap().unlock_accept_mutex();
     assert!(try_lock(second) && !try_lock(first));
-    second.acceptor.as_mut().unwrap().hold();
+    second.acceptor.as_mut().unwrap().pause();
     assert!(try_lock(first), "a paused thread holds no mutex");
     first.acceptor = None;
     second.acceptor.as_mut().unwrap().resume();
@@ -496,7 +499,7 @@ fn yielding_threads_do_not_wait_for_each_other() {
     let mut workers: Vec<Worker> = parts.into_iter().map(Worker::new).collect();
     workers[..2].iter().for_each(|busy| busy.reactor.stats().connections.set(100));
     idle.announce();
-    workers[0].acceptor.as_mut().unwrap().take_turn();
+    workers[0].acceptor.as_mut().unwrap().try_lock_accept_mutex();
     assert!(is_signalled(&idle), "the other awake thread would yield too");
 }
 
@@ -509,15 +512,15 @@ fn yielding_thread_wakes_another_if_mutex_is_free() {
     workers[0].reactor.stats().connections.set(1);
     workers[1].reactor.stats().connections.set(100);
     idle.announce();
-    let mut try_lock = |worker: usize| workers[worker].acceptor.as_mut().unwrap().take_turn();
+    let mut try_lock = |worker: usize| workers[worker].acceptor.as_mut().unwrap().try_lock_accept_mutex();
     try_lock(0);
     try_lock(1);
     assert!(!is_signalled(&idle), "a useless wake: the first one accepts");
-    workers[0].acceptor.as_mut().unwrap().give_turn_up();
-    workers[1].acceptor.as_mut().unwrap().take_turn();
+    workers[0].acceptor.as_mut().unwrap().unlock_accept_mutex();
+    workers[1].acceptor.as_mut().unwrap().try_lock_accept_mutex();
     assert!(!is_signalled(&idle), "the first one is awake and may lock it");
     first.announce();
-    workers[1].acceptor.as_mut().unwrap().take_turn();
+    workers[1].acceptor.as_mut().unwrap().try_lock_accept_mutex();
     assert!(is_signalled(&idle));
 }
 
@@ -527,22 +530,22 @@ fn mutex_freed_before_a_sleep_is_pending() {
     let [first, second] = &mut workers[..] else { unreachable!() };
     let (first, stats) = (first.acceptor.as_mut().unwrap(), second.reactor.stats());
     let second = second.acceptor.as_mut().unwrap();
-    first.take_turn();
-    second.take_turn();
-    assert!(!first.is_called() && !second.is_called(), "the first one holds it");
-    first.give_turn_up();
-    assert!(second.is_called(), "the mutex is free, and no thread would be notified");
+    first.try_lock_accept_mutex();
+    second.try_lock_accept_mutex();
+    assert!(!first.has_pending() && !second.has_pending(), "the first one holds it");
+    first.unlock_accept_mutex();
+    assert!(second.has_pending(), "the mutex is free, and no thread would be notified");
     stats.connections.set(100);
-    second.take_turn();
-    assert!(!second.is_called(), "a yielding thread may sleep: the first one is awake");
-    first.hold();
-    assert!(second.is_called(), "the first one is full, and there is no other thread");
+    second.try_lock_accept_mutex();
+    assert!(!second.has_pending(), "a yielding thread may sleep: the first one is awake");
+    first.pause();
+    assert!(second.has_pending(), "the first one is full, and there is no other thread");
     first.resume();
     stats.connections.set(0);
-    second.take_turn();
-    first.take_turn();
-    second.hold();
-    assert!(!second.is_called(), "a paused thread does not compete");
+    second.try_lock_accept_mutex();
+    first.try_lock_accept_mutex();
+    second.pause();
+    assert!(!second.has_pending(), "a paused thread does not compete");
 }
 
 #[test]
@@ -556,18 +559,18 @@ fn pause_wakes_all_unless_another_holds_mutex() {
     others.iter().for_each(|other| other.announce());
     let [first, second, _] = &mut workers[..] else { unreachable!() };
     let [first, second] = [first, second].map(|worker| worker.acceptor.as_mut().unwrap());
-    second.take_turn();
-    first.take_turn();
-    first.hold();
+    second.try_lock_accept_mutex();
+    first.try_lock_accept_mutex();
+    first.pause();
     assert!(others.iter().all(|other| !is_signalled(other)), "another thread holds the mutex");
-    second.give_turn_up();
+    second.unlock_accept_mutex();
     first.resume();
-    first.take_turn();
-    first.hold();
+    first.try_lock_accept_mutex();
+    first.pause();
     assert!(others.iter().all(|other| is_signalled(other)), "it held the mutex");
     others.iter().for_each(|other| other.announce());
     first.resume();
-    first.hold();
+    first.pause();
     assert!(others.iter().all(|other| is_signalled(other)), "they may have yielded to this thread");
 }
 
@@ -580,9 +583,9 @@ fn pause_in_backoff_passes_exclusive_wake_on() {
         let mut workers: Vec<Worker> = parts.into_iter().map(Worker::new).collect();
         let [first, second] = &mut workers[..] else { unreachable!() };
         first.run_pass(usize::MAX, false);
-        let has_pending = |worker: &Worker| worker.acceptor.as_ref().unwrap().is_called();
+        let has_pending = |worker: &Worker| worker.acceptor.as_ref().unwrap().has_pending();
         assert!(!has_pending(second), "{}: the first one will retry", strategy.name());
-        first.acceptor.as_mut().unwrap().hold();
+        first.acceptor.as_mut().unwrap().pause();
         assert!(has_pending(second), "{}", strategy.name());
     }
 }
@@ -627,7 +630,7 @@ fn full_handoff_queue_keeps_connections_local() {
         workers[0].run_pass(usize::MAX, false);
         workers[0].reactor.stats().connections.set(1_000);
     }
-    let handed_over = workers[0].reactor.stats().handed_over.value() as usize;
+    let handed_over = workers[0].reactor.stats().handed_off.value() as usize;
     assert!(handed_over < CLIENTS, "the queue has no space for all");
     assert_eq!(workers[0].taken.len() + handed_over, CLIENTS);
     workers[1].run_pass(usize::MAX, false);
@@ -640,7 +643,7 @@ fn no_yield_to_a_full_thread() {
     let [first, second] = &mut workers[..] else { unreachable!() };
     first.reactor.stats().connections.set(100);
     assert!(!first.gets_mutex(), "the other one has a far lower load");
-    second.acceptor.as_mut().unwrap().hold();
+    second.acceptor.as_mut().unwrap().pause();
     assert!(first.gets_mutex(), "but it is full");
     let _client = connect(address, 1);
     while first.taken.is_empty() {
@@ -657,12 +660,12 @@ fn no_handoff_to_a_full_thread() {
     let [first, second] = &mut workers[..] else { unreachable!() };
     first.other_connections = 100;
     first.run_pass(usize::MAX, false);
-    second.acceptor.as_mut().unwrap().hold();
+    second.acceptor.as_mut().unwrap().pause();
     let _clients = connect(address, 3);
     while first.taken.len() < 3 {
         first.run_pass(usize::MAX, true);
     }
-    assert_eq!(first.reactor.stats().handed_over.value(), 0);
+    assert_eq!(first.reactor.stats().handed_off.value(), 0);
 }
 
 /// They would stay in its queue until the end of that pass, and no other thread can take them.
@@ -686,7 +689,7 @@ fn no_handoff_to_a_thread_in_a_long_pass() {
 fn stuck_mutex_holder_delays_at_most_one_retry() {
     let (address, mut workers) = workers(&mutex::Mutex, 2);
     let [stuck, other] = &mut workers[..] else { unreachable!() };
-    stuck.acceptor.as_mut().unwrap().take_turn();
+    stuck.acceptor.as_mut().unwrap().try_lock_accept_mutex();
     let _clients = connect(address, 16);
     while other.taken.is_empty() {
         other.run_pass(usize::MAX, true);
@@ -694,7 +697,7 @@ fn stuck_mutex_holder_delays_at_most_one_retry() {
     assert_eq!(other.taken.len(), 4, "as many as it accepts at a time");
     // It accepts again well before the next retry, also after a pause.
     let accepts_again = |other: &mut Worker| {
-        other.acceptor.as_mut().unwrap().take_turn();
+        other.acceptor.as_mut().unwrap().try_lock_accept_mutex();
         other.pretend_sleep();
         thread::sleep(Duration::from_millis(20));
         other.run_pass(usize::MAX, false);
@@ -702,7 +705,7 @@ fn stuck_mutex_holder_delays_at_most_one_retry() {
     };
     assert_eq!(accepts_again(other), 8);
     let acceptor = other.acceptor.as_mut().unwrap();
-    acceptor.hold();
+    acceptor.pause();
     acceptor.resume();
     assert_eq!(accepts_again(other), 12);
     assert!(!other.gets_mutex(), "the stuck thread still holds the mutex");
@@ -715,10 +718,10 @@ fn yielding_thread_wakes_another_before_its_sleep() {
     let mut workers: Vec<Worker> = parts.into_iter().map(Worker::new).collect();
     workers[0].reactor.stats().connections.set(100);
     let acceptor = workers[0].acceptor.as_mut().unwrap();
-    acceptor.take_turn();
+    acceptor.try_lock_accept_mutex();
     assert!(!is_signalled(&other), "it was awake then");
     other.announce();
-    assert!(!acceptor.is_called());
+    assert!(!acceptor.has_pending());
     assert!(is_signalled(&other));
 }
 
@@ -737,7 +740,7 @@ fn pause_after_a_wake_passes_exclusive_wake_on() {
                 // All but the last one have no capacity when they are woken.
                 if number < THREADS - 1 {
                     worker.wakes(true);
-                    worker.acceptor.as_mut().unwrap().hold();
+                    worker.acceptor.as_mut().unwrap().pause();
                 } else {
                     worker.run_pass(usize::MAX, true);
                     worker.taken.clear();
@@ -762,7 +765,7 @@ fn failing_listener_backs_off_and_can_be_retired() {
         let wakes = (0..1_000).filter(|_| worker.run_pass(usize::MAX, false)).count();
         assert!(wakes < 500, "{}: {wakes} wakes in a thousand passes without sleep", strategy.name());
         while !worker.retire() {
-            worker.reactor.turn(&mut Vec::new(), || true).unwrap();
+            worker.reactor.poll(&mut Vec::new(), || true).unwrap();
         }
     });
 }

@@ -47,7 +47,7 @@ pub struct HandedOffConnection {
     /// The client's address.
     pub peer: SocketAddr,
     /// The id of the listener (see [`super::listen`]).
-    pub door: u32,
+    pub listener_id: u32,
 }
 
 const _: () = assert!(size_of::<HandedOffConnection>() <= 64, "a slot of the mailbox is a cache line");
@@ -117,7 +117,7 @@ impl WorkerHandle {
     /// As [`WorkerHandle::load`], but as if the thread were awake: its passes will take as long as before.
     pub(super) fn load_awake(&self, number: usize, now: Nanos) -> u64 {
         let stats = &self.peers[number].stats;
-        self.load_behind(stats.lag(now).max(stats.turn_length()), number)
+        self.load_behind(stats.lag(now).max(stats.pass_length()), number)
     }
 
     fn load_behind(&self, lag: Duration, number: usize) -> u64 {
@@ -173,7 +173,7 @@ impl WorkerHandle {
     /// Whether a connection handed to thread `number` at `now` would wait longer than here, and longer than
     /// [`STUCK_LAG_MIN`].
     pub(super) fn is_stuck(&self, number: usize, now: Nanos) -> bool {
-        let here = self.peers[self.number].stats.turn_length();
+        let here = self.peers[self.number].stats.pass_length();
         self.peers[number].stats.lag(now) > here.max(STUCK_LAG_MIN)
     }
 
@@ -306,7 +306,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = listener.local_addr().unwrap();
         let socket = Socket::connect(peer, SpeaksFirst::Unknown).unwrap();
-        workers[0].hand_off(1, HandedOffConnection { socket, peer, door: 0 }).unwrap();
+        workers[0].hand_off(1, HandedOffConnection { socket, peer, listener_id: 0 }).unwrap();
         let load = || workers[0].load(1, Nanos(0));
         assert_eq!(load(), 1);
         let _taken = workers[1].take().unwrap();

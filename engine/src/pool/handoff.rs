@@ -8,7 +8,7 @@
 //!
 //! Why no wake is lost: a thread writes one of the three, executes a fence, and reads the other two. Of the
 //! fences of two threads one comes first, so at least one thread sees both writes (Dekker's pattern, as in
-//! `sys::parking`). A permit that `signal` acquires and releases for lack of a thread is hidden from others
+//! `sys::park_flag`). A permit that `signal` acquires and releases for lack of a thread is hidden from others
 //! for a moment, so `signal` looks for a thread once more after the release.
 
 use sys::sync::atomic::{AtomicUsize, Ordering, fence};

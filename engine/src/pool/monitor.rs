@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use sys::clock::{Nanos, monotonic};
 use sys::limits::thread_budget;
+use sys::park_flag::ParkFlag;
 use sys::parker::Parker;
-use sys::parking::ParkFlag;
 use sys::sync::atomic::{AtomicBool, Ordering};
 use sys::sync::thread;
 use sys::thread::{ThreadState, thread_state};

@@ -75,7 +75,7 @@ impl LocalTimers {
     ///
     /// # Panics
     /// When the callback replaces the `LocalTimers` that it borrows.
-    pub fn turn(&mut self, now: Nanos, mut callback: impl FnMut(&mut LocalTimers, u64) -> Next) -> usize {
+    pub fn fire_due(&mut self, now: Nanos, mut callback: impl FnMut(&mut LocalTimers, u64) -> Next) -> usize {
         self.remote().shard.unpark();
         self.remote().barrier.set_runner();
         if self.remote().shard.is_collect_requested() {

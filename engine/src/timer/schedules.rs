@@ -185,7 +185,7 @@ fn remote_cancels_wake_local_timers() {
             .collect();
         // Asleep only while fewer cancelled timers than the threshold are uncollected.
         while local.armed() > 1 {
-            local.turn(SOON, |_, _| Next::Done);
+            local.fire_due(SOON, |_, _| Next::Done);
             let before = woken.load(Ordering::SeqCst);
             if local.park().is_some() {
                 while local.armed() > 1 && woken.load(Ordering::SeqCst) == before {

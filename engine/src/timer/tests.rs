@@ -308,7 +308,7 @@ fn immediate_rearm_waits_for_the_next_tick() {
         local.arm(Nanos(0), Slack::Tick, 1).unwrap();
         Next::Again(Nanos(0))
     };
-    assert_eq!(local.turn(now, again), 1);
+    assert_eq!(local.fire_due(now, again), 1);
     assert_eq!(local.armed(), 2);
 }
 
@@ -318,11 +318,12 @@ fn local_callback_panic_ends_one_timer() {
     let mut local = service.timers().attach(|| ()).unwrap();
     let handle = local.arm(Nanos(0), Slack::Tick, 0).unwrap();
     let now = soon(100);
-    let thrown =
-        catch_unwind(AssertUnwindSafe(|| local.turn(now, |_, _| panic!("this panic is part of the test"))));
+    let thrown = catch_unwind(AssertUnwindSafe(|| {
+        local.fire_due(now, |_, _| panic!("this panic is part of the test"))
+    }));
     assert!(thrown.is_err());
     assert_eq!(service.timers().cancel_sync(handle), Cancel::Gone);
-    assert_eq!((local.turn(now, |_, _| Next::Done), local.armed()), (0, 0));
+    assert_eq!((local.fire_due(now, |_, _| Next::Done), local.armed()), (0, 0));
 }
 
 #[test]
@@ -398,8 +399,8 @@ fn local_timers_fire_and_remote_cancels_work() {
     assert_eq!(local.cancel(handles[8]), Cancel::Gone);
     let mut fired = Vec::new();
     // None is due before its time; each may cancel the next.
-    assert_eq!(local.turn(now, |_, _| Next::Done), 0);
-    local.turn(at(40), |local, tag| {
+    assert_eq!(local.fire_due(now, |_, _| Next::Done), 0);
+    local.fire_due(at(40), |local, tag| {
         fired.push(tag);
         assert_eq!(local.cancel(handles[tag as usize]), Cancel::Running);
         if tag == 3 {
@@ -430,7 +431,7 @@ fn sleeping_local_timers_are_woken_once_to_collect() {
         })
         .unwrap();
     let handles: Vec<_> = (0..2_000).map(|tag| local.arm(far(), Slack::Tick, tag).unwrap()).collect();
-    assert_eq!(local.turn(monotonic(), |_, _| Next::Done), 0);
+    assert_eq!(local.fire_due(monotonic(), |_, _| Next::Done), 0);
     assert!(local.park().is_some());
     let cancel = |handles: &[TimerHandle]| {
         let found = handles.iter().map(|&handle| service.timers().cancel(handle));
@@ -440,7 +441,7 @@ fn sleeping_local_timers_are_woken_once_to_collect() {
     assert_eq!(wakes.load(Ordering::SeqCst), 0);
     cancel(&handles[uncollected_max(2_000) - 1..]);
     assert_eq!(wakes.load(Ordering::SeqCst), 1);
-    local.turn(monotonic(), |_, _| Next::Done);
+    local.fire_due(monotonic(), |_, _| Next::Done);
     assert_eq!((local.armed(), local.park()), (0, Some(Nanos::NEVER)));
 }
 
@@ -456,12 +457,12 @@ fn local_timers_collect_on_request_and_on_park() {
         handles[..cancelled].iter().for_each(|&handle| {
             assert_eq!(service.timers().cancel(handle), Cancel::Cancelled);
         });
-        local.turn(monotonic(), |_, _| Next::Done);
+        local.fire_due(monotonic(), |_, _| Next::Done);
         assert_eq!(local.armed(), if at_threshold { 0 } else { threshold });
         handles[cancelled..].iter().for_each(|&handle| assert_eq!(local.cancel(handle), Cancel::Cancelled));
         assert_eq!(local.park(), Some(Nanos::NEVER));
         assert_eq!(local.armed(), 0);
-        local.turn(monotonic(), |_, _| Next::Done);
+        local.fire_due(monotonic(), |_, _| Next::Done);
     }
 }
 
@@ -471,7 +472,7 @@ fn reclaim_threshold_follows_armed_timers() {
     let mut local = service.timers().attach(|| ()).unwrap();
     let handles: Vec<_> = (0..8_000).map(|tag| local.arm(far(), Slack::Tick, tag).unwrap()).collect();
     let threshold = uncollected_max(0);
-    let fire_due = |local: &mut super::LocalTimers| local.turn(monotonic(), |_, _| Next::Done);
+    let fire_due = |local: &mut super::LocalTimers| local.fire_due(monotonic(), |_, _| Next::Done);
     assert!(local.park().is_some(), "the wheel has all timers");
     fire_due(&mut local);
     let (others, own) = handles.split_at(threshold);
@@ -489,7 +490,7 @@ fn callback_that_swaps_local_timers_panics() {
     let kept = other.arm(far(), Slack::Tick, 1).unwrap();
     one.arm(monotonic(), Slack::Tick, 0).unwrap();
     let turned = catch_unwind(AssertUnwindSafe(|| {
-        one.turn(far(), |borrowed, _| {
+        one.fire_due(far(), |borrowed, _| {
             std::mem::swap(borrowed, &mut other);
             Next::Done
         })

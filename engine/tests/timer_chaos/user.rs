@@ -67,7 +67,7 @@ pub(crate) fn run_looping(world: &World, timers: &Timers, stream: u64, gate: &Ga
     assert!(cells.into_iter().all(|handle| local.cancel(handle) == Cancel::Cancelled));
     let mut is_idle = false;
     while !gate.is_open.load(SeqCst) {
-        local.turn(monotonic(), |local, tag| world.fire(&mut LoopThread(local, timers), tag));
+        local.fire_due(monotonic(), |local, tag| world.fire(&mut LoopThread(local, timers), tag));
         let is_over = world.is_over();
         if is_over && !std::mem::replace(&mut is_idle, true) {
             gate.idle.fetch_add(1, SeqCst);

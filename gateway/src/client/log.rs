@@ -6,9 +6,9 @@ use sys::clock::{self, WallNanos};
 
 use super::{Client, Route};
 use crate::denial::Denial;
-use crate::observe::log::{Decision, Details, Event, EventKind, Subject};
+use crate::observe::log::{Decision, Details, Event, EventKind, LineSubject};
 use crate::observe::stats::DenialKind;
-use crate::text::Literal;
+use crate::text_format::AddressText;
 
 impl Client {
     /// The record of the current request, routed by `route`.
@@ -23,7 +23,7 @@ impl Client {
             Some(target) => match &target.host {
                 Host::Name(name) => (name.as_str(), target.port.get()),
                 Host::Address(address) => {
-                    literal = Literal::new(*address);
+                    literal = AddressText::new(*address);
                     (literal.as_str(), target.port.get())
                 }
             },
@@ -53,8 +53,8 @@ impl Client {
     pub(crate) fn log_denial(&mut self, denial: &Denial) {
         self.context.stats.denied(denial.kind);
         let subject = match &self.request {
-            Some(request) => Subject::User(self.snapshot().account(request.user).name()),
-            None => Subject::Source(self.info.peer.ip()),
+            Some(request) => LineSubject::User(self.snapshot().account(request.user).name()),
+            None => LineSubject::Source(self.info.peer.ip()),
         };
         if !self.context.meter.borrow_mut().admits_line(subject, denial.code) {
             return;
@@ -71,7 +71,7 @@ impl Client {
             reason: denial.code,
             dns_us: details.dns_us,
             connect_us: details.connect_us,
-            answered: None,
+            request: None,
         };
         let path = self.path.as_deref().unwrap_or_default();
         let details = Details { tried: &details.tried, text: denial.log_text(), path };

@@ -94,14 +94,14 @@ impl Client {
             return;
         }
         let _ = self.stream.socket().shutdown_write();
-        let (mut queued, mut is_slow) = (self.stream.socket().unacknowledged(), false);
+        let (mut queued, mut is_slow) = (self.stream.socket().unacknowledged_bytes(), false);
         let mut discarded = 0;
         loop {
             let input = self.discard_input(&mut discarded);
             if within(&context.reactor, context.reactor.now() + LINGER, input).await.is_ok() {
                 break;
             }
-            let before = std::mem::replace(&mut queued, self.stream.socket().unacknowledged());
+            let before = std::mem::replace(&mut queued, self.stream.socket().unacknowledged_bytes());
             // A slow client has one more span to read what its kernel has received.
             is_slow |= queued > 1;
             let is_revoked = account.as_ref().is_some_and(|account| account.is_revoked());

@@ -148,10 +148,10 @@ fn wildcard_listener_owns_every_local_address() {
     let files = Files::new(&[("tollgate.toml", "[[listener]]\naddress = \"0.0.0.0:3128\"\n")]);
     let local_addresses = vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
     let mut config = Config::load(&LoadOptions { local_addresses, ..files.given() }).unwrap();
-    config.own_also(["127.0.0.1:40000".parse().unwrap()]);
+    config.add_own_addresses(["127.0.0.1:40000".parse().unwrap()]);
     let ours = |text: &str| {
         let address: SocketAddr = text.parse().unwrap();
-        config.policy.address_class(address.ip(), address.port()) == AddressClass::Ours
+        config.policy.address_class(address.ip(), address.port()) == AddressClass::Own
     };
     for address in ["192.0.2.1:3128", "127.0.0.1:3128", "127.0.0.1:9128", "127.0.0.1:40000"] {
         assert!(ours(address), "{address}");

@@ -258,7 +258,7 @@ struct MistakeLocator<'a> {
 }
 
 impl MistakeLocator<'_> {
-    fn diagnostic(&self, BuildError { place, mistake }: &BuildError) -> Diagnostic {
+    fn diagnostic(&self, BuildError { location: place, mistake }: &BuildError) -> Diagnostic {
         let span = self.span(&place.owner, place.rule);
         match mistake {
             Mistake::UnknownSet { reference, .. } => {

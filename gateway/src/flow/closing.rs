@@ -74,7 +74,7 @@ enum CloseMode {
 /// Whether the peer has unacknowledged bytes of the `sent` ones. Asks the kernel only if `sent` are many.
 pub(crate) fn has_unacknowledged(socket: &Socket, sent: u64) -> bool {
     // The FIN counts as one byte.
-    sent >= QUEUED_BYTES_MIN && socket.unacknowledged() > 1
+    sent >= QUEUED_BYTES_MIN && socket.unacknowledged_bytes() > 1
 }
 
 /// The bytes sent to a peer since it was last seen to have acknowledged all.
@@ -201,10 +201,10 @@ impl ClosingConnections {
     }
 
     fn watch(&self, (socket, registration): Parts, index: u32) -> io::Result<(Socket, Registration)> {
-        let waiter = WakeTarget::Tag(Token::Closing(index).to_raw());
+        let waiter = WakeTarget::Token(Token::Closing(index).to_raw());
         let registration = match registration {
             Some(registration) => {
-                self.reactor.hand_over(registration.key(), waiter);
+                self.reactor.set_wake_target(registration.key(), waiter);
                 registration
             }
             None => match Registration::new(&self.reactor, &socket, Interest::Read, waiter) {
@@ -219,7 +219,7 @@ impl ClosingConnections {
     }
 
     fn arm(&self, when: Nanos, index: u32) -> TimerId {
-        self.reactor.arm(when, WakeTarget::Tag(Token::ClosingTimer(index).to_raw()))
+        self.reactor.arm(when, WakeTarget::Token(Token::ClosingTimer(index).to_raw()))
     }
 
     fn remove(&self, key: Key, leave: CloseMode) {
@@ -227,7 +227,7 @@ impl ClosingConnections {
         self.reactor.cancel(closing.timer);
         self.reactor.forget(closing.registration.key());
         match leave {
-            CloseMode::InOrder => closing.socket.close_behind_queue(self.stall_max),
+            CloseMode::InOrder => closing.socket.close_after_flush(self.stall_max),
             CloseMode::Reset => closing.socket.reset(),
         }
     }
@@ -236,7 +236,7 @@ impl ClosingConnections {
 impl ClosingSocket {
     /// Whether the peer has acknowledged all bytes and the FIN.
     fn is_acknowledged(&self) -> bool {
-        self.socket.unacknowledged() == 0
+        self.socket.unacknowledged_bytes() == 0
     }
 
     /// When to check next, or how the connection leaves.
@@ -257,7 +257,7 @@ mod tests {
     use std::sync::Arc;
 
     use engine::inbox::Notifier;
-    use engine::reactor::Wake;
+    use engine::reactor::ReactorEvent;
     use sys::socket::{ListenOptions, Listener, SpeaksFirst};
 
     use crate::budget::Budget;
@@ -299,16 +299,16 @@ mod tests {
             while self.closing.len() > 0 {
                 meanwhile();
                 let look_again = self.reactor.now() + Duration::from_millis(10);
-                let timer = self.reactor.arm(look_again, WakeTarget::Tag(Token::SuppressedTimer.to_raw()));
-                self.reactor.turn(&mut wakes, || true).unwrap();
+                let timer = self.reactor.arm(look_again, WakeTarget::Token(Token::SuppressedTimer.to_raw()));
+                self.reactor.poll(&mut wakes, || true).unwrap();
                 self.reactor.cancel(timer);
                 for wake in wakes.drain(..) {
                     match wake {
-                        Wake::Ready(tag, readiness) => match Token::from_raw(tag) {
+                        ReactorEvent::Ready(tag, readiness) => match Token::from_raw(tag) {
                             Token::Closing(index) => self.closing.ready(index, readiness),
                             other => panic!("{other:?}"),
                         },
-                        Wake::Due(tag) => match Token::from_raw(tag) {
+                        ReactorEvent::TimerDue(tag) => match Token::from_raw(tag) {
                             Token::ClosingTimer(index) => self.closing.due(index),
                             Token::SuppressedTimer => {}
                             other => panic!("{other:?}"),
@@ -375,7 +375,7 @@ mod tests {
         while closed.closing.len() > 0 {
             // Eight checks fall into the span, and a hundred would not suffice for all.
             taken += closed.peer.recv(&mut buffer).unwrap_or(0) as u64;
-            closed.reactor.turn(&mut wakes, || true).unwrap();
+            closed.reactor.poll(&mut wakes, || true).unwrap();
             wakes.drain(..).for_each(|_| closed.closing.due(0));
         }
         assert_eq!(closed.account.connections(), 0);

@@ -21,7 +21,7 @@ use crate::budget::FlowPermit;
 use crate::flow::closing::HeldPermits;
 use crate::limits::FLOWS_PER_THREAD_MAX;
 use crate::observe::log::{
-    Decision, Details, Event, EventKind, LineLimiter, LogSender, RequestOutcome, Subject,
+    Decision, Details, Event, EventKind, LineLimiter, LineSubject, LogSender, RequestOutcome,
 };
 use crate::observe::stats::WorkerStats;
 use crate::token;
@@ -128,7 +128,7 @@ impl Meter {
     pub(crate) fn reserve(&mut self) -> Option<Reservation> {
         let wanted = self.reserved.get() + 1;
         let has_room = self.flows.len() + wanted as usize <= FLOWS_PER_THREAD_MAX;
-        if !has_room || !self.writer.has_room_for(wanted) {
+        if !has_room || !self.writer.has_capacity_for(wanted) {
             self.stats.ledger_full.add(1);
             return None;
         }
@@ -170,7 +170,7 @@ impl Meter {
                 reason: "allowed",
                 dns_us,
                 connect_us,
-                answered: None,
+                request: None,
             };
             self.log.push(&event, &Details::default());
         }
@@ -188,10 +188,10 @@ impl Meter {
 
     /// Whether a denial or failure with that `reason` is logged. If not, it is counted, and the count is
     /// logged within [`SUPPRESSION_SPAN`].
-    pub(crate) fn admits_line(&mut self, of: Subject<'_>, reason: &'static str) -> bool {
+    pub(crate) fn admits_line(&mut self, of: LineSubject<'_>, reason: &'static str) -> bool {
         let is_admitted = self.line_limiter.admits(of, reason, self.reactor.now());
         if !is_admitted {
-            self.stats.log_left_out.add(1);
+            self.stats.log_suppressed.add(1);
             self.arm_suppressed();
         }
         is_admitted
@@ -201,7 +201,7 @@ impl Meter {
     pub(crate) fn log_suppressed(&mut self) {
         self.suppressed_armed = false;
         let Meter { line_limiter: samples, log, reactor, .. } = self;
-        if samples.tell(reactor.now(), |left_out| log.offer_left_out(left_out)) > 0 {
+        if samples.report_suppressed(reactor.now(), |left_out| log.try_push_suppressed(left_out)) > 0 {
             self.arm_suppressed();
         }
     }
@@ -209,14 +209,14 @@ impl Meter {
     /// The same at the thread's end: counts that do not fit into the log's queue are lost.
     pub(crate) fn log_suppressed_at_end(&mut self) {
         let Meter { line_limiter: samples, log, reactor, .. } = self;
-        let lost = samples.tell(reactor.now(), |left_out| log.offer_left_out(left_out));
+        let lost = samples.report_suppressed(reactor.now(), |left_out| log.try_push_suppressed(left_out));
         self.stats.log_dropped.add(lost);
     }
 
     fn arm_suppressed(&mut self) {
         if !std::mem::replace(&mut self.suppressed_armed, true) {
             let when = self.reactor.now() + SUPPRESSION_SPAN;
-            self.reactor.arm(when, WakeTarget::Tag(token::Token::SuppressedTimer.to_raw()));
+            self.reactor.arm(when, WakeTarget::Token(token::Token::SuppressedTimer.to_raw()));
         }
     }
 
@@ -228,13 +228,13 @@ impl Meter {
     /// The counters of an open flow.
     pub(crate) fn counters(&mut self, flow: Key) -> Option<FlowCounters<'_>> {
         let Meter { flows, writer: inlet, .. } = self;
-        flows.get_mut(flow).map(|flow| inlet.tally(&mut flow.live))
+        flows.get_mut(flow).map(|flow| inlet.counters(&mut flow.live))
     }
 
     /// Notes that an open flow has new counts.
     pub(crate) fn counted(&mut self, flow: Key) {
         if let Some(flow) = self.flows.get_mut(flow) {
-            self.writer.counted(&mut flow.live);
+            self.writer.request_interim_if_due(&mut flow.live);
         }
     }
 
@@ -273,7 +273,7 @@ impl Meter {
                 reason: reason.as_str(),
                 dns_us: flow.request.as_ref().and_then(|request| request.dns_us),
                 connect_us: flow.request.as_ref().and_then(|request| request.connect_us),
-                answered: flow.request.as_ref().map(|request| request.answered),
+                request: flow.request.as_ref().map(|request| request.answered),
             };
             let path = flow.request.as_ref().and_then(|request| request.path.as_deref()).unwrap_or_default();
             self.log.push(&event, &Details { path, ..Details::default() });

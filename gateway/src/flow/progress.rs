@@ -80,14 +80,14 @@ pub(crate) enum Verdict {
 impl SocketQueues {
     /// Reads both queues, of which `legs` bytes were sent.
     pub(crate) fn read(client: &Socket, upstream: &Socket, legs: &Legs) -> SocketQueues {
-        let held = client.unacknowledged() + upstream.unacknowledged();
+        let held = client.unacknowledged_bytes() + upstream.unacknowledged_bytes();
         let quiet = client.since_acknowledged().min(upstream.since_acknowledged());
         SocketQueues::of(held, legs.client_tx + legs.upstream_tx, quiet)
     }
 
     /// Reads the queue of one socket, on which nothing more is sent.
     pub(crate) fn read_one(socket: &Socket) -> SocketQueues {
-        SocketQueues::of(socket.unacknowledged(), 0, socket.since_acknowledged())
+        SocketQueues::of(socket.unacknowledged_bytes(), 0, socket.since_acknowledged())
     }
 
     fn of(held: u64, sent: u64, quiet: Duration) -> SocketQueues {

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use sys::clock::Nanos;
 
-use crate::identity::throttle::network;
+use crate::identity::throttle::source_network;
 use crate::limits::{
     DESCRIPTORS_PER_HANDSHAKE, EVICTED_AT_ONCE_MAX, HANDSHAKE_TIMEOUT_MIN, HANDSHAKES_CACHED_MAX,
     HANDSHAKES_PER_THREAD_MAX,
@@ -85,7 +85,7 @@ impl Handshakes {
 
     /// Adds a handshake from `source`.
     fn enter(&mut self, source: IpAddr, now: Nanos) -> (u64, Rc<Handshake>) {
-        let (number, source) = (self.next, network(source));
+        let (number, source) = (self.next, source_network(source));
         self.next += 1;
         *self.held.entry(source).or_default() += 1;
         let (is_checked, end, task) = Default::default();

@@ -47,12 +47,12 @@ async fn authenticate(
         client.send_written(|out| socks5::write_password_status(out, true)).await?;
         return Ok((user, is_proven));
     }
-    if !greeting.offers_nothing {
+    if !greeting.offers_no_authentication {
         return Err(Denial::credentials_missing().into());
     }
     client.use_current_snapshot();
     let user = client.authenticate(None).await?;
-    client.send_written(|out| socks5::write_method(out, Method::Nothing)).await?;
+    client.send_written(|out| socks5::write_method(out, Method::NoAuthentication)).await?;
     Ok((user, false))
 }
 

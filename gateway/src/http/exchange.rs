@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use engine::timer::within;
 use ledger::record::{CloseReason, Legs};
 use proto::http_forward::{
-    Body, BodyError, Framing, RequestTraits, ResponseHeaders, ResponseKind, write_answer,
+    Body, BodyError, Framing, RequestTraits, ResponseHeaders, ResponseKind, write_response,
 };
 use proto::http_head::{HeadScanner, HeaderStorage, ResponseError, ResponseHead, Version};
 use sys::clock::Nanos;
@@ -383,11 +383,11 @@ impl<'s> Exchange<'s> {
         let ours = ResponseHeaders { via: &context.via, date: None, closes: !may_go_on };
         let (out, asked) = (self.down.pending(), &self.traits);
         out.reserve(length + ADDED_HEAD_BYTES + rest.len());
-        if head.is_dated() {
-            write_answer(out, &head, answer, asked, ours);
+        if head.has_date() {
+            write_response(out, &head, answer, asked, ours);
         } else {
             context.date.with(|now| {
-                write_answer(out, &head, answer, asked, ResponseHeaders { date: Some(now), ..ours })
+                write_response(out, &head, answer, asked, ResponseHeaders { date: Some(now), ..ours })
             });
         }
         self.response = match answer {
@@ -402,9 +402,9 @@ impl<'s> Exchange<'s> {
             ResponseKind::Final { body, keeps_alive } => {
                 let followed = match self.traits.version {
                     Version::Http11 => Body::new(body),
-                    Version::Http10 => Body::unwrapped(body),
+                    Version::Http10 => Body::dechunked(body),
                 };
-                let followed = with_trailers(followed, head.keeps_trailers());
+                let followed = with_trailers(followed, head.may_forward_trailers());
                 self.down.follow(followed);
                 let taken = self.down.feed(rest).map_err(ExchangeError::AnswerBody)?;
                 let upstream_lives_on = keeps_alive && taken == rest.len();

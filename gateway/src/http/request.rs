@@ -62,7 +62,7 @@ impl PendingRequest {
         speaks.set_json(head.accepts_json());
         let forward = Forward::read(&head)?;
         note_path(forward.path());
-        if forward.has_passed(via) {
+        if forward.was_forwarded_by(via) {
             return Err(RequestError::Looped);
         }
         let mut asked = forward.traits();
@@ -70,10 +70,10 @@ impl PendingRequest {
         let mut wanted = PendingRequest {
             target: forward.target,
             body: forward.body,
-            keeps_trailers: forward.keeps_trailers(),
+            keeps_trailers: forward.may_forward_trailers(),
             head: Vec::with_capacity(bytes.len() + 64),
             received: bytes.len(),
-            targets_proxy: forward.is_for_us(),
+            targets_proxy: forward.targets_proxy(),
             credentials: forward.authorization.map(basic_credentials),
             user: None,
             traits: asked,

@@ -19,7 +19,7 @@ use std::task::Poll;
 use engine::timer::within;
 use ledger::record::{CloseReason, Legs, Protocol};
 use policy::UserIndex;
-use proto::http_forward::write_own_options;
+use proto::http_forward::write_options_response;
 use sys::clock;
 use sys::socket::SpeaksFirst;
 
@@ -241,7 +241,7 @@ impl Session {
     fn acquire_permit(&mut self, user: UserIndex, request: &mut PendingRequest) {
         let snapshot = self.client.snapshot();
         let account = snapshot.account(user);
-        if self.permit.as_ref().is_some_and(|permit| permit.is_of(account)) {
+        if self.permit.as_ref().is_some_and(|permit| permit.belongs_to(account)) {
             return;
         }
         // Returned first, so that a connection that changes its user does not count twice.
@@ -379,7 +379,7 @@ impl Session {
     async fn answer_options(&mut self, request: &PendingRequest) -> AfterRequest {
         let mut response = Vec::new();
         let closes = self.client.reply_protocol.closes();
-        self.client.context.date.with(|now| write_own_options(&mut response, now, closes));
+        self.client.context.date.with(|now| write_options_response(&mut response, now, closes));
         match self.client.send_within_linger(&response).await {
             Ok(()) => self.after_local_response(closes, request.discardable_body()).await,
             Err(_) => AfterRequest::Close,

@@ -127,15 +127,15 @@ impl Transfer {
 
     /// Takes the body's part of `bytes`, which were read before; returns its length.
     pub(crate) fn feed(&mut self, bytes: &mut [u8]) -> Result<usize, BodyError> {
-        let taken = self.body.take(bytes)?;
-        self.pending.extend_from_slice(&bytes[..taken.kept]);
+        let taken = self.body.consume(bytes)?;
+        self.pending.extend_from_slice(&bytes[..taken.forwarded]);
         self.append_tail();
-        Ok(taken.taken)
+        Ok(taken.consumed)
     }
 
     fn append_tail(&mut self) {
         if self.body.is_complete() {
-            self.pending.append(&mut self.body.take_tail());
+            self.pending.append(&mut self.body.take_trailers());
         }
     }
 
@@ -185,7 +185,7 @@ impl Transfer {
                 Endpoints::Up(..) if self.body.is_chunked() => CLIENT_BUFFER_BYTES_MAX,
                 _ => scratch.len(),
             };
-            let room = self.body.room(most.min(context.stats.read_bytes_max()));
+            let room = self.body.read_limit(most.min(context.stats.read_bytes_max()));
             let read = ready!(lane.source().poll_read_slice(cx, &mut scratch[..room]));
             let read = read.map_err(|_| Failure::Source)?;
             if read == 0 {
@@ -193,10 +193,10 @@ impl Transfer {
                 continue;
             }
             *budget = budget.saturating_sub(read);
-            let taken = self.body.take(&mut scratch[..read]).map_err(Failure::Body)?;
-            lane.received(taken.taken, context, flow);
-            surplus(&scratch[taken.taken..read]);
-            self.forward(cx, (lane, context, flow), &scratch[..taken.kept])?;
+            let taken = self.body.consume(&mut scratch[..read]).map_err(Failure::Body)?;
+            lane.received(taken.consumed, context, flow);
+            surplus(&scratch[taken.consumed..read]);
+            self.forward(cx, (lane, context, flow), &scratch[..taken.forwarded])?;
             self.append_tail();
         }
     }

@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 use super::check_queue::{CheckQueue, NewCheck, Rank};
 use super::credential_cache::{CacheLookup, CredentialCache, CredentialMac};
 use crate::config::settings::Auth;
-use crate::identity::throttle::{Throttle, network, site_or_address};
+use crate::identity::throttle::{Throttle, site_or_address, source_network};
 use crate::identity::users::{HashMemory, PasswordHash};
 use crate::jobs::HASHING;
 
@@ -136,7 +136,7 @@ impl AuthShared {
     pub(super) fn submit(self: &Arc<Self>, check: Box<Check>) -> oneshot::Receiver<CheckOutcome> {
         let rank = self.rank_of(&check);
         let source = match rank {
-            Rank::KnownCredentials | Rank::TrustedSource => network(check.source),
+            Rank::KnownCredentials | Rank::TrustedSource => source_network(check.source),
             Rank::UnknownSource | Rank::FailingSource => site_or_address(check.source),
         };
         let (reply, result) = oneshot::channel();

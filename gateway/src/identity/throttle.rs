@@ -131,7 +131,7 @@ impl Throttle {
 
     /// Records that credentials from `source` were right.
     pub fn record_success(&self, source: IpAddr, now: Nanos) {
-        let slots = self.trusted_until.slots(self.hash(network(source)));
+        let slots = self.trusted_until.slots(self.hash(source_network(source)));
         if smaller(slots) < (now + TRUST_RENEWED_BELOW).0 {
             for slot in slots {
                 slot.fetch_max((now + TRUST_SPAN).0, Ordering::Relaxed);
@@ -141,7 +141,7 @@ impl Throttle {
 
     /// Whether credentials from `source` were right in the last [`TRUST_SPAN`].
     pub fn is_trusted(&self, source: IpAddr, now: Nanos) -> bool {
-        now.0 < smaller(self.trusted_until.slots(self.hash(network(source))))
+        now.0 < smaller(self.trusted_until.slots(self.hash(source_network(source))))
     }
 
     /// Whether credentials from `source`, or from anywhere in its IPv6 site, were wrong in the last
@@ -157,7 +157,7 @@ impl Throttle {
         user: &str,
         failures_per_minute: u32,
     ) -> [Option<(Slots<'_, AtomicU64>, u32)>; 3] {
-        let network = network(source);
+        let network = source_network(source);
         let times = |factor| failures_per_minute.saturating_mul(factor);
         [
             Some((self.pairs.slots(self.hash((network, user))), failures_per_minute)),
@@ -203,7 +203,7 @@ fn smaller(slots: Slots<'_, AtomicU64>) -> u64 {
 }
 
 /// The source of an address: the address itself of IPv4, its /64 of IPv6 (the other bits zero).
-pub fn network(source: IpAddr) -> IpAddr {
+pub fn source_network(source: IpAddr) -> IpAddr {
     match source.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
@@ -220,7 +220,7 @@ fn site(source: IpAddr) -> Option<Ipv6Addr> {
 
 /// What counts as one unknown client: the address of IPv4, the whole site of IPv6.
 pub(crate) fn site_or_address(source: IpAddr) -> IpAddr {
-    site(source).map_or_else(|| network(source), IpAddr::V6)
+    site(source).map_or_else(|| source_network(source), IpAddr::V6)
 }
 
 /// How long it takes until one failure is forgiven.

@@ -27,7 +27,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use ledger::record::{Class, CloseReason, Flow, Legs, Protocol, Record, Uncertain};
 use sys::clock::{self, WallNanos};
-use sys::parking::ParkFlag;
+use sys::park_flag::ParkFlag;
 use sys::ring::{self, Consumer, Producer};
 
 use crate::config::settings::LogTarget;
@@ -42,7 +42,7 @@ mod writer;
 pub use details::Details;
 pub(crate) use details::PATH_BYTES_MAX;
 pub use line::{Level, Value};
-pub(crate) use line_limiter::{LineLimiter, Subject, SuppressedLines};
+pub(crate) use line_limiter::{LineLimiter, LineSubject, SuppressedLines};
 
 use details::PackedDetails;
 use line::LineWriter;
@@ -149,7 +149,7 @@ pub struct Event {
     /// How long it took to reach the destination, in microseconds, if it was dialled.
     pub connect_us: Option<u32>,
     /// Of a plain HTTP request that was admitted.
-    pub answered: Option<RequestOutcome>,
+    pub request: Option<RequestOutcome>,
 }
 
 impl Event {
@@ -157,11 +157,11 @@ impl Event {
     /// ring of events is larger than the nearer caches of a CPU.
     fn assign(&mut self, other: &Event) {
         let Event { kind, at, record, is_claimed, protocol, listener, .. } = other;
-        let Event { decision, reason, dns_us, connect_us, answered, .. } = other;
+        let Event { decision, reason, dns_us, connect_us, request: answered, .. } = other;
         self.record.assign(record);
         (self.kind, self.at, self.is_claimed) = (*kind, *at, *is_claimed);
         (self.protocol, self.listener) = (*protocol, *listener);
-        (self.decision, self.reason, self.answered) = (*decision, *reason, *answered);
+        (self.decision, self.reason, self.request) = (*decision, *reason, *answered);
         (self.dns_us, self.connect_us) = (*dns_us, *connect_us);
     }
 
@@ -188,7 +188,7 @@ impl Event {
             reason: "",
             dns_us: None,
             connect_us: None,
-            answered: None,
+            request: None,
         }
     }
 }
@@ -249,7 +249,7 @@ impl Log {
 
     /// Logs a message of the control side. Texts and values may be untrusted; the fields' names are the
     /// program's own. While [`MESSAGES_MAX`] lines are queued, further ones are dropped and counted.
-    pub fn say(&self, level: Level, text: &str, fields: &[(&'static str, Value<'_>)]) {
+    pub fn write_message(&self, level: Level, text: &str, fields: &[(&'static str, Value<'_>)]) {
         let mut line = Vec::new();
         LineWriter::default().message(&mut line, clock::wall(), level, text, fields);
         if self.messages.try_send(line.into()).is_err() {
@@ -302,10 +302,10 @@ impl LogSender {
     }
 
     /// Queues a count of suppressed lines, unless the ring is full.
-    pub(crate) fn offer_left_out(&mut self, suppressed: &SuppressedLines<'_>) -> bool {
+    pub(crate) fn try_push_suppressed(&mut self, suppressed: &SuppressedLines<'_>) -> bool {
         let (network, user) = match suppressed.subject {
-            Some(Subject::Source(network)) => (network, ""),
-            Some(Subject::User(name)) => (NO_ADDRESS, name),
+            Some(LineSubject::Source(network)) => (network, ""),
+            Some(LineSubject::User(name)) => (NO_ADDRESS, name),
             None => (NO_ADDRESS, ""),
         };
         let event = Event {

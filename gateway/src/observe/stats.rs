@@ -80,13 +80,14 @@ impl Stats {
     pub fn shortage(&self, now: Nanos) -> Option<ResourceExhausted> {
         let is_recent = |at: Nanos| at > Nanos(0) && now.since(at) < SHORTAGE_SPAN;
         let mut shortages = ResourceExhausted::ALL.into_iter();
-        shortages
-            .find(|resource| self.workers.iter().any(|worker| is_recent(worker.reactor.short_at(*resource))))
+        shortages.find(|resource| {
+            self.workers.iter().any(|worker| is_recent(worker.reactor.last_exhausted(*resource)))
+        })
     }
 
     /// Accepts that failed because a resource was used up.
     pub fn failed_accepts(&self) -> u64 {
-        self.sum(|worker| worker.reactor.shortages.iter().map(Counter::value).sum())
+        self.sum(|worker| worker.reactor.exhausted.iter().map(Counter::value).sum())
     }
 
     /// Records that every listener is bound and served.
@@ -189,7 +190,7 @@ pub struct WorkerStats {
     /// Client connections between accept and relay, now.
     pub handshakes_active: Counter,
     /// Client connections between two plain HTTP requests, now.
-    pub sessions_resting: Counter,
+    pub sessions_idle: Counter,
     /// Connections whose flows have ended and whose peers have not acknowledged all bytes, now.
     pub connections_closing: Counter,
     /// Client connections that end after a response because their user, or the gateway, has as many idle ones
@@ -212,7 +213,7 @@ pub struct WorkerStats {
     /// Log events that found their ring full.
     pub log_dropped: Counter,
     /// Log lines that were suppressed because one source or user had many.
-    pub log_left_out: Counter,
+    pub log_suppressed: Counter,
     /// Flows that were denied because the live table was full or the journal failed.
     pub ledger_full: Counter,
     /// Attempts to connect beside another of the same dial, now.

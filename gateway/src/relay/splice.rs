@@ -54,7 +54,7 @@ impl PipeCache {
 
     /// Returns a pipe. A pipe with bytes is closed: another stream must not get them.
     fn put(&mut self, pipe: Box<Pipe>) {
-        if pipe.held() == 0 {
+        if pipe.buffered() == 0 {
             self.empty.push(pipe);
         } else {
             self.held -= 1;
@@ -107,7 +107,7 @@ impl Direction {
     /// Moves bytes from the pipe to the sink.
     pub(super) fn drain_pipe(&mut self, lane: &mut Endpoints<'_>, budget: &mut usize) -> Result<(), Failure> {
         let Some(pipe) = self.pipe.as_mut() else { return Ok(()) };
-        let (sink, held) = (lane.sink, pipe.held() as usize);
+        let (sink, held) = (lane.sink, pipe.buffered() as usize);
         match lane.sent.around(held, || sink.send_from(pipe)) {
             Ok(moved) => {
                 *budget = budget.saturating_sub(moved);
@@ -123,18 +123,18 @@ impl Direction {
 
     /// Whether the sink accepts none of the pipe's bytes.
     pub(super) fn has_stalled_pipe(&self) -> bool {
-        !self.writable && self.pipe.as_ref().is_some_and(|pipe| pipe.held() > 0)
+        !self.writable && self.pipe.as_ref().is_some_and(|pipe| pipe.buffered() > 0)
     }
 
     /// Moves the pipe's bytes to a buffer and returns the pipe: its sink accepts nothing, and another stream
     /// can use it.
     pub(super) fn empty_pipe(&mut self, tools: &mut RelayBuffers) {
         let Some(pipe) = self.pipe.as_mut() else { return };
-        self.pending = Some(tools.pending.take(|room| pipe.empty_into(room)));
+        self.pending = Some(tools.pending.take(|room| pipe.drain_into(room)));
         self.full_reads = 0;
         tools.pipes.emptied += 1;
         // Bytes that could not be read stay in the pipe, and are written after the buffer.
-        if pipe.held() == 0 {
+        if pipe.buffered() == 0 {
             self.return_pipe(tools);
         }
     }

@@ -169,7 +169,8 @@ impl Relays {
         let verdict = self.deadlines.judge(progress, age, queues, has_arrived);
         match verdict {
             Verdict::LookAt(at) => {
-                relay.timer = Some(self.reactor.arm(at, WakeTarget::Tag(Token::RelayTimer(index).to_raw())));
+                relay.timer =
+                    Some(self.reactor.arm(at, WakeTarget::Token(Token::RelayTimer(index).to_raw())));
             }
             Verdict::Over(reason) => self.close(key, reason, meter),
         }
@@ -241,7 +242,7 @@ impl Relays {
         }
         let look_at = self.deadlines.next_look(&relay.progress, age(relay, self.reactor.now(), meter));
         relay.timer =
-            Some(self.reactor.arm(look_at, WakeTarget::Tag(Token::RelayTimer(key.index()).to_raw())));
+            Some(self.reactor.arm(look_at, WakeTarget::Token(Token::RelayTimer(key.index()).to_raw())));
     }
 
     /// Ends a relay. A side to which the end was forwarded has a whole stream, of which the kernel may hold a
@@ -282,7 +283,7 @@ impl Relays {
         match toward {
             // Both directions have ended, so that no byte is left to be read.
             _ if is_in_order => drop(socket),
-            State::Ended => socket.close_behind_queue(QUEUE_STALL_MAX),
+            State::Ended => socket.close_after_flush(QUEUE_STALL_MAX),
             State::Flowing | State::Flushing => socket.reset(),
         }
         None
@@ -301,9 +302,9 @@ impl Relays {
         index: u32,
         side: Side,
     ) -> io::Result<(Peer, Direction)> {
-        let waiter = WakeTarget::Tag(Token::Relay(index, side).to_raw());
+        let waiter = WakeTarget::Token(Token::Relay(index, side).to_raw());
         if let Some(registration) = registration {
-            self.reactor.hand_over(registration.key(), waiter);
+            self.reactor.set_wake_target(registration.key(), waiter);
             return Ok((Peer { socket, registration }, Direction::reused()));
         }
         match Registration::new(&self.reactor, &socket, Interest::Read, waiter) {

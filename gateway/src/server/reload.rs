@@ -71,7 +71,7 @@ impl Gateway {
         };
         let stay = self.listening.iter().filter(|(configured, _)| !removed.contains(configured));
         let open = stay.map(|(_, bound)| *bound).chain(added.iter().map(|listening| listening.bound));
-        config.own_also(open.chain([self.admin]));
+        config.add_own_addresses(open.chain([self.admin]));
         let next = Arc::new(self.snapshot.next(config));
         self.retired.push(std::mem::replace(&mut self.snapshot, next));
         self.reconfigure(added, &removed);

@@ -41,7 +41,7 @@ impl Listener {
     /// Whether no thread can accept or hand off a connection of it. The thread that closes the last part
     /// wakes this one.
     fn is_forgotten(&self) -> bool {
-        self.acceptor.is_none() && self.liveness.are_closed()
+        self.acceptor.is_none() && self.liveness.all_closed()
     }
 }
 
@@ -94,7 +94,7 @@ impl Listeners {
         handle: ListenerHandle,
         snapshot: &Rc<SnapshotHandle>,
     ) {
-        let (number, ends) = (handle.door(), handle.liveness());
+        let (number, ends) = (handle.listener_id(), handle.liveness());
         let bound = handle.local().unwrap_or(configured);
         let tag = Token::Listener(number).to_raw();
         // On failure the kernel lacks memory for one more registration. Other threads may still accept, and
@@ -119,7 +119,7 @@ impl Listeners {
         for listener in self.listeners.iter_mut().filter(|listener| listener.retired.is_none()) {
             listener.info.position = position(&snapshot.config, listener.configured);
             if let Some(acceptor) = &listener.acceptor {
-                acceptor.set_first_ack(ack_mode(&snapshot.config.listeners[listener.info.position].ingress));
+                acceptor.set_ack_mode(ack_mode(&snapshot.config.listeners[listener.info.position].ingress));
             }
         }
     }
@@ -147,7 +147,7 @@ impl Listeners {
         }
         let (Some(acceptor), facts) = (&mut listener.acceptor, listener.info) else { return Ok(()) };
         if !has_capacity {
-            acceptor.hold();
+            acceptor.pause();
             return Ok(());
         }
         acceptor.accept(|socket, peer| accepted(facts.accepted(socket, peer, snapshot)))
@@ -160,12 +160,12 @@ impl Listeners {
 
     /// Tries to lock the accept mutexes, where the strategy has them. To be called before each sleep.
     pub(crate) fn lock_accept_mutexes(&mut self) {
-        self.acceptors_mut().for_each(Acceptor::take_turn);
+        self.acceptors_mut().for_each(Acceptor::try_lock_accept_mutex);
     }
 
     /// Unlocks the accept mutexes. To be called after the events of a sleep are handled.
     pub(crate) fn unlock_accept_mutexes(&mut self) {
-        self.acceptors_mut().for_each(Acceptor::give_turn_up);
+        self.acceptors_mut().for_each(Acceptor::unlock_accept_mutex);
     }
 
     /// The next pending connection, hand-offs included.
@@ -190,7 +190,7 @@ impl Listeners {
     /// Whether no connection is pending, no accept is due, and no closed listener is to be removed.
     pub(crate) fn is_idle(&self) -> bool {
         let has_work = |listener: &Listener| {
-            listener.is_forgotten() || listener.acceptor.as_ref().is_some_and(Acceptor::is_called)
+            listener.is_forgotten() || listener.acceptor.as_ref().is_some_and(Acceptor::has_pending)
         };
         self.pending.is_empty() && self.worker.is_empty() && !self.listeners.iter().any(has_work)
     }
@@ -248,7 +248,7 @@ impl Listeners {
     }
 
     fn take_handed_off(&mut self, handed: HandedOffConnection, snapshot: &Rc<SnapshotHandle>) {
-        match self.listeners.iter().find(|listener| listener.number == handed.door) {
+        match self.listeners.iter().find(|listener| listener.number == handed.listener_id) {
             Some(listener) => {
                 let snapshot = listener.retired.as_ref().unwrap_or(snapshot);
                 self.pending.push_back(listener.info.accepted(handed.socket, handed.peer, snapshot));

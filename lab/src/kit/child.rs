@@ -222,7 +222,7 @@ pub(crate) fn pause(time: Duration) -> Result<()> {
 
 /// Lets this process and those it starts open as many descriptors as it may; returns the limit.
 pub(crate) fn raise_descriptor_limit() -> u64 {
-    sys::limits::raise_descriptors().unwrap_or_else(|_| sys::limits::descriptors().0)
+    sys::limits::raise_descriptors().unwrap_or_else(|_| sys::limits::descriptor_limits().0)
 }
 
 /// The lab's own executable.

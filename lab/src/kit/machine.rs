@@ -42,7 +42,7 @@ pub(crate) fn may_raise_priority() -> bool {
 
 fn limits() -> Value {
     json!({
-        "descriptors_max": sys::limits::descriptors().0,
+        "descriptors_max": sys::limits::descriptor_limits().0,
         "somaxconn": number("/proc/sys/net/core/somaxconn"),
         "ip_local_port_range": text("/proc/sys/net/ipv4/ip_local_port_range"),
         "tcp_max_tw_buckets": number("/proc/sys/net/ipv4/tcp_max_tw_buckets"),
@@ -73,7 +73,7 @@ fn pressure_percent(resource: Resource) -> Option<f64> {
 
 /// CPUs' worth of time that our control groups may use; none is without a quota.
 fn cpu_quota() -> Option<f64> {
-    Some(Membership::of(&ProcRoot::machine()).cpu_quota().ok()??.cpus)
+    Some(Membership::read(&ProcRoot::machine()).cpu_quota().ok()??.cpus)
 }
 
 fn throttling() -> Value {

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sys::clock;
-use sys::mapping::{IS_LINK, SharedView, SharedWords, WORD_BYTES, is_in_memory};
+use sys::mapping::{SYMLINK_ERRNO, SharedView, SharedWords, WORD_BYTES, is_tmpfs};
 
 use super::{LiveTable, OTHER_VERSION, TableHeader};
 use crate::directory;
@@ -169,7 +169,7 @@ impl TableLocations {
     /// # Errors
     /// The system's.
     pub(super) fn open(&self, path: &Path) -> io::Result<Option<(File, (u64, u64))>> {
-        let user = sys::limits::user();
+        let user = sys::limits::effective_uid();
         open_if_owned(path, [user, self.owner.unwrap_or(user)])
     }
 
@@ -220,7 +220,7 @@ impl TableLocations {
 /// interrupted start leaves, is removed: the next table may need its space.
 pub(crate) fn set_aside(path: &Path) -> Option<String> {
     let is_empty = File::open(path)
-        .and_then(|file| SharedView::of_file(&file))
+        .and_then(|file| SharedView::from_file(&file))
         .is_ok_and(|view| !view.is_empty() && (0..view.len()).all(|index| view.word(index) == 0));
     let done =
         if is_empty { fs::remove_file(path) } else { fs::rename(path, path.with_extension("damaged")) };
@@ -255,12 +255,12 @@ impl Drop for NewTable {
 /// Opens the file at `path` and returns its device and inode. `None` if it is missing, belongs to an account
 /// that is not one of `users`, or others may use it. A link or a pipe is not opened.
 fn open_if_owned(path: &Path, users: [u32; 2]) -> io::Result<Option<(File, (u64, u64))>> {
-    const FLAGS: i32 = sys::mapping::OPEN_PLAIN;
+    const FLAGS: i32 = sys::mapping::SAFE_OPEN_FLAGS;
     let file = match OpenOptions::new().read(true).custom_flags(FLAGS).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         // A symbolic link, or another user's.
-        Err(error) if error.raw_os_error() == Some(IS_LINK) => return Ok(None),
+        Err(error) if error.raw_os_error() == Some(SYMLINK_ERRNO) => return Ok(None),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(None),
         Err(error) => return Err(error),
     };
@@ -279,7 +279,7 @@ pub(crate) fn read_header(file: &File) -> io::Result<(TableHeader, SharedView)> 
     if file.metadata()?.len() < (TableHeader::WORDS * WORD_BYTES) as u64 {
         return damaged("it is shorter than a header");
     }
-    let view = SharedView::of_file(file)?;
+    let view = SharedView::from_file(file)?;
     let words = |index: usize| if index < view.len() { view.word(index) } else { 0 };
     match TableHeader::parse(&std::array::from_fn(words)) {
         Ok(header) if header.fits(view.len()) => Ok((header, view)),
@@ -298,10 +298,10 @@ fn make_at(path: &Path, header: TableHeader) -> io::Result<(LiveTable, Medium, F
         TryLockError::Error(cause) => cause,
         TryLockError::WouldBlock => ErrorKind::WouldBlock.into(),
     })?;
-    sys::mapping::keep_in_place(&file)?;
-    let words = SharedWords::of_file(&file, header.table_words())?;
+    sys::mapping::disable_copy_on_write(&file)?;
+    let words = SharedWords::from_file(&file, header.table_words())?;
     let is_locked = words.lock().is_ok();
-    Ok((LiveTable::create(words, header), Medium { is_tmpfs: is_in_memory(&file), is_locked }, file))
+    Ok((LiveTable::create(words, header), Medium { is_tmpfs: is_tmpfs(&file), is_locked }, file))
 }
 
 /// Locks an old table. Its readers may hold the lock for a moment.
@@ -339,7 +339,7 @@ mod tests {
         fs::set_permissions(path("shared"), fs::Permissions::from_mode(0o644)).unwrap();
         symlink(path("own"), path("link")).unwrap();
         fs::create_dir(path("directory")).unwrap();
-        let user = sys::limits::user();
+        let user = sys::limits::effective_uid();
         assert!(open_if_owned(&path("own"), [user, user]).unwrap().is_some());
         assert!(open_if_owned(&path("own"), [user + 1, user]).unwrap().is_some());
         assert!(open_if_owned(&path("own"), [user + 1, user + 2]).unwrap().is_none());

@@ -28,7 +28,7 @@ impl TableSpace {
     ///
     /// # Errors
     /// The directory cannot be read.
-    pub fn of(settings: &OpenSettings) -> io::Result<TableSpace> {
+    pub fn measure(settings: &OpenSettings) -> io::Result<TableSpace> {
         let gateway = directory::gateway(&settings.directory).map_err(io::Error::other)?;
         // A gateway without a number has no table either.
         let locations =
@@ -41,7 +41,7 @@ impl TableSpace {
         tables.dedup();
         let bytes = |path: &PathBuf| fs::metadata(path).map_or(0, |found| found.len());
         let table_bytes: u64 = tables.iter().map(bytes).sum();
-        let needed = settings.inlets as u64 * u64::from(settings.slots) * SLOT_BYTES + HEADER_BYTES;
+        let needed = settings.flow_writers as u64 * u64::from(settings.slots) * SLOT_BYTES + HEADER_BYTES;
         Ok(TableSpace { directory: directory.to_path_buf(), needed, free: free_bytes + table_bytes, size })
     }
 
@@ -81,7 +81,7 @@ mod tests {
             live_table: Some(tables.clone()),
             ..OpenSettings::new(&directory.path().join("data"), 2, 16)
         };
-        let space = TableSpace::of(&settings).unwrap();
+        let space = TableSpace::measure(&settings).unwrap();
         assert_eq!((&space.directory, space.needed), (&tables, 4096 + 2 * 16 * 512));
         assert!(space.is_enough());
         let space = TableSpace { free: space.needed - 1, ..space };

@@ -71,7 +71,7 @@ impl KilledState<'_> {
         };
         let found = &process.recovery;
         let mut is_reported =
-            process.is_stale || found.trouble.is_some() || found.damaged > 0 || found.table_missing;
+            process.is_stale || found.corruption.is_some() || found.damaged > 0 || found.table_missing;
         for _ in 0..PASSES {
             process.pass(Duration::from_secs(1));
             // The applier refuses entries that it cannot read.

@@ -58,7 +58,7 @@ impl IdleLedger {
                 let ids = self.scenario.expectations.keys();
                 let records =
                     ids.filter_map(|id| copy.previous.sink.final_of(*id).map(|record| (*id, record)));
-                (found.trouble.is_some() || found.damaged > 0, records.collect())
+                (found.corruption.is_some() || found.damaged > 0, records.collect())
             }
         }
     }

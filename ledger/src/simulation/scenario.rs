@@ -105,8 +105,8 @@ impl Scenario {
         for (writer, id, flow) in &mut self.flows {
             let writer = &mut process.writers[*writer];
             let length = bytes + *id as usize;
-            writer.tally(flow).up().1.around(length, || Ok(length)).expect("the call took all");
-            writer.counted(flow);
+            writer.counters(flow).up().1.around(length, || Ok(length)).expect("the call took all");
+            writer.request_interim_if_due(flow);
             *self.expectations.get_mut(id).expect("an open flow has an expectation") += length as u64;
         }
         for _ in 0..2.min(self.flows.len()) {
@@ -256,7 +256,7 @@ mod faults {
         let process = scenario.process.as_mut().unwrap();
         process.pass(Duration::from_secs(9));
         let (writer, _, flow) = &mut scenario.flows[0];
-        process.writers[*writer].tally(flow).up().1.around(1, || Ok(1)).unwrap();
+        process.writers[*writer].counters(flow).up().1.around(1, || Ok(1)).unwrap();
         fails.store(true, Ordering::Relaxed);
         process.commit().unwrap_err();
         fails.store(false, Ordering::Relaxed);
@@ -292,7 +292,7 @@ mod faults {
             scenario.lose_power(&mut Random::from_seed(3));
             (scenario.previous.table, scenario.previous.boot) = (Some(table), boot);
             let found = scenario.finish().unwrap();
-            assert_eq!(found.trouble.as_ref().filter(|text| text.contains("damaged")), None);
+            assert_eq!(found.corruption.as_ref().filter(|text| text.contains("damaged")), None);
             let billed: BTreeMap<u128, u64> =
                 scenario.bill().iter().map(|(id, (up, _))| (*id, *up)).collect();
             assert_eq!(billed, scenario.expectations, "{durability:?}");

@@ -229,13 +229,13 @@ impl World {
         let expected = self.expectations.get_mut(id).expect("an open flow has an expectation");
         let writer = &mut run.process.writers[*writer];
         if self.random.chance(50) {
-            let _ = writer.tally(flow).up().1.around(length, call);
+            let _ = writer.counters(flow).up().1.around(length, call);
             expected.up += taken;
         } else {
-            let _ = writer.tally(flow).down().1.around(length, call);
+            let _ = writer.counters(flow).down().1.around(length, call);
             expected.down += taken;
         }
-        writer.counted(flow);
+        writer.request_interim_if_due(flow);
         // Recorded independently of the product: a request for each whole 8 MiB since the last one.
         let moved = expected.up + expected.down;
         if moved >= expected.interim_requested_at + INTERIM_BYTES {
@@ -287,7 +287,7 @@ impl World {
                 words = table.snapshot();
                 Ok(length)
             };
-            let mut counters = run.process.writers[*writer].tally(flow);
+            let mut counters = run.process.writers[*writer].counters(flow);
             let in_doubt =
                 &mut self.expectations.get_mut(id).expect("an open flow has an expectation").in_doubt;
             let (mut sent, in_doubt) = match self.random.chance(50) {

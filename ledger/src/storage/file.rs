@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sys::mapping::{IS_LINK, OPEN_PLAIN};
+use sys::mapping::{SAFE_OPEN_FLAGS, SYMLINK_ERRNO};
 
 use super::{Storage, StorageFile};
 use crate::directory::PathIdentity;
@@ -47,7 +47,7 @@ impl Directory {
 
     fn options(&self) -> OpenOptions {
         let mut options = OpenOptions::new();
-        options.read(true).write(self.opened.is_some()).mode(0o600).custom_flags(OPEN_PLAIN);
+        options.read(true).write(self.opened.is_some()).mode(0o600).custom_flags(SAFE_OPEN_FLAGS);
         options
     }
 }
@@ -77,7 +77,7 @@ impl Storage for Directory {
         match self.options().open(self.path.join(name)) {
             Ok(file) if file.metadata()?.is_file() => Ok(file),
             Ok(_) => Err(no_file()),
-            Err(error) if error.raw_os_error() == Some(IS_LINK) => Err(no_file()),
+            Err(error) if error.raw_os_error() == Some(SYMLINK_ERRNO) => Err(no_file()),
             Err(error) if error.kind() == io::ErrorKind::IsADirectory => Err(no_file()),
             Err(error) => Err(error),
         }

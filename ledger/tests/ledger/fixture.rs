@@ -117,10 +117,10 @@ pub(crate) fn open(writer: &mut FlowWriter, id: u128) -> LiveFlow {
 
 /// Counts bytes up and down as a relay does.
 pub(crate) fn count(writer: &mut FlowWriter, flow: &mut LiveFlow, up: usize, down: usize) {
-    let mut counters = writer.tally(flow);
+    let mut counters = writer.counters(flow);
     counters.up().1.around(up, || Ok(up)).unwrap();
     counters.down().1.around(down, || Ok(down)).unwrap();
-    writer.counted(flow);
+    writer.request_interim_if_due(flow);
 }
 
 pub(crate) fn close(writer: &mut FlowWriter, flow: LiveFlow) {

@@ -413,7 +413,7 @@ fn usage_includes_unapplied_journal_entries() {
     };
     assert_eq!(sums(&Usage::open(&fixture.directory()).unwrap(), &[GroupBy::User]).0, 0);
     let usage = Usage::open_with_journal(&fixture.directory()).unwrap();
-    assert_eq!(usage.unread(), None);
+    assert_eq!(usage.unread_cause(), None);
     let expected = (20, 1, (18 << 20) + 200, 402);
     for keys in
         [&[GroupBy::User][..], &[GroupBy::Host], &[GroupBy::Port, GroupBy::Protocol], &[GroupBy::Hour]]
@@ -428,7 +428,7 @@ fn usage_includes_unapplied_journal_entries() {
     close(&mut writer, flow);
     close_ledger(ledger, writer);
     let usage = Usage::open_with_journal(&fixture.directory()).unwrap();
-    assert!(!usage.is_ahead());
+    assert!(!usage.includes_unapplied());
     assert_eq!(sums(&usage, &[GroupBy::Host]), (21, 0, expected.2, expected.3));
     assert_eq!(bill(&fixture.directory()).len(), 21);
 }
@@ -439,7 +439,7 @@ fn inspecting_an_open_ledger_reports_no_loss() {
     let (ledger, mut writer) = fixture.open();
     for id in 1..200 {
         run_flow(&mut writer, id, 1, 1);
-        wait_for(|| writer.has_room_for(4));
+        wait_for(|| writer.has_capacity_for(4));
         let inspection = inspect(&fixture.settings(1, 64)).unwrap();
         assert_eq!((inspection.losses.0, inspection.breaks), (Vec::new(), 0), "{id}");
     }
@@ -731,7 +731,7 @@ fn usage_without_a_damaged_row_says_so() {
         let is_broken = |query: &dyn Fn(&Usage) -> u64, due: u64| {
             let usage = Usage::open(&fixture.directory()).unwrap();
             assert_eq!(query(&usage), due, "{damage}");
-            usage.is_broken()
+            usage.has_damaged_rows()
         };
         assert_eq!(is_broken(&|usage| usage.total(&filter).unwrap().flows, flows), flows < 60);
         let by_host = |usage: &Usage| {

@@ -34,7 +34,7 @@ fn flows_of_threads(durability: Durability) {
         thread::spawn(move || {
             let mut flows = Vec::new();
             for number in 0..FLOWS {
-                while !writer.has_room_for(1) {
+                while !writer.has_capacity_for(1) {
                     thread::yield_now();
                 }
                 let mut flow = open(&mut writer, thread << 64 | number);
@@ -87,7 +87,7 @@ fn open_flows_are_billed_by_the_next_start() {
     assert_eq!(fixture.live_tables().len(), 1);
     let recovery = fixture.restart();
     let expected = Recovery { epoch: 2, killed: 2, table: true, ..recovery.clone() };
-    assert_eq!((recovery.clone(), recovery.damaged, recovery.trouble), (expected, 0, None));
+    assert_eq!((recovery.clone(), recovery.damaged, recovery.corruption), (expected, 0, None));
     let expected = [(1, 10, 20, "client_closed"), (2, 300, 9 << 20, "killed"), (3, 0, 0, "killed")];
     assert_eq!(fixture.bill(), billed(&expected));
     assert_eq!(fixture.restart().killed, 0);
@@ -102,7 +102,7 @@ fn interrupted_call_is_reported_as_uncertain() {
     count(&mut writer, &mut flow, 100, 200);
     let table = fixture.live_tables().remove(0);
     let mut during = Vec::new();
-    let taken = writer.tally(&mut flow).up().1.around(77, || {
+    let taken = writer.counters(&mut flow).up().1.around(77, || {
         during = fs::read(&table)?;
         Ok(50)
     });
@@ -122,7 +122,7 @@ fn full_table_refuses_and_slots_are_reused() {
     let writer = &mut writers[0];
     for round in 0..50 {
         let mut flows: Vec<_> = (1..=4).map(|number| open(writer, round * 10 + number)).collect();
-        assert!(!writer.has_room_for(1));
+        assert!(!writer.has_capacity_for(1));
         assert!(writer.open(&identity(u128::MAX, "ci")).is_none());
         count(writer, &mut flows[3], 1, 2);
         flows.into_iter().for_each(|flow| close(writer, flow));
@@ -130,7 +130,7 @@ fn full_table_refuses_and_slots_are_reused() {
             thread::yield_now();
         }
     }
-    assert!(writers[1].has_room_for(1), "each thread has slots of its own");
+    assert!(writers[1].has_capacity_for(1), "each thread has slots of its own");
     close_ledger(ledger, writers);
     assert_eq!(fixture.bill().len(), 200);
 }

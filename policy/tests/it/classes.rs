@@ -18,10 +18,10 @@ fn classes_match_the_table() {
 #[test]
 fn classes_are_ordered_from_open_to_closed() {
     use AddressClass::{
-        Cgnat, LinkLocal, Loopback, Metadata, Multicast, Ours, Private, Public, Reserved, Unspecified,
+        Cgnat, LinkLocal, Loopback, Metadata, Multicast, Own, Private, Public, Reserved, Unspecified,
     };
     let order =
-        [Public, Private, Cgnat, Loopback, LinkLocal, Reserved, Metadata, Multicast, Unspecified, Ours];
+        [Public, Private, Cgnat, Loopback, LinkLocal, Reserved, Metadata, Multicast, Unspecified, Own];
     assert!(order.is_sorted());
 }
 

@@ -617,7 +617,7 @@ proptest! {
         };
         let denied = verdict(&policy, host, address, port);
         // The address is passed as after a lookup, also for a name that is not resolved.
-        let Some(remedy) = Remedy::of(denied.reason, host, port, Some(address)) else {
+        let Some(remedy) = Remedy::for_denial(denied.reason, host, port, Some(address)) else {
             let class = policy.address_class(address, port);
             let is_closed = ["multicast", "unspecified", "ours"].contains(&class.as_str());
             let is_decided = ["allowed", "denied_by_rule", "own_address"].contains(&denied.reason.code());

@@ -49,13 +49,13 @@ enum State {
     Complete,
 }
 
-/// What [`Body::take`] did with its input.
+/// What [`Body::consume`] did with its input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Consumed {
     /// The number of leading bytes that belong to the body. The following ones belong to another message.
-    pub taken: usize,
-    /// How many of them are forwarded: they are at the front now. kept <= taken
-    pub kept: usize,
+    pub consumed: usize,
+    /// How many of them are forwarded: they are at the front now. forwarded <= consumed
+    pub forwarded: usize,
 }
 
 impl Body {
@@ -70,7 +70,7 @@ impl Body {
     }
 
     /// As [`Body::new`], for a receiver without chunked coding: only the data of chunks is forwarded.
-    pub fn unwrapped(framing: Framing) -> Self {
+    pub fn dechunked(framing: Framing) -> Self {
         match framing {
             Framing::Chunked => Self(State::Chunked(Box::new(Chunks::new(true)))),
             framing => Self::new(framing),
@@ -90,8 +90,8 @@ impl Body {
     ///
     /// # Errors
     /// The framing is malformed. Bytes that were kept before may be forwarded already.
-    pub fn take(&mut self, bytes: &mut [u8]) -> Result<Consumed, BodyError> {
-        let all = |count: usize| Consumed { taken: count, kept: count };
+    pub fn consume(&mut self, bytes: &mut [u8]) -> Result<Consumed, BodyError> {
+        let all = |count: usize| Consumed { consumed: count, forwarded: count };
         match &mut self.0 {
             State::Complete => Ok(all(0)),
             State::UntilClose => Ok(all(bytes.len())),
@@ -104,12 +104,12 @@ impl Body {
                 }
                 Ok(all(count))
             }
-            State::Chunked(chunks) => chunks.take(bytes),
+            State::Chunked(chunks) => chunks.consume(bytes),
         }
     }
 
     /// How many bytes to read next, at most `most`: for a body of known length, none beyond its end.
-    pub fn room(&self, most: usize) -> usize {
+    pub fn read_limit(&self, most: usize) -> usize {
         match &self.0 {
             State::Length(remaining) => {
                 usize::try_from(*remaining).map_or(most, |remaining| remaining.min(most))
@@ -124,9 +124,9 @@ impl Body {
     }
 
     /// The trailers, which are forwarded after the last kept byte. Empty at the second call.
-    pub fn take_tail(&mut self) -> Vec<u8> {
+    pub fn take_trailers(&mut self) -> Vec<u8> {
         match &mut self.0 {
-            State::Chunked(chunks) => chunks.take_tail(),
+            State::Chunked(chunks) => chunks.take_trailers(),
             _ => Vec::new(),
         }
     }

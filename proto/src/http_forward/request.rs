@@ -106,13 +106,13 @@ impl<'a> Forward<'a> {
     }
 
     /// Whether the trailers of its body may be forwarded.
-    pub fn keeps_trailers(&self) -> bool {
-        self.head.fields.keeps_trailers()
+    pub fn may_forward_trailers(&self) -> bool {
+        self.head.fields.may_forward_trailers()
     }
 
-    /// Whether `Max-Forwards` makes this proxy the recipient: it responds itself ([`write_own_options`];
+    /// Whether `Max-Forwards` makes this proxy the recipient: it responds itself ([`write_options_response`];
     /// RFC 9110, section 7.6.2).
-    pub fn is_for_us(&self) -> bool {
+    pub fn targets_proxy(&self) -> bool {
         self.forwards_left == Some(0)
     }
 
@@ -123,7 +123,7 @@ impl<'a> Forward<'a> {
     }
 
     /// Whether `Via` says that a gateway of this name has forwarded it already.
-    pub fn has_passed(&self, via: &str) -> bool {
+    pub fn was_forwarded_by(&self, via: &str) -> bool {
         if !self.head.fields.has_via {
             return false;
         }
@@ -212,9 +212,9 @@ impl fmt::Display for HostHeader<'_> {
     }
 }
 
-/// Appends our own response to a request that [`Forward::is_for_us`], with `date` as its `Date` (RFC 9110,
-/// section 5.6.7).
-pub fn write_own_options(out: &mut Vec<u8>, date: &str, closes: bool) {
+/// Appends our own response to a request that [`Forward::targets_proxy`], with `date` as its `Date` (RFC
+/// 9110, section 5.6.7).
+pub fn write_options_response(out: &mut Vec<u8>, date: &str, closes: bool) {
     let connection = if closes { "Connection: close\r\n" } else { "" };
     write(out, format_args!("HTTP/1.1 200 OK\r\nAllow: {ALLOWED_METHODS}\r\nContent-Length: 0\r\n"));
     write(out, format_args!("{connection}Date: {date}\r\n\r\n"));

@@ -72,7 +72,7 @@ impl ResponseKind {
 /// Appends the head for the client, in HTTP/1.1. Interim responses are not written for HTTP/1.0, which has
 /// none. With [`ResponseHeaders::closes`], or if [`ResponseKind::ends_with_connection`], the head announces
 /// that the connection ends after the response.
-pub fn write_answer(
+pub fn write_response(
     out: &mut Vec<u8>,
     head: &ResponseHead<'_>,
     kind: ResponseKind,

@@ -132,7 +132,7 @@ impl<'a> Fields<'a> {
 
     /// Whether trailers may be forwarded: if `Connection` names unknown fields, one of them could be a
     /// trailer (RFC 9110, section 7.6.1).
-    pub(crate) fn keeps_trailers(&self) -> bool {
+    pub(crate) fn may_forward_trailers(&self) -> bool {
         !self.names_other_headers
     }
 

@@ -44,12 +44,12 @@ impl<'a> ResponseHead<'a> {
     }
 
     /// Whether the trailers of its body may be forwarded.
-    pub fn keeps_trailers(&self) -> bool {
-        self.fields.keeps_trailers()
+    pub fn may_forward_trailers(&self) -> bool {
+        self.fields.may_forward_trailers()
     }
 
     /// Whether it has a `Date` to forward. A proxy adds a missing one (RFC 9110, section 6.6.1).
-    pub fn is_dated(&self) -> bool {
+    pub fn has_date(&self) -> bool {
         self.fields.forwarded_lines().any(|line| KnownHeader::from_name(line.name) == KnownHeader::Date)
     }
 }

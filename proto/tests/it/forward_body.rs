@@ -19,16 +19,20 @@ pub(crate) fn run_body(mut body: Body, bytes: &[u8], cuts: impl IntoIterator<Ite
         let mut piece = bytes[start..end].to_vec();
         start = end;
         let was_complete = body.is_complete();
-        let done = body.take(&mut piece)?;
-        assert!(done.kept <= done.taken && done.taken <= piece.len(), "{done:?} of {}", piece.len());
-        assert!(done.taken == piece.len() || body.is_complete(), "an incomplete body takes all bytes");
-        assert!(!was_complete || done.taken == 0, "a complete body takes no byte");
-        taken += done.taken;
-        out.extend_from_slice(&piece[..done.kept]);
+        let done = body.consume(&mut piece)?;
+        assert!(
+            done.forwarded <= done.consumed && done.consumed <= piece.len(),
+            "{done:?} of {}",
+            piece.len()
+        );
+        assert!(done.consumed == piece.len() || body.is_complete(), "an incomplete body takes all bytes");
+        assert!(!was_complete || done.consumed == 0, "a complete body takes no byte");
+        taken += done.consumed;
+        out.extend_from_slice(&piece[..done.forwarded]);
         if body.is_complete() {
-            out.extend_from_slice(&body.take_tail());
+            out.extend_from_slice(&body.take_trailers());
         }
-        assert_eq!(body.take_tail(), b"", "trailers are returned once, at the end");
+        assert_eq!(body.take_trailers(), b"", "trailers are returned once, at the end");
     }
     body.end()?;
     assert!(body.is_complete());
@@ -66,7 +70,7 @@ fn check(framing: Framing, bytes: &str, expected: &str) {
 fn check_chunks(bytes: &str, kept: &str, data: &str) {
     let result = |kept: &str| format!("{}: {}", bytes.len(), kept.as_bytes().escape_ascii());
     check(Framing::Chunked, bytes, &result(kept));
-    check_with(|| Body::unwrapped(Framing::Chunked), bytes.as_bytes(), &result(data));
+    check_with(|| Body::dechunked(Framing::Chunked), bytes.as_bytes(), &result(data));
     for length in 0..bytes.len() {
         let early = run_body(Body::new(Framing::Chunked), &bytes.as_bytes()[..length], []);
         assert_eq!(early, Err(BodyError::Truncated), "{:?}", &bytes[..length]);
@@ -79,13 +83,13 @@ fn check_chunks(bytes: &str, kept: &str, data: &str) {
 #[track_caller]
 fn check_refused(bytes: &str, expected: BodyError) {
     check(Framing::Chunked, bytes, &format!("{expected:?}"));
-    check_with(|| Body::unwrapped(Framing::Chunked), bytes.as_bytes(), &format!("{expected:?}"));
+    check_with(|| Body::dechunked(Framing::Chunked), bytes.as_bytes(), &format!("{expected:?}"));
 }
 
 #[test]
 fn length_framing_counts_bytes() {
     for unwrapped in [false, true] {
-        let new = |framing| move || if unwrapped { Body::unwrapped(framing) } else { Body::new(framing) };
+        let new = |framing| move || if unwrapped { Body::dechunked(framing) } else { Body::new(framing) };
         check_with(new(Framing::None), b"GET /", "0: ");
         check_with(new(Framing::Length(0)), b"GET /", "0: ");
         check_with(new(Framing::Length(5)), b"hello", "5: hello");
@@ -109,12 +113,12 @@ fn read_limit_stays_within_the_body() {
         (Framing::Chunked, 100),
         (Framing::UntilClose, 100),
     ] {
-        assert_eq!(Body::new(framing).room(100), room, "{framing:?}");
+        assert_eq!(Body::new(framing).read_limit(100), room, "{framing:?}");
         assert_eq!(Body::new(framing).is_chunked(), framing == Framing::Chunked);
     }
     let mut body = Body::new(Framing::Length(5));
-    body.take(&mut b"hel".to_vec()).expect("a length has no malformed bytes");
-    assert_eq!((body.room(100), body.room(1)), (2, 1));
+    body.consume(&mut b"hel".to_vec()).expect("a length has no malformed bytes");
+    assert_eq!((body.read_limit(100), body.read_limit(1)), (2, 1));
 }
 
 #[test]
@@ -237,7 +241,7 @@ fn trailers_are_forwarded_unchanged() {
         let expected = format!("{}: {}", bytes.len(), bytes.as_bytes().escape_ascii());
         check(Framing::Chunked, &bytes, &expected);
         let unwrapped = format!("{}: hello", bytes.len());
-        check_with(|| Body::unwrapped(Framing::Chunked), bytes.as_bytes(), &unwrapped);
+        check_with(|| Body::dechunked(Framing::Chunked), bytes.as_bytes(), &unwrapped);
         for length in 0..bytes.len() {
             let early = run_body(Body::new(Framing::Chunked), &bytes.as_bytes()[..length], []);
             assert_eq!(early, Err(BodyError::Truncated));
@@ -254,7 +258,7 @@ fn without_trailers_drops_them() {
         let expected = format!("{}: {}", bytes.len(), kept.as_bytes().escape_ascii());
         check_with(|| Body::new(Framing::Chunked).without_trailers(), bytes.as_bytes(), &expected);
         let unwrapped = format!("{}: hello", bytes.len());
-        check_with(|| Body::unwrapped(Framing::Chunked).without_trailers(), bytes.as_bytes(), &unwrapped);
+        check_with(|| Body::dechunked(Framing::Chunked).without_trailers(), bytes.as_bytes(), &unwrapped);
     }
     let refused = b"0\r\nHost: x\r\n\r\n";
     check_with(|| Body::new(Framing::Chunked).without_trailers(), refused, "TrailerForbidden");
@@ -325,7 +329,7 @@ fn trailer_lines_are_as_strict_as_header_lines() {
     check_refused("0\r\n\rX", BodyError::TrailerMalformed);
     // The error comes at once, not at the length limit.
     let mut body = Body::new(Framing::Chunked);
-    assert_eq!(body.take(&mut b"0\r\nA: 1\n\n".to_vec()), Err(BodyError::TrailerMalformed));
+    assert_eq!(body.consume(&mut b"0\r\nA: 1\n\n".to_vec()), Err(BodyError::TrailerMalformed));
 }
 
 #[test]
@@ -381,7 +385,7 @@ proptest! {
     fn chunks_agree_with_a_naive_reader(bytes in chunks()) {
         let expected = model(&bytes);
         let wrapped = run_body(Body::new(Framing::Chunked), &bytes, []).ok();
-        let data = run_body(Body::unwrapped(Framing::Chunked), &bytes, []).ok();
+        let data = run_body(Body::dechunked(Framing::Chunked), &bytes, []).ok();
         // The next hop finds the same end in the forwarded bytes.
         if let Some((kept, taken)) = &wrapped {
             prop_assert_eq!(&kept[..], &bytes[..*taken]);
@@ -399,7 +403,7 @@ proptest! {
         let bytes = text.replace("0\r\n\r\n", &format!("0{extension}\r\n{trailer}\r\n")).into_bytes();
         cuts.retain(|&cut| cut <= bytes.len());
         cuts.sort_unstable();
-        let new = || if unwraps { Body::unwrapped(Framing::Chunked) } else { Body::new(Framing::Chunked) };
+        let new = || if unwraps { Body::dechunked(Framing::Chunked) } else { Body::new(Framing::Chunked) };
         prop_assert_eq!(run_body(new(), &bytes, cuts), run_body(new(), &bytes, []));
     }
 

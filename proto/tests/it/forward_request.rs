@@ -1,6 +1,6 @@
 //! Forwarded plain requests: the exact bytes that are written for the destination, or the exact error.
 
-use proto::http_forward::{Forward, Framing, RequestTraits, write_own_options};
+use proto::http_forward::{Forward, Framing, RequestTraits, write_options_response};
 use proto::http_head::{HeaderStorage, RequestError, RequestHead, Version};
 use proto::limits::{CONNECTION_OPTIONS_MAX, HEADERS_MAX};
 
@@ -15,8 +15,8 @@ pub(crate) struct Forwarded {
     pub(crate) head: Vec<u8>,
     pub(crate) body: Framing,
     pub(crate) traits: RequestTraits,
-    pub(crate) is_for_us: bool,
-    pub(crate) keeps_trailers: bool,
+    pub(crate) targets_proxy: bool,
+    pub(crate) may_forward_trailers: bool,
     pub(crate) authorization: Option<Vec<u8>>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn forward(head: &[u8], closes: bool) -> Result<Forwarded, RequestErr
     let mut storage = HeaderStorage::new();
     let head = RequestHead::parse(head, &mut storage)?;
     let forward = Forward::read(&head)?;
-    if forward.has_passed(VIA) {
+    if forward.was_forwarded_by(VIA) {
         return Err(RequestError::Looped);
     }
     let mut written = b"before".to_vec();
@@ -35,8 +35,8 @@ pub(crate) fn forward(head: &[u8], closes: bool) -> Result<Forwarded, RequestErr
         head: written.split_off("before".len()),
         body: forward.body,
         traits: forward.traits(),
-        is_for_us: forward.is_for_us(),
-        keeps_trailers: forward.keeps_trailers(),
+        targets_proxy: forward.targets_proxy(),
+        may_forward_trailers: forward.may_forward_trailers(),
         authorization: forward.authorization.map(<[u8]>::to_vec),
     })
 }
@@ -497,7 +497,7 @@ fn options_asterisk_and_max_forwards() {
         check_line("OPTIONS http://a.example", &received, "OPTIONS *", &written);
         let head = format!("OPTIONS http://a.example/ HTTP/1.0\r\n{received}\r\n");
         let forwarded = forward(head.as_bytes(), false).expect("the request is valid");
-        assert_eq!(forwarded.is_for_us, received == "Max-Forwards: 0\r\n");
+        assert_eq!(forwarded.targets_proxy, received == "Max-Forwards: 0\r\n");
     }
     for value in ["", "-1", "+5", "5x", "0x5", "5, 4", "\u{661}"] {
         let header = format!("Max-Forwards: {value}\r\n");
@@ -509,14 +509,16 @@ fn options_asterisk_and_max_forwards() {
         check_headers(&header, &header);
     }
     check_headers("Max-Forwards: 5\r\nmax-forwards: 0\r\n", "400 HeaderRepeated(\"Max-Forwards\")");
-    assert!(!forward(b"GET http://a/ HTTP/1.0\r\nMax-Forwards: 0\r\n\r\n", false).expect("valid").is_for_us);
+    assert!(
+        !forward(b"GET http://a/ HTTP/1.0\r\nMax-Forwards: 0\r\n\r\n", false).expect("valid").targets_proxy
+    );
 }
 
 #[test]
 fn own_options_response() {
     for (closes, connection) in [(false, ""), (true, "Connection: close\r\n")] {
         let mut out = Vec::new();
-        write_own_options(&mut out, "then", closes);
+        write_options_response(&mut out, "then", closes);
         let allow = "Allow: CONNECT, GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n";
         let expected =
             format!("HTTP/1.1 200 OK\r\n{allow}Content-Length: 0\r\n{connection}Date: then\r\n\r\n");
@@ -585,7 +587,7 @@ fn headers_named_by_connection_are_removed() {
 
 #[test]
 fn connection_options_may_forbid_trailers() {
-    for (line, keeps_trailers) in [
+    for (line, may_forward_trailers) in [
         ("", true),
         ("Connection: close, keep-alive, TE, upgrade\r\n", true),
         ("Connection: trailer\r\n", false),
@@ -593,7 +595,7 @@ fn connection_options_may_forbid_trailers() {
     ] {
         let head = format!("PUT http://a/ HTTP/1.0\r\n{line}Content-Length: 1\r\n\r\n");
         let forwarded = forward(head.as_bytes(), false).expect("the request is forwarded");
-        assert_eq!(forwarded.keeps_trailers, keeps_trailers, "{line}");
+        assert_eq!(forwarded.may_forward_trailers, may_forward_trailers, "{line}");
     }
 }
 

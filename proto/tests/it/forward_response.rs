@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use proto::http_forward::{RequestTraits, ResponseHeaders, ResponseKind, write_answer};
+use proto::http_forward::{RequestTraits, ResponseHeaders, ResponseKind, write_response};
 use proto::http_head::{HeadError, HeadTooLarge, HeaderStorage, ResponseError, ResponseHead};
 use proto::limits::HEADERS_MAX;
 
@@ -29,7 +29,7 @@ pub(crate) fn read_and_write(
     let head = ResponseHead::parse(head, &mut storage)?;
     let kind = ResponseKind::read(&head, traits)?;
     let mut written = b"before".to_vec();
-    write_answer(&mut written, &head, kind, traits, ResponseHeaders { via: VIA, date: None, closes });
+    write_response(&mut written, &head, kind, traits, ResponseHeaders { via: VIA, date: None, closes });
     Ok((kind, written.split_off("before".len())))
 }
 
@@ -415,9 +415,9 @@ fn date_is_added_to_undated_final_responses() {
         let mut storage = HeaderStorage::new();
         let head = ResponseHead::parse(head.as_bytes(), &mut storage).expect("the head is well-formed");
         let kind = ResponseKind::read(&head, &GET).expect("the response can be forwarded");
-        let date = (!head.is_dated()).then_some("Sun, 06 Nov 1994 08:49:37 GMT");
+        let date = (!head.has_date()).then_some("Sun, 06 Nov 1994 08:49:37 GMT");
         let mut written = Vec::new();
-        write_answer(&mut written, &head, kind, &GET, ResponseHeaders { via: VIA, date, closes: false });
+        write_response(&mut written, &head, kind, &GET, ResponseHeaders { via: VIA, date, closes: false });
         String::from_utf8(written).expect("the head is ASCII")
     };
     let dates = |head: &str| {

@@ -43,8 +43,8 @@ fn render<T>(result: Result<Option<(T, usize)>, Socks5Error>, describe: impl Fn(
 }
 
 fn read_greeting(buffer: &[u8]) -> String {
-    render(greeting(buffer), |Greeting { offers_nothing, offers_user_password }| {
-        format!("nothing={offers_nothing} password={offers_user_password}")
+    render(greeting(buffer), |Greeting { offers_no_authentication, offers_user_password }| {
+        format!("nothing={offers_no_authentication} password={offers_user_password}")
     })
 }
 
@@ -195,7 +195,7 @@ fn check_written(write: impl Fn(&mut Vec<u8>), expected: &str) {
 
 #[test]
 fn replies_are_written_byte_for_byte() {
-    check_written(|out| write_method(out, Method::Nothing), "05 00");
+    check_written(|out| write_method(out, Method::NoAuthentication), "05 00");
     check_written(|out| write_method(out, Method::UserPassword), "05 02");
     check_written(|out| write_method(out, Method::Unacceptable), "05 ff");
     check_written(|out| write_password_status(out, true), "01 00");

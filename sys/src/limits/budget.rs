@@ -44,15 +44,18 @@ pub fn thread_budget() -> ThreadBudget {
     let footprint = footprint();
     let root = ProcRoot::machine();
     let reader = LimitReader::new(&root);
-    ThreadBudget::of(LIMITS.map(|limit| reader.read_quickly(limit)).iter(), footprint)
+    ThreadBudget::from_values(LIMITS.map(|limit| reader.read_quickly(limit)).iter(), footprint)
 }
 
 impl ThreadBudget {
     /// The budget under the limits `values`, where each thread takes `footprint`.
-    pub fn of<'a>(values: impl Iterator<Item = &'a LimitValue>, footprint: Footprint) -> ThreadBudget {
+    pub fn from_values<'a>(
+        values: impl Iterator<Item = &'a LimitValue>,
+        footprint: Footprint,
+    ) -> ThreadBudget {
         let mut budget = ThreadBudget { threads: u64::MAX, limit: "none" };
         for value in values {
-            let Some(threads) = threads_in(value, footprint) else { continue };
+            let Some(threads) = threads_within(value, footprint) else { continue };
             if threads < budget.threads {
                 budget = ThreadBudget { threads, limit: value.limit.setting() };
             }
@@ -66,7 +69,7 @@ impl ThreadBudget {
 }
 
 /// How many threads fit into what is free of a limit; `None` where it does not bound threads.
-pub fn threads_in(value: &LimitValue, footprint: Footprint) -> Option<u64> {
+pub fn threads_within(value: &LimitValue, footprint: Footprint) -> Option<u64> {
     let free = value.free()?;
     Some(match value.limit {
         Limit::Threads | Limit::ThreadIds | Limit::UserThreads | Limit::GroupThreads => free,
@@ -84,7 +87,7 @@ mod tests {
     use crate::limits::read_all_quickly;
 
     fn budget(root: &ProcRoot) -> ThreadBudget {
-        ThreadBudget::of(read_all_quickly(root).iter(), FOOTPRINT)
+        ThreadBudget::from_values(read_all_quickly(root).iter(), FOOTPRINT)
     }
 
     const FOOTPRINT: Footprint = Footprint { maps: 4.0, address_bytes: 2 << 20 };

@@ -53,7 +53,7 @@ pub struct Membership<'a> {
 
 impl Membership<'_> {
     /// Reads the files that name the groups. An error is returned by the lookups.
-    pub fn of(root: &ProcRoot) -> Membership<'_> {
+    pub fn read(root: &ProcRoot) -> Membership<'_> {
         let own = root.text("/proc/self/cgroup");
         let files = own.and_then(|own| Ok((own, root.text("/proc/self/mountinfo")?)));
         Membership { root, files }
@@ -113,7 +113,7 @@ impl Membership<'_> {
     ) -> TightestBound {
         let groups = match self.groups(controller) {
             Ok(groups) => groups,
-            Err(error) => return TightestBound { bound: None, trouble: Some(error.to_string()) },
+            Err(error) => return TightestBound { bound: None, error: Some(error.to_string()) },
         };
         let mut found = TightestBound::default();
         let free = |(bound, used, _): &Headroom| bound.saturating_sub(*used);
@@ -125,7 +125,7 @@ impl Membership<'_> {
                     found.bound = Some(headroom);
                 }
                 Ok(_) => {}
-                Err(error) => found.trouble = Some(error.to_string()),
+                Err(error) => found.error = Some(error.to_string()),
             }
         }
         found
@@ -141,7 +141,7 @@ impl Membership<'_> {
             let file = group.directory.join(if group.is_unified { "cpu.max" } else { "cpu.cfs_quota_us" });
             let Some(cpus) = read_quota(self.root, &group, &file)? else { continue };
             if tightest.as_ref().is_none_or(|best| cpus < best.cpus) {
-                tightest = Some(Quota { cpus, place: file });
+                tightest = Some(Quota { cpus, file });
             }
         }
         Ok(tightest)
@@ -230,7 +230,7 @@ pub struct TightestBound {
     /// The limit, its use, and the file that states the limit; `None` where no group has one.
     pub bound: Option<(u64, u64, PathBuf)>,
     /// A file that could not be read or parsed: its limit may be tighter.
-    pub trouble: Option<String>,
+    pub error: Option<String>,
 }
 
 /// A limit of at least this many bytes means unlimited: version 1 writes the greatest number of whole
@@ -259,7 +259,7 @@ pub struct Quota {
     /// CPU time per second that the group may use, in CPUs: 1.5 is one and a half.
     pub cpus: f64,
     /// The file that states the quota.
-    pub place: PathBuf,
+    pub file: PathBuf,
 }
 
 /// Version 2 has `quota period` in one file, version 1 in two; `max` or -1 is without quota.

@@ -62,7 +62,7 @@ impl LocalPorts {
     }
 
     /// Whether the kernel may assign `port` to an outgoing connection.
-    pub fn contain(&self, port: u16) -> bool {
+    pub fn contains(&self, port: u16) -> bool {
         self.range.contains(&port) && !self.reserved.iter().any(|span| span.contains(&port))
     }
 
@@ -79,7 +79,7 @@ impl LocalPorts {
 }
 
 /// The `error` of a bind to `address`; for `EADDRINUSE` with the cause that `/proc` shows.
-pub fn explained(address: SocketAddr, error: io::Error) -> io::Error {
+pub fn explain_bind_error(address: SocketAddr, error: io::Error) -> io::Error {
     if error.kind() != io::ErrorKind::AddrInUse {
         return error;
     }
@@ -100,7 +100,7 @@ fn describe_cause(root: &ProcRoot, port: u16, is_listened_on: bool) -> String {
     let time_wait = "no process listens on this port: a connection that left from it holds it, for a minute \
                      after its end (TIME_WAIT)";
     match LocalPorts::read(root) {
-        Ok(ports) if ports.contain(port) => format!(
+        Ok(ports) if ports.contains(port) => format!(
             "{time_wait}. It lies in net.ipv4.ip_local_port_range ({}); to keep it for listeners: {}",
             ports.range(),
             ports.reservation(&[port])
@@ -132,8 +132,10 @@ mod tests {
         let files = [(&RANGE[1..], "1024\t65535\n"), (&RESERVED[1..], "80,8080,9000-9100\n")];
         let ports = LocalPorts::read(&Machine::new(&files).root()).unwrap();
         assert_eq!(ports.count(), 65_535 - 1024 + 1 - 1 - 101);
-        assert!(ports.contain(3128) && ports.contain(9101));
-        assert!(!ports.contain(80) && !ports.contain(8080) && !ports.contain(9000) && !ports.contain(9100));
+        assert!(ports.contains(3128) && ports.contains(9101));
+        assert!(
+            !ports.contains(80) && !ports.contains(8080) && !ports.contains(9000) && !ports.contains(9100)
+        );
         let command = "sysctl -w net.ipv4.ip_local_reserved_ports=80,8080,9000-9100,3128,9128";
         assert_eq!(ports.reservation(&[3128, 9128]), command);
         let ports = LocalPorts::read(&Machine::new(&files[..1]).root()).unwrap();

@@ -161,13 +161,13 @@ pub struct LimitValue {
     /// Its present use, by all processes that share the limit; `None` where the kernel does not state it.
     pub used: Option<u64>,
     /// The file that states it, where its path differs between machines.
-    pub place: Option<PathBuf>,
+    pub file: Option<PathBuf>,
     /// Another limit to which this one can be raised at most (`fs.nr_open`, for descriptors).
     pub ceiling: Option<u64>,
     /// Why the limit does not apply to this process.
     pub exempt: Option<&'static str>,
     /// The error of a file that could not be read or parsed.
-    pub trouble: Option<String>,
+    pub error: Option<String>,
 }
 
 impl LimitValue {
@@ -222,7 +222,7 @@ impl LimitReader<'_> {
             status,
             meminfo: root.text("/proc/meminfo"),
             threads: threads(root),
-            groups: Membership::of(root),
+            groups: Membership::read(root),
             privileges,
         }
     }
@@ -237,17 +237,21 @@ impl LimitReader<'_> {
             limit,
             bound: None,
             used: None,
-            place: None,
+            file: None,
             ceiling: None,
             exempt: None,
-            trouble: None,
+            error: None,
         };
-        if let Some(TightestBound { bound, trouble }) = group {
+        if let Some(TightestBound { bound, error: trouble }) = group {
             return match bound {
-                Some((bound, used, place)) => {
-                    LimitValue { bound: Some(bound), used: Some(used), place: Some(place), trouble, ..blank }
-                }
-                None => LimitValue { trouble, ..blank },
+                Some((bound, used, place)) => LimitValue {
+                    bound: Some(bound),
+                    used: Some(used),
+                    file: Some(place),
+                    error: trouble,
+                    ..blank
+                },
+                None => LimitValue { error: trouble, ..blank },
             };
         }
         match self.read_bound_and_use(limit) {
@@ -255,7 +259,7 @@ impl LimitReader<'_> {
                 let ceiling = if limit == Limit::Descriptors { self.nr_open() } else { None };
                 LimitValue { bound, used, ceiling, exempt: self.exempt(limit), ..blank }
             }
-            Err(error) => LimitValue { trouble: Some(error.to_string()), ..blank },
+            Err(error) => LimitValue { error: Some(error.to_string()), ..blank },
         }
     }
 
@@ -271,15 +275,9 @@ impl LimitReader<'_> {
         let is_near = bound.is_some_and(|bound| bound.saturating_sub(used) < NEAR_THREADS);
         match is_near && exempt.is_none() {
             true => self.read(limit),
-            false => LimitValue {
-                limit,
-                bound,
-                used: Some(used),
-                place: None,
-                ceiling: None,
-                exempt,
-                trouble: None,
-            },
+            false => {
+                LimitValue { limit, bound, used: Some(used), file: None, ceiling: None, exempt, error: None }
+            }
         }
     }
 

@@ -67,7 +67,7 @@ impl Throttling {
 
 /// The `cpu.stat` files of our groups.
 pub(super) fn paths(root: &ProcRoot) -> Vec<PathBuf> {
-    let groups = Membership::of(root).groups(Controller::Cpu).unwrap_or_default();
+    let groups = Membership::read(root).groups(Controller::Cpu).unwrap_or_default();
     groups.iter().map(|group| group.directory.join("cpu.stat")).collect()
 }
 

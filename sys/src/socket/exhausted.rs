@@ -37,7 +37,7 @@ impl ResourceExhausted {
     }
 
     /// The resource whose exhaustion `error` reports, if it reports one.
-    pub fn of(error: &io::Error) -> Option<ResourceExhausted> {
+    pub fn from_error(error: &io::Error) -> Option<ResourceExhausted> {
         ResourceExhausted::from_errno(rustix::io::Errno::from_io_error(error)?)
     }
 

@@ -55,7 +55,7 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
         load,
         findings: finding::examine(&load, &readings, footprint),
         footprint,
-        budget: ThreadBudget::of(readings.iter(), footprint),
+        budget: ThreadBudget::from_values(readings.iter(), footprint),
         space: LiveTableSpace::read(&ledger_settings(&config, load.reactors as usize)),
         ports: ListeningPorts::read(&root, ports::listening_ports(&config)),
         cpus,

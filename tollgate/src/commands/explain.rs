@@ -63,7 +63,7 @@ impl<'a> Report<'a> {
         let target = &options.to;
         let explanation = explain(config, user.index, target, &options.address)
             .context("the gateway's resolver cannot be started")?;
-        let locked_out = user.disabled.then(Outcome::of_disabled);
+        let locked_out = user.disabled.then(Outcome::disabled_user);
         Ok(Report { policy: &config.policy, user, target, explanation, locked_out })
     }
 

@@ -156,11 +156,11 @@ fn report_ledger_health(gateway: &Gateway, reported: &mut LedgerHealth, console:
     let report = |was: &mut bool, cause: Option<&String>, level, begins: &str, ends: &str| {
         match cause {
             Some(cause) if !*was => {
-                gateway.log().say(level, begins, &[("cause", Value::Text(cause))]);
+                gateway.log().write_message(level, begins, &[("cause", Value::Text(cause))]);
                 console.print_line(format!("{begins}: {cause}"));
             }
             None if *was => {
-                gateway.log().say(Level::Info, ends, &[]);
+                gateway.log().write_message(Level::Info, ends, &[]);
                 console.print_line(ends.to_owned());
             }
             _ => {}
@@ -251,8 +251,17 @@ fn print_ledger_status(out: &mut impl Write, gateway: &Gateway) -> std::io::Resu
         ledger::Durability::Sync => "ended flows before their slot is free",
     };
     writeln!(out, "    after a power failure: {durable}; open ones to their last 5 s or 8 MiB")?;
-    let ledger::Recovery { killed, closed, uncertain, damaged, damaged_tables, lost, trouble, notes, .. } =
-        recovery;
+    let ledger::Recovery {
+        killed,
+        closed,
+        uncertain,
+        damaged,
+        damaged_tables,
+        lost,
+        corruption: trouble,
+        notes,
+        ..
+    } = recovery;
     if recovery.table_missing {
         writeln!(
             out,

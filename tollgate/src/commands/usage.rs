@@ -131,7 +131,7 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
     let status = AnswerStatus {
         problems: problems(&usage, &losses, &answer, &total),
         accepted: usage.consents()?,
-        is_ahead: usage.is_ahead(),
+        is_ahead: usage.includes_unapplied(),
     };
     if options.json {
         print_json(&as_json(&by, &answer, &total, &status))?;
@@ -159,9 +159,11 @@ struct AnswerStatus {
 fn problems(usage: &Usage, losses: &Losses, answer: &Answer, total: &Row) -> Vec<String> {
     let mut problems: Vec<String> = losses.0.iter().map(ToString::to_string).collect();
     problems.extend(
-        usage.unread().map(|cause| format!("entries that are not yet in the database are missing: {cause}")),
+        usage
+            .unread_cause()
+            .map(|cause| format!("entries that are not yet in the database are missing: {cause}")),
     );
-    if usage.is_broken() {
+    if usage.has_damaged_rows() {
         problems.push(
             "a row of the database is not as it was written, and is left out: `tollgate ledger verify` \
              names it"

@@ -126,7 +126,7 @@ fn user_thread_limit_binds_without_root() {
     let dir = test_dir(10);
     // The option is -u in bash, and -p in dash.
     let mut command = under(&dir, "{ ulimit -u 12 2>/dev/null || ulimit -p 12; }", "doctor --json");
-    if sys::limits::user() == 0 {
+    if sys::limits::effective_uid() == 0 {
         fs::set_permissions(dir.path(""), fs::Permissions::from_mode(0o755)).unwrap();
         command.uid(UNUSED_UID);
     }

@@ -38,8 +38,8 @@ fn test_dir(flows: &[(u64, &str, &str, Class, u64, u64)]) -> TestDir {
             uncertain: Uncertain::default(),
         };
         let mut live = inlets[0].open(&Identity::new(&flow)).unwrap();
-        inlets[0].tally(&mut live).up().1.around(up as usize, || Ok(up as usize)).unwrap();
-        inlets[0].tally(&mut live).down().1.around(down as usize, || Ok(down as usize)).unwrap();
+        inlets[0].counters(&mut live).up().1.around(up as usize, || Ok(up as usize)).unwrap();
+        inlets[0].counters(&mut live).down().1.around(down as usize, || Ok(down as usize)).unwrap();
         inlets[0].close(live, flow.closed, flow.reason);
     }
     drop(inlets);

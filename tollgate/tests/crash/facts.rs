@@ -5,13 +5,13 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use sys::send_audit::{self, Role, Seen};
+use sys::send_audit::{self, AuditEntry, Role};
 
 use crate::flow::{Endpoint, Flow, number_of_client, number_of_destination};
 use crate::oracle::{Direction, Facts, Fate};
 
 /// The gateway's sends, by direction (whether toward the client) and flow number.
-pub(crate) struct Sent(HashMap<(bool, u32), Seen>);
+pub(crate) struct Sent(HashMap<(bool, u32), AuditEntry>);
 
 impl Sent {
     /// Reads the send audit of a dead gateway.
@@ -19,7 +19,7 @@ impl Sent {
     /// # Errors
     /// The audit has a socket that is no end of a flow, or one end twice.
     pub(crate) fn read(audit_path: &Path) -> Result<Sent, String> {
-        let mut sent: HashMap<(bool, u32), Seen> = HashMap::new();
+        let mut sent: HashMap<(bool, u32), AuditEntry> = HashMap::new();
         for entry in send_audit::read(audit_path).map_err(|error| format!("the send audit: {error}"))? {
             let ip = entry.peer.ip();
             let key = match entry.role {

@@ -11,7 +11,7 @@ use ledger::record::Flow;
 use sys::clock::WallNanos;
 
 use super::{Event, EventKind, Slot};
-use crate::text::PutText as _;
+use crate::text_format::PutText as _;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -116,7 +116,7 @@ impl LineWriter {
         if let Some(connect_us) = event.connect_us {
             line.milliseconds(name!("connect_ms"), connect_us.into());
         }
-        if let Some(answered) = event.answered {
+        if let Some(answered) = event.request {
             line.plain_text(name!("method"), answered.method);
             if let Some(status) = answered.status {
                 line.number(name!("status"), status.into());

@@ -17,7 +17,7 @@ use std::time::Duration;
 use sys::clock::Nanos;
 
 use super::RING_EVENTS;
-use crate::identity::throttle::network;
+use crate::identity::throttle::source_network;
 
 /// Buckets of a thread for sources; further sources share one. Users always have their own: there are as many
 /// as are configured.
@@ -45,7 +45,7 @@ const _: () = assert!(USER_BURST as usize <= RING_EVENTS / 2, "one user fills at
 
 /// The subject of a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Subject<'a> {
+pub(crate) enum LineSubject<'a> {
     /// An unknown client at this address; in a report, the clients of this network.
     Source(IpAddr),
     /// A user.
@@ -56,7 +56,7 @@ pub(crate) enum Subject<'a> {
 #[derive(Debug, PartialEq)]
 pub(crate) struct SuppressedLines<'a> {
     /// The subject of the lines; `None` if there are several sources.
-    pub(crate) subject: Option<Subject<'a>>,
+    pub(crate) subject: Option<LineSubject<'a>>,
     /// Their reason; empty for several.
     pub(crate) reason: &'static str,
     /// The count.
@@ -116,16 +116,16 @@ impl LineLimiter {
     }
 
     /// Whether a line with this `reason` may be logged; if not, it is counted.
-    pub(crate) fn admits(&mut self, subject: Subject<'_>, reason: &'static str, now: Nanos) -> bool {
+    pub(crate) fn admits(&mut self, subject: LineSubject<'_>, reason: &'static str, now: Nanos) -> bool {
         let (burst, span, mut all) = (self.all_burst, self.all_span, self.all);
         let (bucket, is_admitted) = match subject {
-            Subject::User(name) => {
+            LineSubject::User(name) => {
                 let bucket = self.user(name, reason);
                 let is_admitted = bucket.rate.take(now, USER_BURST, USER_SPAN);
                 (bucket, is_admitted)
             }
-            Subject::Source(source) => {
-                let bucket = self.source(network(source), reason, now);
+            LineSubject::Source(source) => {
+                let bucket = self.source(source_network(source), reason, now);
                 let has_one = bucket.rate.take(now, SOURCE_BURST, SOURCE_SPAN);
                 (bucket, has_one && all.take(now, burst, span))
             }
@@ -166,14 +166,18 @@ impl LineLimiter {
 
     /// Calls `report` with each count of suppressed lines since the last report. If it returns `false` the
     /// lines stay counted. Returns the number of lines that stay counted.
-    pub(crate) fn tell(&mut self, now: Nanos, mut report: impl FnMut(&SuppressedLines<'_>) -> bool) -> u64 {
+    pub(crate) fn report_suppressed(
+        &mut self,
+        now: Nanos,
+        mut report: impl FnMut(&SuppressedLines<'_>) -> bool,
+    ) -> u64 {
         let users = self.users.iter_mut().flat_map(|(reason, buckets)| {
-            buckets.iter_mut().map(move |(name, bucket)| (Subject::User(name), *reason, bucket))
+            buckets.iter_mut().map(move |(name, bucket)| (LineSubject::User(name), *reason, bucket))
         });
         let sources = self
             .sources
             .iter_mut()
-            .map(|((network, reason), bucket)| (Subject::Source(*network), *reason, bucket));
+            .map(|((network, reason), bucket)| (LineSubject::Source(*network), *reason, bucket));
         let mut buckets: Vec<_> = users.collect();
         let mut source_buckets: Vec<_> = sources.filter(|(.., bucket)| bucket.suppressed > 0).collect();
         source_buckets.sort_unstable_by_key(|(.., bucket)| std::cmp::Reverse(bucket.suppressed));
@@ -205,18 +209,18 @@ mod tests {
     const MISSING: &str = "credentials_missing";
 
     /// A source of its own for each number.
-    fn source(number: u32) -> Subject<'static> {
-        Subject::Source(IpAddr::from((0x0a00_0000 + number).to_be_bytes()))
+    fn source(number: u32) -> LineSubject<'static> {
+        LineSubject::Source(IpAddr::from((0x0a00_0000 + number).to_be_bytes()))
     }
 
     /// How many of `count` lines are admitted at `now`.
-    fn admitted(limiter: &mut LineLimiter, subject: Subject<'_>, count: u32, now: Nanos) -> u32 {
+    fn admitted(limiter: &mut LineLimiter, subject: LineSubject<'_>, count: u32, now: Nanos) -> u32 {
         (0..count).map(|_| u32::from(limiter.admits(subject, MISSING, now))).sum()
     }
 
     fn reported(limiter: &mut LineLimiter, now: Nanos) -> Vec<(Option<String>, u64)> {
         let mut reported = Vec::new();
-        let unreported = limiter.tell(now, |suppressed| {
+        let unreported = limiter.report_suppressed(now, |suppressed| {
             reported.push((suppressed.subject.map(|subject| format!("{subject:?}")), suppressed.lines));
             true
         });
@@ -243,7 +247,7 @@ mod tests {
         let sum: u32 = (0..100)
             .map(|host| {
                 let address = IpAddr::from((0x2001_0db8_u128 << 96 | host).to_be_bytes());
-                admitted(&mut limiter, Subject::Source(address), 1, START)
+                admitted(&mut limiter, LineSubject::Source(address), 1, START)
             })
             .sum();
         assert_eq!(sum, SOURCE_BURST);
@@ -255,7 +259,7 @@ mod tests {
         let sum: u32 = (0..10_000).map(|number| admitted(&mut limiter, source(number), 3, START)).sum();
         assert_eq!(sum, ALL_BURST / threads);
         assert!(limiter.sources.len() <= BUCKETS_MAX, "the table is bounded");
-        assert_eq!(admitted(&mut limiter, Subject::User("ann"), 1, START), 1);
+        assert_eq!(admitted(&mut limiter, LineSubject::User("ann"), 1, START), 1);
         // From ever new sources: as much as the whole process may write, and no more.
         let mut lines = 0;
         for second in 1..=1000 {
@@ -289,8 +293,8 @@ mod tests {
     fn unreported_counts_are_reported_next_time() {
         let mut limiter = LineLimiter::new(1);
         admitted(&mut limiter, source(1), SOURCE_BURST + 5, START);
-        admitted(&mut limiter, Subject::User("ann"), USER_BURST + 7, START);
-        assert_eq!(limiter.tell(START, |_| false), 12);
+        admitted(&mut limiter, LineSubject::User("ann"), USER_BURST + 7, START);
+        assert_eq!(limiter.report_suppressed(START, |_| false), 12);
         let expected = [(Some("User(\"ann\")".into()), 7), (Some("Source(10.0.0.1)".into()), 5)];
         assert_eq!(reported(&mut limiter, START), expected);
     }

@@ -32,7 +32,7 @@ fn event(kind: EventKind) -> Event {
         reason: "allowed",
         dns_us: Some(1_234),
         connect_us: Some(20_005),
-        answered: None,
+        request: None,
     }
 }
 
@@ -299,7 +299,7 @@ fn messages_become_lines() {
     let directory = tempfile::tempdir().unwrap();
     let (log, _, _) = start(directory.path(), 1);
     let fields = [("users", 3.into()), ("file", "a\nb".into()), ("kept", true.into())];
-    log.say(Level::Warning, "reload refused", &fields);
+    log.write_message(Level::Warning, "reload refused", &fields);
     log.close();
     let (_, mut others) = read(&directory.path().join("log"));
     let mut message = others.remove(0);
@@ -398,7 +398,7 @@ fn messages_beyond_their_queue_are_counted() {
     let log = manual_log(Output::open(&LogTarget::File(directory.path().join("log"))).unwrap());
     let ManualLog { thread, messages, stats, .. } = log;
     let log = Log { shared: Arc::default(), messages, stats: Arc::clone(&stats), ended: Mutex::new(None) };
-    (0..MESSAGES_MAX + 2).for_each(|_| log.say(Level::Info, "again", &[]));
+    (0..MESSAGES_MAX + 2).for_each(|_| log.write_message(Level::Info, "again", &[]));
     assert_eq!((stats.log_dropped(), thread.messages.len()), (2, MESSAGES_MAX));
 }
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use engine::accept::{self, Acceptor, ListenerHandle, WorkerHandle, worker_group};
 use engine::inbox::{Inbox, Notifier, Sender};
-use engine::reactor::{Interest, RawToken, Reactor, Registration, Wake, WakeTarget};
+use engine::reactor::{Interest, RawToken, Reactor, ReactorEvent, Registration, WakeTarget};
 use engine::slab::Slab;
 use engine::stats::ReactorStats;
 use sys::socket::{ListenOptions, Socket};
@@ -115,7 +115,7 @@ fn counts(parts: &[(Arc<Notifier>, Arc<ReactorStats>)]) -> String {
         column(|it| it.accepts.value()),
         column(|it| it.accept_wakes.value()),
         column(|it| it.accepts_empty.value()),
-        column(|it| it.handed_over.value()),
+        column(|it| it.handed_off.value()),
         column(|it| it.connections.value()),
     ];
     Counts::to_json(columns).to_string()
@@ -171,18 +171,18 @@ impl ServerThread {
         opened.send(()).context("nobody waits for this thread")?;
         let (mut wakes, mut ready) = (Vec::new(), Vec::new());
         while self.inbox.is_empty() {
-            self.acceptor.take_turn();
-            let is_idle = || self.inbox.is_empty() && self.handle.is_empty() && !self.acceptor.is_called();
-            self.reactor.turn(&mut wakes, is_idle)?;
+            self.acceptor.try_lock_accept_mutex();
+            let is_idle = || self.inbox.is_empty() && self.handle.is_empty() && !self.acceptor.has_pending();
+            self.reactor.poll(&mut wakes, is_idle)?;
             for wake in wakes.drain(..) {
                 match wake {
-                    Wake::Ready(LISTENER, _) | Wake::Due(LISTENER) => self.accept()?,
-                    Wake::Ready(RawToken(index), _) => ready.push(index),
-                    Wake::Due(_) => unreachable!("connections have no timers"),
+                    ReactorEvent::Ready(LISTENER, _) | ReactorEvent::TimerDue(LISTENER) => self.accept()?,
+                    ReactorEvent::Ready(RawToken(index), _) => ready.push(index),
+                    ReactorEvent::TimerDue(_) => unreachable!("connections have no timers"),
                 }
             }
             // As in the gateway, which only notes what is ready until everybody is let in.
-            self.acceptor.give_turn_up();
+            self.acceptor.unlock_accept_mutex();
             ready.drain(..).for_each(|index| self.serve(index));
             while let Some(handoff) = self.handle.take() {
                 open(&self.reactor, &mut self.connections, handoff.socket).context("taking over")?;
@@ -222,7 +222,7 @@ impl ServerThread {
 
 fn open(reactor: &Reactor, connections: &mut Slab<Connection>, socket: Socket) -> io::Result<()> {
     let tag = RawToken(connections.next_index());
-    let registration = Registration::new(reactor, &socket, Interest::Read, WakeTarget::Tag(tag))?;
+    let registration = Registration::new(reactor, &socket, Interest::Read, WakeTarget::Token(tag))?;
     connections.insert(Connection { socket, registration, received_bytes: 0 });
     Ok(())
 }

@@ -19,7 +19,7 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 use engine::inbox::Notifier;
-use engine::reactor::{RawToken, Reactor, Wake, WakeTarget};
+use engine::reactor::{RawToken, Reactor, ReactorEvent, WakeTarget};
 use engine::stats::ReactorStats;
 
 use super::Strategy;
@@ -110,9 +110,9 @@ impl<'a> EventLoop<'a> {
                 self.steal_ready();
                 return Ok(());
             }
-            self.reactor.turn(&mut wakes, || self.own(|ready| ready.is_empty()))?;
+            self.reactor.poll(&mut wakes, || self.own(|ready| ready.is_empty()))?;
             for wake in wakes.drain(..) {
-                let Wake::Due(tag) = wake else { continue };
+                let ReactorEvent::TimerDue(tag) = wake else { continue };
                 if let Some(started) = self.waiting.remove(&tag) {
                     self.own(|ready| ready.push_back(started));
                 }
@@ -153,7 +153,7 @@ impl<'a> EventLoop<'a> {
                 Wait::Sleep(time) => {
                     let tag = RawToken(request);
                     // The turn's time is that of its beginning, and the wait is to be a whole one.
-                    self.reactor.arm(sys::clock::monotonic() + time, WakeTarget::Tag(tag));
+                    self.reactor.arm(sys::clock::monotonic() + time, WakeTarget::Token(tag));
                     self.waiting.insert(tag, started);
                 }
             }

@@ -107,22 +107,22 @@ fn flows(count: u32, directory: &Path) -> Result<u64> {
 
 /// What a relay counts of a read from the client and of the write to the destination that follows.
 fn move_up(flow_writer: &mut FlowWriter, flow: &mut LiveFlow, bytes: usize) {
-    let mut tally = flow_writer.tally(flow);
+    let mut tally = flow_writer.counters(flow);
     let (mut received, mut sent) = tally.up();
     received.add(bytes);
     let taken = sent.around(bytes, || Ok(black_box(bytes)));
     assert!(taken.is_ok(), "nothing is called that could fail");
-    flow_writer.counted(flow);
+    flow_writer.request_interim_if_due(flow);
 }
 
 /// The same the other way.
 fn move_down(flow_writer: &mut FlowWriter, flow: &mut LiveFlow, bytes: usize) {
-    let mut tally = flow_writer.tally(flow);
+    let mut tally = flow_writer.counters(flow);
     let (mut received, mut sent) = tally.down();
     received.add(bytes);
     let taken = sent.around(bytes, || Ok(black_box(bytes)));
     assert!(taken.is_ok(), "nothing is called that could fail");
-    flow_writer.counted(flow);
+    flow_writer.request_interim_if_due(flow);
 }
 
 fn identity(id: u128) -> Identity {

@@ -61,7 +61,7 @@ impl LocalUser {
     /// Fires what is due; whether anything was.
     fn fire(&mut self) -> bool {
         let sink = &self.shared.sink;
-        let fired = self.local.turn(monotonic(), |_, tag| {
+        let fired = self.local.fire_due(monotonic(), |_, tag| {
             sink(Nanos(tag));
             Next::Done
         });

@@ -68,16 +68,16 @@ impl Chunks {
         self.state == State::Complete
     }
 
-    pub(super) fn take_tail(&mut self) -> Vec<u8> {
+    pub(super) fn take_trailers(&mut self) -> Vec<u8> {
         let trailers = if self.is_complete() { std::mem::take(&mut self.trailer) } else { Vec::new() };
         if self.dechunk { Vec::new() } else { trailers }
     }
 
-    pub(super) fn take(&mut self, bytes: &mut [u8]) -> Result<Consumed, BodyError> {
+    pub(super) fn consume(&mut self, bytes: &mut [u8]) -> Result<Consumed, BodyError> {
         let mut progress = Consumed::default();
-        while progress.taken < bytes.len() && !self.is_complete() {
+        while progress.consumed < bytes.len() && !self.is_complete() {
             if self.state == State::Data {
-                let available = bytes.len() - progress.taken;
+                let available = bytes.len() - progress.consumed;
                 let count = usize::try_from(self.size).map_or(available, |size| size.min(available));
                 forward(bytes, &mut progress, count);
                 self.size -= count as u64;
@@ -86,11 +86,11 @@ impl Chunks {
                 }
                 continue;
             }
-            let is_forwarded = self.step(bytes[progress.taken])?;
+            let is_forwarded = self.step(bytes[progress.consumed])?;
             if is_forwarded && !self.dechunk {
                 forward(bytes, &mut progress, 1);
             } else {
-                progress.taken += 1;
+                progress.consumed += 1;
             }
         }
         Ok(progress)
@@ -166,11 +166,11 @@ impl Chunks {
 
 /// Keeps the next `count` bytes: moves them to the front if bytes before them were removed.
 fn forward(bytes: &mut [u8], progress: &mut Consumed, count: usize) {
-    if progress.kept < progress.taken {
-        bytes.copy_within(progress.taken..progress.taken + count, progress.kept);
+    if progress.forwarded < progress.consumed {
+        bytes.copy_within(progress.consumed..progress.consumed + count, progress.forwarded);
     }
-    progress.taken += count;
-    progress.kept += count;
+    progress.consumed += count;
+    progress.forwarded += count;
 }
 
 /// Checks trailers. They are forwarded unchanged: regenerated lines could be longer, and exceed the limit of

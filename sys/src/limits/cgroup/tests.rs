@@ -22,7 +22,7 @@ const UNIFIED: &str = "sys/fs/cgroup/unified";
 
 fn directories(machine: &Machine, controller: Controller) -> Vec<String> {
     let root = machine.root();
-    let groups = Membership::of(&root).groups(controller).unwrap();
+    let groups = Membership::read(&root).groups(controller).unwrap();
     groups.iter().map(|group| group.directory.display().to_string()).collect()
 }
 
@@ -55,18 +55,18 @@ fn container_mount_is_the_topmost_group() {
 #[test]
 fn group_with_least_headroom_wins() {
     let machine = hybrid_machine();
-    assert_eq!(Membership::of(&machine.root()).tasks(), TightestBound::default(), "no file, no bound");
+    assert_eq!(Membership::read(&machine.root()).tasks(), TightestBound::default(), "no file, no bound");
     machine.write(&format!("{PIDS}/a/b/pids.max"), "max\n");
     machine.write(&format!("{PIDS}/a/pids.max"), "100\n");
     machine.write(&format!("{PIDS}/a/pids.current"), "60\n");
     let absolute = |path: &str| PathBuf::from(format!("/{path}"));
     let bound = Some((100, 60, absolute(&format!("{PIDS}/a/pids.max"))));
-    assert_eq!(Membership::of(&machine.root()).tasks(), TightestBound { bound, trouble: None });
+    assert_eq!(Membership::read(&machine.root()).tasks(), TightestBound { bound, error: None });
     machine.write(&format!("{PIDS}/a/b/pids.max"), "50\n");
     machine.write(&format!("{PIDS}/a/b/pids.current"), "5\n");
-    assert_eq!(Membership::of(&machine.root()).tasks().bound.unwrap().0, 100, "40 are less than 45");
+    assert_eq!(Membership::read(&machine.root()).tasks().bound.unwrap().0, 100, "40 are less than 45");
     machine.write(&format!("{PIDS}/a/b/pids.current"), "11\n");
-    assert_eq!(Membership::of(&machine.root()).tasks().bound.unwrap().0, 50, "39 are less than 40");
+    assert_eq!(Membership::read(&machine.root()).tasks().bound.unwrap().0, 50, "39 are less than 40");
 }
 
 #[test]
@@ -75,17 +75,17 @@ fn inactive_file_cache_is_not_used_memory() {
     machine.write(&format!("{UNIFIED}/u/memory.max"), "1000\n");
     machine.write(&format!("{UNIFIED}/u/memory.current"), "900\n");
     machine.write(&format!("{UNIFIED}/u/memory.stat"), "anon 3\ninactive_file 300\nactive_file 9\n");
-    let (bound, used, file) = Membership::of(&machine.root()).memory().bound.unwrap();
+    let (bound, used, file) = Membership::read(&machine.root()).memory().bound.unwrap();
     assert_eq!((bound, used), (1000, 600));
     assert_eq!(file, PathBuf::from("/sys/fs/cgroup/unified/u/memory.max"));
     // Version 1 writes "without limit" as the greatest number of whole pages.
     machine.write("proc/self/cgroup", "4:memory:/a\n0::/\n");
     machine.write("proc/self/mountinfo", "1 2 0:3 / /sys/m rw - cgroup cgroup rw,memory\n");
     machine.write("sys/m/a/memory.limit_in_bytes", "9223372036854771712\n");
-    assert_eq!(Membership::of(&machine.root()).memory(), TightestBound::default());
+    assert_eq!(Membership::read(&machine.root()).memory(), TightestBound::default());
     machine.write("sys/m/memory.limit_in_bytes", "4096\n");
     machine.write("sys/m/memory.usage_in_bytes", "1024\n");
-    assert_eq!(Membership::of(&machine.root()).memory().bound.unwrap().1, 1024);
+    assert_eq!(Membership::read(&machine.root()).memory().bound.unwrap().1, 1024);
 }
 
 #[test]
@@ -95,32 +95,32 @@ fn broken_file_is_reported_beside_a_known_bound() {
     machine.write(&format!("{PIDS}/a/pids.current"), "60\n");
     for bad in ["", "many", "-5", "\u{0}"] {
         machine.write(&format!("{PIDS}/a/b/pids.max"), bad);
-        let found = Membership::of(&machine.root()).tasks();
+        let found = Membership::read(&machine.root()).tasks();
         assert_eq!(found.bound.unwrap().0, 100);
-        assert!(found.trouble.unwrap().contains("/sys/fs/cgroup/pids/a/b/pids.max"));
+        assert!(found.error.unwrap().contains("/sys/fs/cgroup/pids/a/b/pids.max"));
     }
     machine.write(&format!("{PIDS}/a/b/pids.max"), "99999999999999999999999");
-    assert_eq!(Membership::of(&machine.root()).tasks().trouble, None, "beyond 64 bits is no bound");
+    assert_eq!(Membership::read(&machine.root()).tasks().error, None, "beyond 64 bits is no bound");
     for missing in ["proc/self/mountinfo", "proc/self/cgroup"] {
         machine.remove(missing);
-        assert!(Membership::of(&machine.root()).tasks().trouble.unwrap().contains(missing));
+        assert!(Membership::read(&machine.root()).tasks().error.unwrap().contains(missing));
     }
     machine.write("proc/self/mountinfo", "1 2 3\n - \n1 2 0:3 / /sys/x rw - cgroup\n");
     machine.write("proc/self/cgroup", ":\n:::\n8:pids\nx\n");
-    assert_eq!(Membership::of(&machine.root()).tasks(), TightestBound::default(), "no line is ours");
+    assert_eq!(Membership::read(&machine.root()).tasks(), TightestBound::default(), "no line is ours");
 }
 
 #[test]
 fn tightest_cpu_quota_wins_in_both_versions() {
     let machine = hybrid_machine();
-    let quota = |machine: &Machine| Membership::of(&machine.root()).cpu_quota();
+    let quota = |machine: &Machine| Membership::read(&machine.root()).cpu_quota();
     assert_eq!(quota(&machine).unwrap(), None);
     machine.write("sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "-1\n");
     machine.write("sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000\n");
     assert_eq!(quota(&machine).unwrap(), None);
     machine.write("sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "150000\n");
     let found = quota(&machine).unwrap().unwrap();
-    assert_eq!((found.cpus, found.place.to_str().unwrap()), (1.5, "/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us"));
+    assert_eq!((found.cpus, found.file.to_str().unwrap()), (1.5, "/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us"));
     machine.write("sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "0\n");
     assert!(quota(&machine).unwrap_err().to_string().contains("cpu.cfs_quota_us"));
     machine.write("proc/self/cgroup", "0::/u/v\n");

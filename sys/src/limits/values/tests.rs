@@ -14,7 +14,7 @@ fn check(path: &str, text: &str, limit: Limit, bound: Option<u64>, used: Option<
     machine.write(path, text);
     let value = read(&machine, limit);
     assert_eq!((value.bound, value.used), (bound, used), "{path} = {text:?}: {value:?}");
-    assert_eq!(value.trouble, None);
+    assert_eq!(value.error, None);
 }
 
 #[test]
@@ -144,18 +144,18 @@ fn unreadable_limits_are_reported_rest_is_read() {
         machine.remove(path);
         let missing = read(&machine, limit);
         assert_eq!(missing.bound, None, "{path} is missing");
-        assert!(missing.trouble.unwrap().contains(path), "{path} is missing");
+        assert!(missing.error.unwrap().contains(path), "{path} is missing");
         for bad in ["", "max", "\u{0}\u{7f}", "-7", "one two three", "1 2x"] {
             machine.write(path, bad);
             let values = read_all(&machine.root());
             assert_eq!(values.len(), Limit::ALL.len());
-            let failed = values.iter().filter(|it| it.trouble.is_some()).count();
+            let failed = values.iter().filter(|it| it.error.is_some()).count();
             assert!(failed <= 6, "{path} = {bad:?}: {failed} limits are lost");
         }
     }
     let machine = ample();
     machine.write("proc/sys/net/ipv4/ip_local_port_range", "60999 32768");
-    assert!(read(&machine, Limit::LocalPorts).trouble.is_some());
+    assert!(read(&machine, Limit::LocalPorts).error.is_some());
     machine.write("proc/sys/kernel/threads-max", "99999999999999999999999");
     assert_eq!(read(&machine, Limit::Threads).bound, Some(u64::MAX));
 }
@@ -177,6 +177,6 @@ fn limits_of_this_machine_are_read() {
             value.limit,
             Limit::Descriptors | Limit::Threads | Limit::ThreadIds | Limit::UserThreads | Limit::Mappings
         );
-        assert!(!is_essential || value.trouble.is_none(), "{value:?}");
+        assert!(!is_essential || value.error.is_none(), "{value:?}");
     }
 }

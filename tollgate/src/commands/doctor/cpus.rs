@@ -40,7 +40,7 @@ pub(super) struct Cpus {
 impl Cpus {
     /// Reads all but the siblings' scaling.
     pub(super) fn read(root: &ProcRoot) -> Cpus {
-        let quota: io::Result<Option<Quota>> = Membership::of(root).cpu_quota();
+        let quota: io::Result<Option<Quota>> = Membership::read(root).cpu_quota();
         let (quota, quota_trouble) = match quota {
             Ok(quota) => (quota, None),
             Err(error) => (None, Some(error.to_string())),
@@ -75,7 +75,7 @@ impl Cpus {
     /// The text below the table, a sentence for each fact.
     pub(super) fn sentences(&self) -> Vec<String> {
         let mut sentences = vec![self.fifty_percent()];
-        if let Some(Quota { cpus, place }) = &self.quota {
+        if let Some(Quota { cpus, file: place }) = &self.quota {
             sentences.push(format!(
                 "The control group's quota is {cpus:.2} CPUs' time ({}): beyond it all threads stop until \
                  the next period, whatever CPUs are idle; `[threads] reactors = 0` takes {}.",
@@ -165,7 +165,7 @@ impl Cpus {
             "cores": self.cores,
             "effective": self.effective,
             "quota_cpus": self.quota.as_ref().map(|quota| quota.cpus),
-            "quota_place": self.quota.as_ref().map(|quota| quota.place.display().to_string()),
+            "quota_place": self.quota.as_ref().map(|quota| quota.file.display().to_string()),
             "quota_trouble": self.quota_trouble,
             "sibling_yield": self.siblings.map(|siblings| siblings.on_one_core),
             "two_core_yield": self.siblings.and_then(|siblings| siblings.on_two_cores),
@@ -250,7 +250,7 @@ mod tests {
                 throttled_periods: 4,
                 throttled: Duration::from_millis(1500),
             }),
-            quota: Some(Quota { cpus: 1.5, place: "/sys/fs/cgroup/x/cpu.max".into() }),
+            quota: Some(Quota { cpus: 1.5, file: "/sys/fs/cgroup/x/cpu.max".into() }),
             quota_trouble: Some("no /proc".into()),
             ..quiet
         };

@@ -4,7 +4,7 @@
 
 use std::cmp::Ordering;
 
-use sys::limits::{Footprint, Limit, LimitValue, threads_in};
+use sys::limits::{Footprint, Limit, LimitValue, threads_within};
 
 use super::load::Load;
 
@@ -66,14 +66,14 @@ impl Finding {
         let free = LimitValue { used: Some(in_use), ..reading.clone() };
         let available = free.free();
         let capacity = available.and_then(|available| match need.each {
-            0 => threads_in(&free, footprint).map(Capacity::Threads),
+            0 => threads_within(&free, footprint).map(Capacity::Threads),
             each => Some(Capacity::Connections(available.saturating_sub(need.once) / each)),
         });
         let state = match available {
             Some(available) if available < needed && only_degrades(reading.limit) => State::Narrow,
             Some(available) if available < needed => State::Fails,
             Some(_) => State::Fine,
-            None if reading.trouble.is_some() => State::Unknown,
+            None if reading.error.is_some() => State::Unknown,
             None => State::Fine,
         };
         Finding { reading: reading.clone(), needed, in_use, available, capacity, state }

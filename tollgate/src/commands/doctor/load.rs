@@ -97,7 +97,7 @@ impl Load {
             pool_threads: gateway::jobs::THREADS_MAX as u64,
             listeners: config.listeners.len() as u64,
             backlog: u64::from(config.accept.backlog),
-            table_bytes: ledger.inlets as u64 * u64::from(ledger.slots) * SLOT_BYTES,
+            table_bytes: ledger.flow_writers as u64 * u64::from(ledger.slots) * SLOT_BYTES,
         }
     }
 

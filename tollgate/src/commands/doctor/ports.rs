@@ -21,7 +21,7 @@ impl ListeningPorts {
         ports.sort_unstable();
         ports.dedup();
         // For port 0 the kernel chooses a free port.
-        ports.retain(|port| *port != 0 && local.as_ref().is_some_and(|local| local.contain(*port)));
+        ports.retain(|port| *port != 0 && local.as_ref().is_some_and(|local| local.contains(*port)));
         ListeningPorts { unreserved: ports, local }
     }
 

@@ -83,7 +83,7 @@ pub(super) fn command(finding: &Finding) -> Option<String> {
 }
 
 fn raised(finding: &Finding, bound: u64, count: u64) -> String {
-    let place = finding.reading.place.as_deref();
+    let place = finding.reading.file.as_deref();
     let limit = finding.limit();
     match limit {
         Limit::Descriptors => descriptors(count, finding.reading.ceiling),

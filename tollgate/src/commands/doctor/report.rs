@@ -81,9 +81,9 @@ impl Report {
             "carried_share": finding.share(&self.load),
             "error": remedy::error(finding.limit()),
             "command": remedy::command(finding),
-            "place": finding.reading.place.as_ref().map(|place| place.display().to_string()),
+            "place": finding.reading.file.as_ref().map(|place| place.display().to_string()),
             "exempt": finding.reading.exempt,
-            "trouble": finding.reading.trouble,
+            "trouble": finding.reading.error,
         })
     }
 
@@ -111,7 +111,7 @@ impl Report {
         text += &wrapped(&space, 0);
         text.extend(command.map(|command| format!("  to enlarge: {command}\n")));
         for finding in self.findings.iter().filter(|finding| finding.state != State::Unknown) {
-            if let Some(trouble) = &finding.reading.trouble {
+            if let Some(trouble) = &finding.reading.error {
                 text += &wrapped(&format!("{}: not all could be read: {trouble}", finding.limit().name()), 0);
             }
         }
@@ -220,7 +220,7 @@ fn title(finding: &Finding) -> String {
 
 fn finding_lines(finding: &Finding) -> String {
     let state = finding.state.as_str();
-    if let (State::Unknown, Some(trouble)) = (finding.state, &finding.reading.trouble) {
+    if let (State::Unknown, Some(trouble)) = (finding.state, &finding.reading.error) {
         return wrapped(&format!("{state}: {}: {trouble}", finding.limit().name()), 0);
     }
     let amount = |amount| amount_of(finding.limit(), amount);

@@ -11,7 +11,7 @@ pub(super) struct LiveTableSpace(Result<TableSpace, String>);
 
 impl LiveTableSpace {
     pub(super) fn read(settings: &OpenSettings) -> LiveTableSpace {
-        LiveTableSpace(TableSpace::of(settings).map_err(|error| error.to_string()))
+        LiveTableSpace(TableSpace::measure(settings).map_err(|error| error.to_string()))
     }
 
     #[cfg(test)]

@@ -72,7 +72,7 @@ impl Machine {
             load: LOAD,
             findings: self.findings(),
             footprint: FOOTPRINT_USUAL,
-            budget: ThreadBudget::of(read_all(&root).iter(), FOOTPRINT_USUAL),
+            budget: ThreadBudget::from_values(read_all(&root).iter(), FOOTPRINT_USUAL),
             space: LiveTableSpace::from_space(table_space(1 << 30)),
             ports: ListeningPorts::read(&root, vec![3128, 9128, 0]),
             cpus: Cpus::read(&root),

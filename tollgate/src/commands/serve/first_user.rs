@@ -28,7 +28,7 @@ impl CredentialDelivery {
         if !is_terminal {
             // User files lie in a directory of the data directory.
             let data = delivery.user.path.ancestors().nth(2).unwrap_or(Path::new(""));
-            let kept = delivery.user.keep(data).inspect_err(|_| delivery.undo());
+            let kept = delivery.user.save_login(data).inspect_err(|_| delivery.undo());
             delivery.file = Some(kept.with_context(|| {
                 format!("cannot keep the password of the first user in {}", data.display())
             })?);

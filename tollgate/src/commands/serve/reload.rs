@@ -49,7 +49,7 @@ fn report_changes(gateway: &Gateway, changes: &Changes, console: &Console) {
         ("listeners_removed", Value::Text(&list(&changes.removed))),
         ("needs_restart", Value::Text(&restart)),
     ];
-    gateway.log().say(Level::Info, "configuration reloaded", &fields);
+    gateway.log().write_message(Level::Info, "configuration reloaded", &fields);
     if !restart.is_empty() {
         console.print_line(format!("reloaded; these take effect with the next start: {restart}"));
     }
@@ -58,7 +58,7 @@ fn report_changes(gateway: &Gateway, changes: &Changes, console: &Console) {
 fn report_refusal(gateway: &Gateway, error: &str, console: &Console) {
     gateway.stats().reloads.failed();
     let fields = [("error", Value::Text(error))];
-    gateway.log().say(Level::Error, "reload refused, the old configuration stays", &fields);
+    gateway.log().write_message(Level::Error, "reload refused, the old configuration stays", &fields);
     console.print_line(format!("reload refused, the old configuration stays:\n{error}"));
 }
 

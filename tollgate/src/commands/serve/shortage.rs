@@ -29,18 +29,18 @@ pub(super) fn report(gateway: &Gateway, reported: &mut ReportedShortages, consol
             let mut fields = vec![("remedy", Value::Text(remedy(shortage)))];
             let mut message = text.clone();
             if shortage == ResourceExhausted::Descriptors {
-                let limit = sys::limits::descriptors().0;
+                let limit = sys::limits::descriptor_limits().0;
                 fields.insert(0, ("limit", limit.into()));
                 message += &format!(" (limit of descriptors: {limit})");
             }
-            log.say(Level::Error, &text, &fields);
+            log.write_message(Level::Error, &text, &fields);
             console.print_line(format!("{message}: {}", remedy(shortage)));
             reported.shortage = Some(shortage);
         }
         (Some(shortage), None) => {
             let accepts = stats.failed_accepts() - reported.failed_before;
             let text = format!("new connections are accepted again; {} were used up", shortage.as_str());
-            log.say(Level::Info, &text, &[("accepts_failed", accepts.into())]);
+            log.write_message(Level::Info, &text, &[("accepts_failed", accepts.into())]);
             console.print_line(format!("{text}, and {accepts} accepts failed"));
             reported.shortage = None;
         }

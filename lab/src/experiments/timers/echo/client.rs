@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
 use engine::inbox::Notifier;
-use engine::reactor::{RawToken, Reactor, Wake};
+use engine::reactor::{RawToken, Reactor, ReactorEvent};
 use engine::slab::{Key, Slab};
 use engine::stats::ReactorStats;
 use sys::clock::Nanos;
@@ -93,11 +93,11 @@ impl Client {
         let mut fired = 0;
         let mut wakes = Vec::new();
         while self.progress.answered < wanted && fired == 0 {
-            self.reactor.turn(&mut wakes, || true)?;
+            self.reactor.poll(&mut wakes, || true)?;
             for wake in wakes.drain(..) {
                 match wake {
-                    Wake::Ready(tag, readiness) => self.ready(tag, readiness)?,
-                    Wake::Due(tag) => fired += self.due(tag),
+                    ReactorEvent::Ready(tag, readiness) => self.ready(tag, readiness)?,
+                    ReactorEvent::TimerDue(tag) => fired += self.due(tag),
                 }
             }
         }

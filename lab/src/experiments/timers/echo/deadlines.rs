@@ -73,7 +73,7 @@ impl Timers for Reactor {
     }
 
     fn arm(&self, when: Nanos, tag: RawToken) -> TimerId {
-        Reactor::arm(self, when, WakeTarget::Tag(tag))
+        Reactor::arm(self, when, WakeTarget::Token(tag))
     }
 
     fn cancel(&self, timer: TimerId) {

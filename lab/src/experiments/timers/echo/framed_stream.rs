@@ -40,7 +40,7 @@ impl FramedStream {
     /// # Errors
     /// As `Registration::new`.
     pub(super) fn new(reactor: &Reactor, socket: Socket, tag: RawToken) -> io::Result<Self> {
-        let registration = Registration::new(reactor, &socket, Interest::Read, WakeTarget::Tag(tag))?;
+        let registration = Registration::new(reactor, &socket, Interest::Read, WakeTarget::Token(tag))?;
         let (input, output) = (Vec::with_capacity(BUFFER_BYTES), Vec::with_capacity(BUFFER_BYTES));
         Ok(Self { socket, registration, input, output })
     }
@@ -95,7 +95,7 @@ impl FramedStream {
             Err(error) => return Err(error.into()),
         }
         if !self.output.is_empty() {
-            self.registration.report_room(reactor, &self.socket)?;
+            self.registration.report_writable(reactor, &self.socket)?;
         }
         Ok(self.output.is_empty())
     }

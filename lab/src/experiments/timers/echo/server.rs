@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use engine::accept::{Acceptor, ListenerHandle, worker_group};
 use engine::inbox::{Inbox, Notifier};
-use engine::reactor::{RawToken, Reactor, Wake};
+use engine::reactor::{RawToken, Reactor, ReactorEvent};
 use engine::slab::Slab;
 use engine::stats::ReactorStats;
 use sys::epoll::Readiness;
@@ -64,12 +64,12 @@ impl Server {
     pub(super) fn run(mut self) -> Result<u64> {
         let mut wakes = Vec::new();
         while self.inbox.is_empty() {
-            self.reactor.turn(&mut wakes, || self.inbox.is_empty())?;
+            self.reactor.poll(&mut wakes, || self.inbox.is_empty())?;
             for wake in wakes.drain(..) {
                 match wake {
-                    Wake::Ready(LISTENER, _) | Wake::Due(LISTENER) => self.accept()?,
-                    Wake::Ready(RawToken(index), readiness) => self.ready(index, readiness)?,
-                    Wake::Due(RawToken(index)) => self.due(index),
+                    ReactorEvent::Ready(LISTENER, _) | ReactorEvent::TimerDue(LISTENER) => self.accept()?,
+                    ReactorEvent::Ready(RawToken(index), readiness) => self.ready(index, readiness)?,
+                    ReactorEvent::TimerDue(RawToken(index)) => self.due(index),
                 }
             }
         }

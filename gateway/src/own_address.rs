@@ -22,10 +22,10 @@ use policy::{AddressClass, Policy};
 /// Why the kernel's routes cannot be read.
 pub(crate) fn leads_back(policy: &Policy, address: SocketAddr) -> io::Result<bool> {
     let (ip, port) = (address.ip(), address.port());
-    if policy.address_class(ip, port) == AddressClass::Ours {
+    if policy.address_class(ip, port) == AddressClass::Own {
         return Ok(true);
     }
-    for heard in policy.heard_if_local(ip, port) {
+    for heard in policy.reached_if_local(ip, port) {
         if sys::route::is_local(heard)? {
             return Ok(true);
         }

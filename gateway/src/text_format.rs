@@ -84,16 +84,16 @@ impl PutText for Vec<u8> {
 }
 
 /// The text of an address, without an allocation.
-pub(crate) struct Literal {
+pub(crate) struct AddressText {
     bytes: [u8; ADDRESS_BYTES_MAX],
     /// <= ADDRESS_BYTES_MAX
     length: usize,
 }
 
-impl Literal {
+impl AddressText {
     /// The text of this address.
-    pub(crate) fn new(address: IpAddr) -> Literal {
-        let mut literal = Literal { bytes: [0; ADDRESS_BYTES_MAX], length: 0 };
+    pub(crate) fn new(address: IpAddr) -> AddressText {
+        let mut literal = AddressText { bytes: [0; ADDRESS_BYTES_MAX], length: 0 };
         literal.put_address(address);
         literal
     }
@@ -104,7 +104,7 @@ impl Literal {
     }
 }
 
-impl PutText for Literal {
+impl PutText for AddressText {
     fn put(&mut self, bytes: &[u8]) {
         self.bytes[self.length..][..bytes.len()].copy_from_slice(bytes);
         self.length += bytes.len();
@@ -126,7 +126,7 @@ mod tests {
     }
 
     fn check(address: IpAddr, port: u16, scope: u32) {
-        assert_eq!(Literal::new(address).as_str(), address.to_string());
+        assert_eq!(AddressText::new(address).as_str(), address.to_string());
         let with_port = match address {
             IpAddr::V4(_) => SocketAddr::new(address, port),
             IpAddr::V6(address) => SocketAddrV6::new(address, port, 0, scope).into(),
