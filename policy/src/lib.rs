@@ -47,6 +47,17 @@
 //!
 //! Not handled here: aliases (CNAME) on the way to an address, and network-specific NAT64 prefixes in global
 //! space; such a prefix needs a deny rule.
+//!
+//! Modules, each above those that it may use:
+//!
+//! ```text
+//!   builder
+//!   decide
+//!   list remedy
+//!   rules
+//!   host own verdict
+//!   address ports ranges
+//! ```
 
 #![forbid(unsafe_code)]
 

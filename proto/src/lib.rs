@@ -15,6 +15,15 @@
 //!
 //! All protocols share `target`: a destination is parsed once, strictly, and carried as a
 //! [`target::Target`].
+//!
+//! Modules, each above those that it may use:
+//!
+//! ```text
+//!   http_connect http_forward
+//!   http_head socks5
+//!   credentials target
+//!   denial limits
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -20,6 +20,14 @@
 //! ```
 //!
 //! `crash` and `send_audit` do nothing in builds without the feature `crash`.
+//!
+//! Modules, each above those that it may use:
+//!
+//! ```text
+//!   alarm parker pressure socket
+//!   clock limits mailbox mapping park_flag ring send_audit stack
+//!   crash disk epoll heap once_fn route splice step_filter sync thread
+//! ```
 
 pub mod alarm;
 pub mod clock;

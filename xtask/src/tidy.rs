@@ -3,6 +3,7 @@
 //! Guarantees: a finding has its file and line, its rule, and the remedy.
 //! Not handled here: checks of rustc and clippy (`[workspace.lints]`, clippy.toml), and layout (rustfmt).
 
+mod prose;
 mod rules;
 mod source;
 #[cfg(test)]

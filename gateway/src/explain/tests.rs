@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use policy::{Host as Asked, NameVerdict, Policy};
+use policy::{Host as Request, NameVerdict, Policy};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -100,14 +100,14 @@ fn expected_outcome(
         (verdict.reason.code().to_owned(), rule(verdict), Vec::new(), is_looked_up)
     };
     let host = match &target.host {
-        Host::Name(name) => Asked::Name(name.as_str()),
-        Host::Address(address) => Asked::Address(*address),
+        Host::Name(name) => Request::Name(name.as_str()),
+        Host::Address(address) => Request::Address(*address),
     };
     let name = policy.judge_name(user, host, port);
     if let NameVerdict::Denied(verdict) = &name {
         return denied(verdict, false);
     }
-    let is_looked_up = matches!(host, Asked::Name(_));
+    let is_looked_up = matches!(host, Request::Name(_));
     let found = match (&target.host, answer) {
         (Host::Address(address), _) => vec![*address],
         (Host::Name(_), Ok(answer)) => answer.addresses().to_vec(),

@@ -31,7 +31,7 @@ const IMPURE_DEPENDENCIES: [&str; 8] =
     ["getrandom", "hickory-resolver", "jiff", "libc", "rustix", "signal-hook", "socket2", "tokio"];
 
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
-const ARCHITECTURE_LINES_MAX: usize = 250;
+const ARCHITECTURE_LINES_MAX: usize = 150;
 
 /// Workspace crates depend on each other only as drawn.
 pub(super) fn dependency_direction(tree: &Tree) -> Vec<Finding> {
