@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use axum::Router;
-use gateway::identity::throttle::source_network;
+use gateway::source_network::source_network;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;

@@ -28,7 +28,7 @@ pub use value::{NameServer, OwnAddress};
 use crate::config::settings::{
     Accept, Admin, Auth, Dns, DnsMode, Ledger, Limits, Log, LogTarget, Network, Threads, Timeouts,
 };
-use crate::identity::users::USERS_DIRECTORY;
+use crate::users::USERS_DIRECTORY;
 use raw::RawConfig;
 use report::{Diagnostic, Report, SourceText};
 use source::Sources;

@@ -13,12 +13,12 @@ use engine::reactor::Reactor;
 
 pub(crate) use self::flow_ids::FlowIds;
 
+use crate::authenticator::Authenticator;
 use crate::buffers::{ReadBufferPool, WriteBufferPool};
 use crate::date::HttpDate;
 use crate::dns::ResolveCache;
 use crate::flow::closing::ClosingConnections;
 use crate::flow::meter::Meter;
-use crate::identity::Authenticator;
 use crate::idle::Evictor;
 use crate::observe::stats::WorkerStats;
 use crate::shares::SharePool;

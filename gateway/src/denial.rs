@@ -15,9 +15,9 @@ use proto::socks5::{Reply, Socks5Error};
 use proto::target::Target;
 use sys::socket::ResourceExhausted;
 
+use crate::authenticator::AuthError;
 use crate::dial::DialError;
 use crate::dns::ResolveError;
-use crate::identity::AuthError;
 use crate::observe::stats::DenialKind;
 
 /// The log code of credentials that cannot be parsed.

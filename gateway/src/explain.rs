@@ -15,10 +15,10 @@ use proto::target::{Host, Target};
 use tokio::time::timeout;
 
 use crate::admission::judgement::Judgement;
+use crate::authenticator::AuthError;
 use crate::config::Config;
 use crate::denial::Denial;
 use crate::dns::{Answer, DNS_GRACE, ResolveError, ResolveSettings, Resolver};
-use crate::identity::AuthError;
 use crate::jobs;
 use crate::own_address::leads_back;
 

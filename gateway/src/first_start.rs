@@ -12,7 +12,7 @@ use thiserror::Error;
 use zeroize::Zeroizing;
 
 use crate::config::{Config, ConfigErrors, FIRST_USER, LoadOptions, Origin};
-use crate::identity::users::{
+use crate::users::{
     Credential, CredentialError, PasswordHash, UserFile, UserName, create, generate_password, quoted, write,
 };
 

@@ -1,14 +1,11 @@
-//! Users: their names and credentials as stored, and the identification of clients.
+//! What identifies clients: the index of users, the cache of verified credentials, the checks of passwords.
 
-mod authenticator;
 mod check_queue;
-mod credential_cache;
+pub(crate) mod credential_cache;
 mod identity_index;
-mod shared;
+pub(crate) mod shared;
 pub mod throttle;
-pub mod users;
 
-pub use authenticator::{AuthError, Authenticator};
 pub(crate) use credential_cache::CredentialCache;
 pub use identity_index::IdentityIndex;
 pub use shared::AuthShared;

@@ -10,11 +10,32 @@
 //!   control side   config -> snapshot -> server: reload, drain  --commands--> worker
 //!   a command      explain: the judgement of admission, without a connection
 //! ```
+//!
+//! Modules, each above those that it may use:
+//!
+//! ```text
+//!   server
+//!   worker
+//!   handshake tunnel
+//!   explain http
+//!   admission
+//!   client
+//!   denial
+//!   dial
+//!   context
+//!   idle
+//!   authenticator connection relay
+//!   flow snapshot
+//!   buffers dns first_start identity observe
+//!   budget config limits shares
+//!   account date jobs own_address source_network text_format token ttl_cache users
+//! ```
 
 #![forbid(unsafe_code)]
 
 pub mod account;
 mod admission;
+pub mod authenticator;
 mod budget;
 mod buffers;
 mod client;
@@ -40,8 +61,10 @@ mod relay;
 pub mod server;
 mod shares;
 mod snapshot;
+pub mod source_network;
 mod text_format;
 mod token;
 mod ttl_cache;
 mod tunnel;
+pub mod users;
 mod worker;

@@ -22,6 +22,7 @@ use sys::clock;
 use sys::socket::ListenOptions;
 
 use self::reload::RestartOnly;
+use crate::authenticator::Authenticator;
 use crate::budget::Budget;
 use crate::config::settings;
 use crate::config::{Config, Listener};
@@ -32,7 +33,7 @@ use crate::flow::meter::Meter;
 use crate::flow::progress::Deadlines;
 use crate::handshake;
 use crate::handshake::slots::{Handshakes, bounded_by_descriptors, slots_per_thread};
-use crate::identity::{AuthShared, Authenticator};
+use crate::identity::AuthShared;
 use crate::idle::{Evictor, IdleConnections};
 use crate::jobs;
 use crate::limits::{

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use policy::UserIndex;
 
 use super::{Client, HandshakeError, PresentedCredentials};
+use crate::authenticator::AuthError;
 use crate::denial::Denial;
-use crate::identity::AuthError;
 use crate::limits::AUTH_FAILURES_MAX;
 
 impl Client {

@@ -7,16 +7,15 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use policy::{AddressClass, Policy, UserIndex};
-use proto::target::Target;
+use policy::{AddressClass, NameVerdict, Policy, UserIndex};
+use proto::target::{Host, Target};
 
 use super::raw::RawConfig;
 use super::read::{Located, Optional, nearest};
 use super::report::{Diagnostic, Report, Span};
 use super::value::OwnAddress;
-use crate::admission::judgement::Judgement;
 use crate::config::settings::{ListenerKind, ListenerTable};
-use crate::identity::users::UserName;
+use crate::users::UserName;
 
 /// Most listeners: each costs every reactor thread a socket.
 const LISTENERS_MAX: usize = 256;
@@ -83,9 +82,13 @@ pub(super) fn warn_denied_forwards(raw: &RawConfig, policy: &Policy, report: &mu
     for listener in raw.listeners.iter().filter(|listener| listener.kind == ListenerKind::Forward) {
         let (Some(to), Some(name)) = (listener.to.written(), listener.user.written()) else { continue };
         let Some(user) = policy.user(name) else { continue };
-        if let Err(denial) = (Judgement { policy, user, target: &to.value }).judge_name() {
+        let host = match &to.value.host {
+            Host::Name(name) => policy::Host::Name(name.as_str()),
+            Host::Address(address) => policy::Host::Address(*address),
+        };
+        if let NameVerdict::Denied(verdict) = policy.judge_name(user, host, to.value.port.get()) {
             let title = format!("every connection of this listener is denied by the rules of `{}`", **name);
-            report.warning(Diagnostic::at(&to.span, title).help(denial.text));
+            report.warning(Diagnostic::at(&to.span, title).help(verdict.reason.to_string()));
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::config::settings::{
     Accept, Admin, Auth, DestinationTable, Dns, Ledger, Limits, ListenerTable, Log, Network, TABLES, Threads,
     Timeouts, UserTable,
 };
-use crate::identity::users::UserName;
+use crate::users::UserName;
 
 /// All tables.
 #[derive(Default)]

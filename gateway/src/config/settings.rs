@@ -22,7 +22,7 @@ use crate::config::schema::joined;
 pub use crate::config::schema::{Setting, Table};
 pub use crate::config::value::{ByteSize, LogTarget, Realm, duration, network};
 use crate::config::value::{NameServer, OwnAddress, choice};
-use crate::identity::users::{PasswordHash, TokenHash, UserName};
+use crate::users::{PasswordHash, TokenHash, UserName};
 
 /// Declares tables of settings: for each a struct with one field per setting, the code that reads it, and its
 /// [`Table`]. A setting is `name: type = default, low ..= high;`, default and bounds as TOML.

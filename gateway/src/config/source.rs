@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::report::{Diagnostic, Report, SourceText};
 use super::{LoadOptions, Origin};
-use crate::identity::users::{NameError, USERS_DIRECTORY, UserName};
+use crate::users::{NameError, USERS_DIRECTORY, UserName};
 
 /// The file that is read if none is named and it exists.
 pub(super) const DEFAULT_FILE: &str = "tollgate.toml";

@@ -18,7 +18,7 @@ use super::raw::{RawConfig, RawDestination, RawUser};
 use super::read::{Located, suggest};
 use super::report::{Diagnostic, Report, Span};
 use crate::config::settings::{DestinationClass, UserTable};
-use crate::identity::users::{Credential, PasswordHash, TokenHash, UserName};
+use crate::users::{Credential, PasswordHash, TokenHash, UserName};
 
 /// Most users: each costs every reactor thread an account.
 const USERS_MAX: usize = 100_000;

@@ -16,7 +16,7 @@ use toml::de::DeValue;
 
 use super::read::{Scalar, kind_of};
 use super::schema::Setting;
-use crate::identity::users::{CredentialError, NameError, PasswordHash, TokenHash, UserName};
+use crate::users::{CredentialError, NameError, PasswordHash, TokenHash, UserName};
 
 /// The default port of name servers (RFC 1035 section 4.2).
 const DNS_PORT: u16 = 53;

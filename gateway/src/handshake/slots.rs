@@ -22,12 +22,12 @@ use std::time::Duration;
 
 use sys::clock::Nanos;
 
-use crate::identity::throttle::source_network;
 use crate::limits::{
     DESCRIPTORS_PER_HANDSHAKE, EVICTED_AT_ONCE_MAX, HANDSHAKE_TIMEOUT_MIN, HANDSHAKES_CACHED_MAX,
     HANDSHAKES_PER_THREAD_MAX,
 };
 use crate::observe::stats::DenialKind;
+use crate::source_network::source_network;
 
 /// One in so many slots may be spared while its credentials are checked. If more were, wrong credentials
 /// could hold all slots, and the one handshake without a check would be evicted next.

@@ -20,7 +20,7 @@ use crate::config::settings::Auth;
 
 /// A keyed hash over a user's name, their stored hash and a secret. The key is random for each process and
 /// never leaves it, so the hash reveals nothing about the secret.
-pub(super) type CredentialMac = [u8; 32];
+pub(crate) type CredentialMac = [u8; 32];
 
 /// Slots per bucket; an entry may use any slot of its bucket.
 const WAYS: usize = 4;
@@ -45,7 +45,7 @@ struct CacheSlot {
 
 /// The result of a lookup.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum CacheLookup {
+pub(crate) enum CacheLookup {
     /// Verified recently: no check is needed.
     Fresh,
     /// Verified before, and to be checked again.
@@ -72,7 +72,7 @@ impl CredentialCache {
     }
 
     /// Looks up the credentials with this key.
-    pub(super) fn lookup(&self, key: &CredentialMac, now: Nanos) -> CacheLookup {
+    pub(crate) fn lookup(&self, key: &CredentialMac, now: Nanos) -> CacheLookup {
         let (tag, bucket) = self.bucket_of(key);
         let age = bucket.iter().find_map(|slot| {
             // Acquire pairs with the Release in `insert`: a reader that sees the time sees the entry's tag.
@@ -88,7 +88,7 @@ impl CredentialCache {
 
     /// Stores that the credentials with this key were verified. The entry replaces the one with the same key,
     /// else the oldest of its bucket. One thread at a time.
-    pub(super) fn insert(&self, key: &CredentialMac, now: Nanos) {
+    pub(crate) fn insert(&self, key: &CredentialMac, now: Nanos) {
         let (tag, bucket) = self.bucket_of(key);
         let slot = bucket.iter().min_by_key(|slot| match slot.verified_at.load(Ordering::Relaxed) {
             verified_at if verified_at != 0 && slot.tag() == tag => 0,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use policy::UserIndex;
 
 use crate::config::User;
-use crate::identity::users::{Argon2Cost, Credential, PasswordHash};
+use crate::users::{Argon2Cost, Credential, PasswordHash};
 
 /// Source networks by address, and the hashes that make all password checks equally slow.
 pub struct IdentityIndex {
@@ -65,7 +65,7 @@ impl IdentityIndex {
     }
 
     /// The user with the smallest source network that holds `address`.
-    pub(super) fn user_at(&self, address: IpAddr) -> Option<UserIndex> {
+    pub(crate) fn user_at(&self, address: IpAddr) -> Option<UserIndex> {
         let address = address.to_canonical();
         let after = self.sources.partition_point(|source| source.first <= address);
         let mut source = self.sources.get(after.checked_sub(1)?)?;
@@ -77,7 +77,7 @@ impl IdentityIndex {
     }
 
     /// A hash of each cost; empty if no user has a password.
-    pub(super) fn decoys(&self) -> &Arc<[PasswordHash]> {
+    pub(crate) fn decoys(&self) -> &Arc<[PasswordHash]> {
         &self.decoys
     }
 }

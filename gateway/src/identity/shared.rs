@@ -22,9 +22,10 @@ use zeroize::Zeroizing;
 use super::check_queue::{CheckQueue, NewCheck, Rank};
 use super::credential_cache::{CacheLookup, CredentialCache, CredentialMac};
 use crate::config::settings::Auth;
-use crate::identity::throttle::{Throttle, site_or_address, source_network};
-use crate::identity::users::{HashMemory, PasswordHash};
+use crate::identity::throttle::{Throttle, site_or_address};
 use crate::jobs::HASHING;
+use crate::source_network::source_network;
+use crate::users::{HashMemory, PasswordHash};
 
 /// The state behind every thread's authenticator: MAC key, queue and throttle.
 pub struct AuthShared {
@@ -41,23 +42,23 @@ pub struct AuthShared {
 }
 
 /// A password to check.
-pub(super) struct Check {
-    pub(super) key: CredentialMac,
+pub(crate) struct Check {
+    pub(crate) key: CredentialMac,
     /// The user's hash; `None` if the user does not exist or has no password.
-    pub(super) hash: Option<PasswordHash>,
+    pub(crate) hash: Option<PasswordHash>,
     /// A hash of each cost, among them that of `hash`.
-    pub(super) decoys: Arc<[PasswordHash]>,
+    pub(crate) decoys: Arc<[PasswordHash]>,
     /// The credentials were right in the last day. They are no guess, so the throttle is not consulted.
-    pub(super) is_stale_hit: bool,
+    pub(crate) is_stale_hit: bool,
     /// The user is disabled: a right password is not cached, and counts as a failure.
-    pub(super) is_disabled: bool,
+    pub(crate) is_disabled: bool,
     /// The name as the client sent it.
-    pub(super) user: Box<str>,
-    pub(super) secret: Zeroizing<Vec<u8>>,
-    pub(super) source: IpAddr,
-    pub(super) failures_per_minute: u32,
+    pub(crate) user: Box<str>,
+    pub(crate) secret: Zeroizing<Vec<u8>>,
+    pub(crate) source: IpAddr,
+    pub(crate) failures_per_minute: u32,
     /// Where right credentials are stored.
-    pub(super) cache: Arc<CredentialCache>,
+    pub(crate) cache: Arc<CredentialCache>,
 }
 
 impl Check {
@@ -80,7 +81,7 @@ struct QueuedCheck {
 
 /// How a check ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum CheckOutcome {
+pub(crate) enum CheckOutcome {
     Right,
     Wrong,
     /// The check did not run: earlier ones used up a budget. It may run after this long.
@@ -106,11 +107,11 @@ impl AuthShared {
         })
     }
 
-    pub(super) fn throttle(&self) -> &Throttle {
+    pub(crate) fn throttle(&self) -> &Throttle {
         &self.throttle
     }
 
-    pub(super) fn mac(&self, user: &str, hash: &PasswordHash, secret: &[u8]) -> CredentialMac {
+    pub(crate) fn mac(&self, user: &str, hash: &PasswordHash, secret: &[u8]) -> CredentialMac {
         let mut mac = Blake2sMac256::new_from_slice(&*self.key).expect("BLAKE2s takes keys of 32 bytes");
         let hash = hash.to_text();
         // The lengths come first, so that no two triples give the same bytes.
@@ -125,7 +126,7 @@ impl AuthShared {
     ///
     /// # Errors
     /// How long it must wait.
-    pub(super) fn check_throttle(&self, check: &Check) -> Result<(), Duration> {
+    pub(crate) fn check_throttle(&self, check: &Check) -> Result<(), Duration> {
         if check.is_stale_hit {
             return Ok(());
         }
@@ -133,7 +134,7 @@ impl AuthShared {
     }
 
     /// Queues `check`. If it is rejected, now or by later checks, there is no result.
-    pub(super) fn submit(self: &Arc<Self>, check: Box<Check>) -> oneshot::Receiver<CheckOutcome> {
+    pub(crate) fn submit(self: &Arc<Self>, check: Box<Check>) -> oneshot::Receiver<CheckOutcome> {
         let rank = self.rank_of(&check);
         let source = match rank {
             Rank::KnownCredentials | Rank::TrustedSource => source_network(check.source),

@@ -36,6 +36,8 @@ use std::time::Duration;
 
 use sys::clock::Nanos;
 
+use crate::source_network::source_network;
+
 /// Slots in each of the two rows of a table: a table of words has 512 KiB.
 const ROW_SLOTS: usize = 1 << 15;
 /// The period to which the failures of the settings apply.
@@ -200,14 +202,6 @@ fn smaller(slots: Slots<'_, AtomicU64>) -> u64 {
     // Relaxed, here and elsewhere: a word is its own whole state and orders no other memory.
     let [first, second] = slots.map(|slot| slot.load(Ordering::Relaxed));
     first.min(second)
-}
-
-/// The source of an address: the address itself of IPv4, its /64 of IPv6 (the other bits zero).
-pub fn source_network(source: IpAddr) -> IpAddr {
-    match source.to_canonical() {
-        IpAddr::V4(address) => IpAddr::V4(address),
-        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
-    }
 }
 
 /// What is assigned to a site as a whole (RFC 6177): the /48 of IPv6. IPv4 has no equivalent.

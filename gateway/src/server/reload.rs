@@ -15,7 +15,7 @@ use sys::clock;
 use super::{BoundListener, Gateway, StartError, listen};
 use crate::config::settings::{Accept, Admin, Dns, Ledger, LogTarget, Threads};
 use crate::config::{Config, Listener, User};
-use crate::identity::users::UserName;
+use crate::users::UserName;
 use crate::worker::command::Command;
 
 /// How long a reload waits for an address in use: a removed listener stays open for a moment, for handshakes

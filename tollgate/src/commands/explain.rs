@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use clap::Args;
 use gateway::config::{Config, User};
 use gateway::explain::{Explanation, Judged, Outcome, explain};
-use gateway::identity::users::UserName;
+use gateway::users::UserName;
 use policy::{Policy, Remedy, Verdict};
 use proto::target::{Host, Target};
 use serde_json::{Value, json};

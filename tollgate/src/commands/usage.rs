@@ -9,7 +9,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use gateway::config::settings::duration;
 use gateway::config::{Config, nearest};
-use gateway::identity::users::UserName;
+use gateway::users::UserName;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};

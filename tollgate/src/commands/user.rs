@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use gateway::config::{Config, ConfigErrors, Ingress, LoadOptions, Origin, User};
-use gateway::identity::users::{
+use gateway::users::{
     self, Credential, Edit, PASSWORD_BYTES_MAX, PasswordHash, TokenHash, UserFile, UserName, UsersLock,
 };
 use ipnet::IpNet;

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use gateway::identity::users::{PasswordHash, TokenHash};
+use gateway::users::{PasswordHash, TokenHash};
 
 use super::{TestDir, check_runs, mode};
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 use sys::clock::Nanos;
 
 use super::RING_EVENTS;
-use crate::identity::throttle::source_network;
+use crate::source_network::source_network;
 
 /// Buckets of a thread for sources; further sources share one. Users always have their own: there are as many
 /// as are configured.

@@ -14,7 +14,7 @@ use super::*;
 use crate::budget::Budget;
 use crate::config::{Config, LoadOptions};
 use crate::dns::tests::block_on;
-use crate::identity::users::TokenHash;
+use crate::users::TokenHash;
 
 const CLIENT: &str = "192.0.2.1";
 const TOKEN: &str = "tgt_0123456789abcdefghjkmnpqrs";

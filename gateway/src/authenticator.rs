@@ -34,10 +34,10 @@ use policy::UserIndex;
 use proto::credentials::Credentials;
 use sys::clock::monotonic;
 
-use super::credential_cache::{CacheLookup, CredentialMac};
-use super::shared::{AuthShared, Check, CheckOutcome};
-use crate::identity::users::{Credential, PasswordHash, TokenHash};
+use crate::identity::credential_cache::{CacheLookup, CredentialMac};
+use crate::identity::shared::{AuthShared, Check, CheckOutcome};
 use crate::snapshot::Snapshot;
+use crate::users::{Credential, PasswordHash, TokenHash};
 
 /// Why a client is not authenticated.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
