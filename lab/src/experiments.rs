@@ -7,3 +7,20 @@ pub(crate) mod overload;
 pub(crate) mod pipeline;
 pub(crate) mod relay;
 pub(crate) mod timers;
+
+use crate::kit::presentation::Presentation;
+
+/// The presentations of all experiments.
+const PRESENTATIONS: [&Presentation; 6] = [
+    &accept::PRESENTATION,
+    &inserts::PRESENTATION,
+    &overload::PRESENTATION,
+    &pipeline::PRESENTATION,
+    &relay::PRESENTATION,
+    &timers::PRESENTATION,
+];
+
+/// The presentation of an experiment by its name.
+pub(crate) fn presentation(experiment: &str) -> Option<&'static Presentation> {
+    PRESENTATIONS.into_iter().find(|presentation| presentation.experiment == experiment)
+}

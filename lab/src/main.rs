@@ -8,14 +8,16 @@ mod experiments;
 mod kit;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
-use clap::{Parser, Subcommand};
+use anyhow::{Context, Result, ensure};
+use clap::{Parser, Subcommand, ValueEnum};
+use serde_json::Value;
 
 use crate::experiments::{accept, inserts, overload, pipeline, relay, timers};
-use crate::kit::options::Output;
+use crate::kit::options::{CommonOptions, Drawings};
+use crate::kit::presentation::Presentation;
 use crate::kit::report::Report;
 use crate::kit::verdict::Outcome;
 use crate::kit::{child, load_process, report};
@@ -35,19 +37,34 @@ struct Arguments {
 enum Command {
     /// Tollgate beside HAProxy, nginx and six forward proxies: short connections, streams, idle tunnels,
     /// small messages, tunnels by CONNECT and SOCKS5, plain requests
+    ///
+    /// 15 rounds of short connections and 5 of the other parts: 11 minutes on two CPUs. With --long 15 and 7
+    /// rounds.
     Relay(relay::Options),
     /// One record at a time beside CPU hogs: the ledger, SQLite, PostgreSQL, and locks around a last page
+    ///
+    /// 5 rounds: a quarter of an hour. With --long 7 rounds of every combination: hours.
     Inserts(inserts::Options),
-    /// Half to three times of what the CPUs can do, with jobs that never return: the job pool beside the
-    /// usual one
+    /// Half to three times the load that the CPUs can do, with jobs that never return: the job pool beside a
+    /// fixed pool
+    ///
+    /// 5 rounds: three minutes. With --long 11 rounds: a quarter of an hour.
     Overload(overload::Options),
     /// 100,000 requests that compute and wait: one thread, a thread each, batches, pools, timers
+    ///
+    /// 5 rounds: five minutes. With --long 11 rounds: twenty minutes.
     Pipeline(pipeline::Options),
-    /// A connection for each request, by threads that share an address in five ways: the herd, turns, and
-    /// what is better
+    /// A connection for each request, distributed among threads by five accept strategies
+    ///
+    /// 15 rounds of the case that judges the default and 5 of the others: ten minutes. With --long 15 and 7
+    /// rounds: half an hour.
     Accept(accept::Options),
-    /// Deadlines that are set and nearly always cancelled: the engine's timers beside six other ways
+    /// Deadlines that are set and nearly always cancelled: the engine's timers beside six other designs
+    ///
+    /// 9 rounds: four minutes. With --long 15 rounds: twenty minutes.
     Timers(timers::Options),
+    /// Draws the page or the main plot of a stored run again, without measuring
+    Plot(Plot),
     /// A process of the load, at the word of another lab
     #[command(hide = true)]
     LoadProcess,
@@ -77,6 +94,15 @@ enum Command {
     Launch(child::Launch),
 }
 
+/// What `lab plot` may be told.
+#[derive(clap::Args, Debug)]
+struct Plot {
+    /// What `--json` of an experiment wrote
+    run: PathBuf,
+    #[command(flatten)]
+    drawings: Drawings,
+}
+
 /// What a shell reports for a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 
@@ -96,12 +122,19 @@ fn main() -> ExitCode {
 
 fn run(command: &Command) -> Result<ExitCode> {
     match command {
-        Command::Relay(options) => publish(|| relay::run(options), &options.common.output),
-        Command::Inserts(options) => publish(|| inserts::run(options), &options.common.output),
-        Command::Overload(options) => publish(|| overload::run(options), &options.common.output),
-        Command::Pipeline(options) => publish(|| pipeline::run(options), &options.common.output),
-        Command::Timers(options) => publish(|| timers::run(options), &options.common.output),
-        Command::Accept(options) => publish(|| accept::run(options), &options.common.output),
+        Command::Relay(options) => publish(&relay::PRESENTATION, &options.common, || relay::run(options)),
+        Command::Inserts(options) => {
+            publish(&inserts::PRESENTATION, &options.common, || inserts::run(options))
+        }
+        Command::Overload(options) => {
+            publish(&overload::PRESENTATION, &options.common, || overload::run(options))
+        }
+        Command::Pipeline(options) => {
+            publish(&pipeline::PRESENTATION, &options.common, || pipeline::run(options))
+        }
+        Command::Timers(options) => publish(&timers::PRESENTATION, &options.common, || timers::run(options)),
+        Command::Accept(options) => publish(&accept::PRESENTATION, &options.common, || accept::run(options)),
+        Command::Plot(plot) => redraw(plot).map(|()| ExitCode::SUCCESS),
         Command::AcceptServer(settings) => accept::serve_requests(settings).map(|()| ExitCode::SUCCESS),
         Command::TimerTask(settings) => timers::run_task(settings).map(|()| ExitCode::SUCCESS),
         Command::Echo(settings) => timers::echo(settings).map(|()| ExitCode::SUCCESS),
@@ -114,21 +147,48 @@ fn run(command: &Command) -> Result<ExitCode> {
     }
 }
 
-/// Runs an experiment, and writes its report wherever it is wanted.
-fn publish(run: impl FnOnce() -> Result<Report>, output: &Output) -> Result<ExitCode> {
+/// Runs an experiment, and writes its report to each requested file.
+fn publish<Part: ValueEnum + PartialEq + Send + Sync + 'static>(
+    presentation: &Presentation,
+    options: &CommonOptions<Part>,
+    run: impl FnOnce() -> Result<Report>,
+) -> Result<ExitCode> {
+    options.check_svg(presentation)?;
     child::stop_children_on_signals()?;
     child::raise_descriptor_limit();
     let report = &run()?;
     print!("{}", report::print(report));
-    if let Some(file) = &output.json {
+    if let Some(file) = &options.json {
         let document = serde_json::to_string_pretty(&report::document(report))?;
         write(file, &(document + "\n"))?;
     }
-    if let Some(file) = &output.html {
-        write(file, &report::page(report))?;
-    }
+    draw(report, &options.drawings)?;
     let is_broken = report.verdicts.iter().any(|verdict| verdict.outcome == Outcome::Fails);
     Ok(if is_broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Draws the files of a stored run.
+fn redraw(plot: &Plot) -> Result<()> {
+    let Plot { run, drawings } = plot;
+    ensure!(drawings.html.is_some() || drawings.svg.is_some(), "name a file to draw by `--svg` or `--html`");
+    let reading = || format!("reading {}", run.display());
+    let document = fs::read_to_string(run).with_context(reading)?;
+    let document: Value = serde_json::from_str(&document).with_context(reading)?;
+    let experiment = document["experiment"].as_str().unwrap_or_default();
+    let presentation = experiments::presentation(experiment);
+    let presentation = presentation.context("it names no experiment of the lab").with_context(reading)?;
+    draw(&report::read(&document, presentation).with_context(reading)?, drawings)
+}
+
+fn draw(report: &Report, drawings: &Drawings) -> Result<()> {
+    if let Some(file) = &drawings.html {
+        write(file, &report::page(report))?;
+    }
+    if let Some(file) = &drawings.svg {
+        let figure = report.figure().context("the run has not measured what its main plot shows")?;
+        write(file, &figure.file())?;
+    }
+    Ok(())
 }
 
 fn write(file: &Path, text: &str) -> Result<()> {

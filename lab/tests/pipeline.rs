@@ -65,7 +65,7 @@ fn every_strategy_shows_the_same_controls() {
     assert_eq!(controls.map(|verdict| &verdict["value"]), Some(&Value::from(0.0)));
     let mut told = names(&report["verdicts"], "name");
     told.extend(names(&report["left_out"], "name"));
-    assert_eq!(told.len(), 8, "{told:?}");
+    assert_eq!(told.len(), 7, "{told:?}");
     let html = std::fs::read_to_string(html).expect("--html writes a file");
     assert!(html.starts_with("<!doctype html>") && html.contains("<svg"));
 }

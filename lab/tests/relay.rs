@@ -26,7 +26,8 @@ fn lab(directory: &Path, arguments: &[&str]) -> Output {
 #[test]
 fn a_run_tells_its_report_in_three_forms() {
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
-    let output = lab(directory.path(), &[SMALL, &["--json", "r.json", "--html", "r.html"]].concat());
+    let files = ["--json", "r.json", "--html", "r.html", "--svg", "r.svg"];
+    let output = lab(directory.path(), &[SMALL, &files].concat());
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let progress = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{text}{progress}");
@@ -60,6 +61,41 @@ fn a_run_tells_its_report_in_three_forms() {
     let html = std::fs::read_to_string(directory.path().join("r.html")).expect("--html writes a file");
     // One round has one value of each number: that is told and not plotted.
     assert!(html.starts_with("<!doctype html>") && html.contains("<table") && html.contains("direct"));
+    let svg = std::fs::read_to_string(directory.path().join("r.svg")).expect("--svg writes a file");
+    assert!(svg.starts_with("<svg xmlns=") && html.contains("<svg") && svg.contains("direct"), "{svg}");
+
+    let plot = plot(directory.path(), &["r.json", "--html", "again.html", "--svg", "again.svg"]);
+    assert!(plot.status.success(), "{}", String::from_utf8_lossy(&plot.stderr));
+    let again = |file: &str| std::fs::read_to_string(directory.path().join(file)).expect("it was drawn");
+    assert_eq!((again("again.html"), again("again.svg")), (html, svg), "a stored run draws the same");
+}
+
+fn plot(directory: &Path, arguments: &[&str]) -> Output {
+    let mut lab = Command::new(env!("CARGO_BIN_EXE_lab"));
+    lab.arg("plot").args(arguments).current_dir(directory).output().expect("the lab was built with this test")
+}
+
+#[test]
+fn plot_without_a_file_or_a_report_is_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    std::fs::write(directory.path().join("r.json"), "{\"experiment\": \"other\"}").expect("it is ours");
+    let check = |arguments: &[&str], expected: &str| {
+        let output = plot(directory.path(), arguments);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), text.trim()), (Some(1), expected));
+    };
+    check(&["r.json"], "lab: name a file to draw by `--svg` or `--html`");
+    check(&["r.json", "--svg", "f"], "lab: reading r.json: it names no experiment of the lab");
+    check(&["none", "--svg", "f"], "lab: reading none: No such file or directory (os error 2)");
+}
+
+#[test]
+fn svg_of_a_part_that_is_left_out_is_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let output = lab(directory.path(), &["--only", "idle", "--svg", "f"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(text.trim(), "lab: `--svg` draws short, which `--only` leaves out");
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod listeners;
 mod long_lived;
 mod losses;
 mod plan;
+mod presentation;
 mod profile;
 mod server;
 mod short;
@@ -38,6 +39,7 @@ use self::gateway::Gateway;
 use self::losses::Losses;
 pub(crate) use self::plan::Options;
 use self::plan::{Effort, Part, inspected_strategies};
+pub(crate) use self::presentation::PRESENTATION;
 pub(crate) use self::server::{AcceptServer, serve_requests};
 use self::strategy::Strategy;
 use crate::kit::child::{self, ChildSettings};
@@ -50,7 +52,7 @@ use crate::kit::progress::Progress;
 use crate::kit::relays::installed::{self, InstalledTarget};
 use crate::kit::relays::ports;
 use crate::kit::relays::target::Target;
-use crate::kit::report::{Grid, Report};
+use crate::kit::report::Report;
 use crate::kit::rounds::{Outcome, RoundTarget, Rounds};
 use crate::kit::stacks::{Profile, SampleScope};
 use crate::kit::strace;
@@ -73,23 +75,6 @@ const BUSY_PER_S: u32 = 1_000;
 
 /// Connections that a gateway has had before it counts: its pages are there, its threads have slept.
 const WARM_UP: u32 = 200;
-
-/// What the terminal shows; the rest is in JSON and on the page.
-const GRIDS: &[Grid] = &[
-    Grid { family: CROWD, number: "time_s" },
-    Grid { family: CROWD, number: short::CPU },
-    Grid { family: CROWD, number: short::FIRST_BYTE_P99 },
-    Grid { family: CROWD, number: counts::WAKES },
-    Grid { family: CROWD, number: "most_to_mean_clients" },
-    Grid { family: CROWD, number: "listen_overflows" },
-    Grid { family: LIGHT, number: counts::WAKES },
-    Grid { family: LIGHT, number: short::CPU },
-    Grid { family: LIGHT, number: "most_to_mean_accepts" },
-    Grid { family: LONG_LIVED, number: long_lived::BALANCE },
-    Grid { family: RELOAD, number: short::FAILED },
-    Grid { family: BUSY, number: "first_byte_p50_ms" },
-    Grid { family: BUSY, number: short::FIRST_BYTE_P99 },
-];
 
 /// What the parts of the report are called, in front of how many threads there are.
 const CROWD: &str = "crowd";
@@ -137,14 +122,10 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     }
     bench.progress.finish();
     let mut report = Report {
-        experiment: "accept",
-        machine,
         rows: outcome.rows,
-        grids: GRIDS,
-        verdicts: Vec::new(),
-        left_out: Vec::new(),
         skipped: outcome.failed,
         warnings: bench.warnings,
+        ..Report::new(&PRESENTATION, machine)
     };
     verdicts::judge(&mut report, &bench.losses, cpus);
     report.mark_undecided();

@@ -22,6 +22,7 @@ mod ledger_store;
 mod placement;
 mod plan;
 mod postgres;
+mod presentation;
 mod row;
 mod sqlite;
 mod store;
@@ -43,10 +44,11 @@ pub(crate) use self::hogs::{Hog, spin};
 use self::placement::Placement;
 pub(crate) use self::plan::Options;
 use self::plan::{Effort, Part};
+pub(crate) use self::presentation::PRESENTATION;
 use self::target::Target;
 use crate::kit::measurements::{Row, Run, Skipped};
 use crate::kit::progress::Progress;
-use crate::kit::report::{Grid, Report};
+use crate::kit::report::Report;
 use crate::kit::{child, machine};
 
 /// How often a contaminated cell is run again at once.
@@ -54,26 +56,6 @@ const REPEATS_MAX: usize = 1;
 
 /// `statfs` calls a file system in memory so.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
-
-/// What the terminal shows; the rest is in JSON and on the page.
-const GRIDS: &[Grid] = &[
-    Grid { family: "hogs", number: "inserts_per_s" },
-    Grid { family: "hogs", number: fair_share::KEPT },
-    Grid { family: "hogs", number: fair_share::FAIR },
-    Grid { family: "hogs", number: "visible_per_s" },
-    Grid { family: "hogs", number: "blocked_inserts" },
-    Grid { family: "hogs", number: "insert_p99_99_us" },
-    Grid { family: "hogs", number: "raw_fdatasync_p50_us" },
-    Grid { family: "pinned", number: "inserts_per_s" },
-    Grid { family: "siblings", number: "inserts_per_s" },
-    Grid { family: "writers", number: "inserts_per_s" },
-    Grid { family: "one-per-cpu", number: "inserts_per_s" },
-    Grid { family: "open-loop", number: "accepted_percent" },
-    Grid { family: "open-loop", number: "inserts_per_s" },
-    Grid { family: "open-loop", number: "insert_p99_9_us" },
-    Grid { family: "open-loop", number: "lag_to_visible_p99_ms" },
-    Grid { family: "in-flight", number: "inserts_per_s" },
-];
 
 /// Runs the experiment.
 ///
@@ -101,9 +83,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let cpus = machine::allowed_cpus().len();
     fair_share::add_shares(&mut rows, cpus, |family| writers_of(&cases, family));
     let warnings = warnings(options, &autogroup, directory.path());
-    let (verdicts, left_out) = (Vec::new(), Vec::new());
-    let mut report =
-        Report { experiment: "inserts", machine, rows, grids: GRIDS, verdicts, left_out, skipped, warnings };
+    let mut report = Report { rows, skipped, warnings, ..Report::new(&PRESENTATION, machine) };
     verdicts::judge(&mut report);
     report.mark_undecided();
     Ok(report)

@@ -12,6 +12,7 @@
 mod counters;
 mod offered_load;
 mod plan;
+mod presentation;
 mod target;
 mod verdicts;
 
@@ -22,11 +23,12 @@ use anyhow::Result;
 use self::offered_load::OfferedLoad;
 pub(crate) use self::plan::Options;
 use self::plan::{Effort, Part};
+pub(crate) use self::presentation::PRESENTATION;
 use self::target::{Measured, Target};
 use crate::kit::burn::Burn;
 use crate::kit::measurements::Numbers;
 use crate::kit::progress::Progress;
-use crate::kit::report::{Grid, Report};
+use crate::kit::report::Report;
 use crate::kit::rounds::{RoundTarget, Rounds};
 use crate::kit::{child, machine};
 
@@ -41,18 +43,6 @@ const DEADLINE: Duration = Duration::from_millis(50);
 
 /// Rounds beyond those wanted, where some were disturbed: one takes half a minute.
 const EXTRA_ROUNDS_MAX: usize = 2;
-
-/// What the terminal shows; the rest is in JSON and on the page.
-const GRIDS: &[Grid] = &[
-    Grid { family: "load", number: "goodput_percent_of_capacity" },
-    Grid { family: "load", number: "answer_p99_ms" },
-    Grid { family: "load", number: "in_time_p99_ms" },
-    Grid { family: "load", number: "refused_percent" },
-    Grid { family: "load", number: "expired_percent" },
-    Grid { family: "load", number: "shed_percent" },
-    Grid { family: "load", number: "late_or_never_percent" },
-    Grid { family: "load", number: "poisoned_threads_max" },
-];
 
 /// Runs the experiment.
 ///
@@ -76,14 +66,10 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         std::iter::once(CAPACITY).chain(Part::ALL.map(Part::name)).position(|it| it == row.part)
     });
     let mut report = Report {
-        experiment: "overload",
-        machine,
         rows,
-        grids: GRIDS,
-        verdicts: Vec::new(),
-        left_out: Vec::new(),
         skipped: found.failed,
         warnings: options.common.warnings(),
+        ..Report::new(&PRESENTATION, machine)
     };
     verdicts::judge(&mut report);
     report.mark_undecided();

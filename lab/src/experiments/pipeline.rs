@@ -22,6 +22,7 @@ mod event;
 mod io_aware;
 mod plan;
 mod pool;
+mod presentation;
 mod profiles;
 mod recording;
 mod rounds;
@@ -44,6 +45,7 @@ use anyhow::Result;
 
 pub(crate) use self::plan::Options;
 use self::plan::{Effort, Part};
+pub(crate) use self::presentation::PRESENTATION;
 use self::rounds::Rounds;
 use self::target::Target;
 pub(crate) use self::thread_limit::child::{CreateThreads, create_threads};
@@ -107,10 +109,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     rows.extend(seen.rows);
     skipped.extend(seen.skipped);
     progress.finish();
-    let (verdicts, left_out) = (Vec::new(), Vec::new());
     let warnings = warnings(options, &effort);
-    let mut report =
-        Report { experiment: "pipeline", machine, rows, grids: &[], verdicts, left_out, skipped, warnings };
+    let mut report = Report { rows, skipped, warnings, ..Report::new(&PRESENTATION, machine) };
     verdicts::judge(&mut report, effort.requests, &limit_hits, cpus);
     report.mark_undecided();
     Ok(report)

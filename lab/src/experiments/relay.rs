@@ -20,6 +20,7 @@ mod idle;
 mod idle_scaling;
 mod pingpong;
 mod plan;
+mod presentation;
 mod requests;
 mod route;
 mod short;
@@ -35,6 +36,7 @@ use self::endpoints::Endpoints;
 use self::forward::{ForwardTunnels, ProtocolCases};
 pub(crate) use self::plan::Options;
 use self::plan::{Effort, IDLE_ROUNDS_MAX, Part};
+pub(crate) use self::presentation::PRESENTATION;
 use self::route::Route;
 use crate::kit::child::{self, ChildSettings};
 use crate::kit::load_process::LoadProcess;
@@ -74,16 +76,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     for installed in candidates.iter().filter(|installed| installed.target != Target::Direct) {
         machine.insert(format!("{}_version", installed.target.name()), installed.version.clone().into());
     }
-    let mut report = Report {
-        experiment: "relay",
-        machine,
-        rows: Vec::new(),
-        grids: &[],
-        verdicts: Vec::new(),
-        left_out: Vec::new(),
-        skipped,
-        warnings: warnings(options, &candidates),
-    };
+    let warnings = warnings(options, &candidates);
+    let mut report = Report { skipped, warnings, ..Report::new(&PRESENTATION, machine) };
     let effort = Effort::of(options);
     let progress = Progress::new(plan::steps(&chosen, &candidates, &effort));
     let directory = TempDir::with_prefix("lab-").context("making a temporary directory")?;

@@ -30,6 +30,7 @@ mod no_timers;
 mod own_wheel;
 mod pairs;
 mod plan;
+mod presentation;
 mod shared;
 mod sleep;
 mod slots;
@@ -56,6 +57,7 @@ use self::echo::DeadlineMode as EchoDeadlineMode;
 pub(crate) use self::echo::{Echo, echo};
 pub(crate) use self::plan::Options;
 use self::plan::{Effort, Part};
+pub(crate) use self::presentation::PRESENTATION;
 use self::target::{BuiltIn, Target};
 use self::task::{Task, TaskKind};
 pub(crate) use self::task::{TaskArguments, run_task};
@@ -64,7 +66,7 @@ use crate::kit::disturbance::DisturbanceWatch;
 use crate::kit::machine;
 use crate::kit::measurements::{Numbers, Skipped};
 use crate::kit::progress::Progress;
-use crate::kit::report::{Grid, Report};
+use crate::kit::report::Report;
 use crate::kit::rounds::{Outcome, RoundTarget, Rounds};
 
 /// Of every call.
@@ -75,19 +77,6 @@ const EXTRA_ROUNDS_MAX: usize = 2;
 
 /// Ways whose wakes are counted at a time: more would take the CPUs from each other.
 const CALLERS_AT_ONCE: usize = 3;
-
-/// What the terminal shows; the rest is in JSON and on the page.
-const GRIDS: &[Grid] = &[
-    Grid { family: "owner-w1", number: "pairs_per_s" },
-    Grid { family: "owner-w64", number: "pairs_per_s" },
-    Grid { family: "owner-w64", number: "cpu_ns_per_pair" },
-    Grid { family: "other-w1", number: "pairs_per_s" },
-    Grid { family: "other-w64", number: "pairs_per_s" },
-    Grid { family: "other-w64", number: "cpu_ns_per_pair" },
-    Grid { family: "echo", number: "calls_per_s" },
-    Grid { family: "echo", number: "cpu_ns_per_call" },
-    Grid { family: "echo", number: "instructions_per_call" },
-];
 
 /// Runs the experiment.
 ///
@@ -130,9 +119,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     }
     progress.finish();
     rows.sort_by_key(|row| cases::place(row.part));
-    let (verdicts, left_out, warnings) = (Vec::new(), Vec::new(), options.common.warnings());
-    let mut report =
-        Report { experiment: "timers", machine, rows, grids: GRIDS, verdicts, left_out, skipped, warnings };
+    let warnings = options.common.warnings();
+    let mut report = Report { rows, skipped, warnings, ..Report::new(&PRESENTATION, machine) };
     verdicts::judge(&mut report);
     report.mark_undecided();
     Ok(report)

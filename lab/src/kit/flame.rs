@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 
-use crate::kit::report::escape;
+use crate::kit::markup::escape;
 use crate::kit::stacks::{Frame, Profile, Stack};
 
 const STYLE: &str = include_str!("flame.css");

@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
+use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use clap::builder::EnumValueParser;
+
+use crate::kit::presentation::Presentation;
 
 /// The flags of every experiment; `Part` lists the parts that it has.
 #[derive(clap::Args, Clone, Debug)]
@@ -20,19 +23,22 @@ pub(crate) struct CommonOptions<Part: ValueEnum + Send + Sync + 'static> {
     /// Rounds of each case, in place of the experiment's own numbers
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
-    #[command(flatten)]
-    pub(crate) output: Output,
-}
-
-/// Where a report goes besides the terminal.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Output {
     /// Write the report as JSON, every run in it
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) drawings: Drawings,
+}
+
+/// The files that are drawn from a report.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Drawings {
     /// Write the report as one page with plots
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+    /// Write the main plot as one SVG, for documents
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
 }
 
 /// How much work a run does.
@@ -71,6 +77,22 @@ impl<Part: ValueEnum + PartialEq + Send + Sync + 'static> CommonOptions<Part> {
         self.rounds.map_or(usual, |rounds| rounds as usize)
     }
 
+    /// Refuses `--svg` where no chosen part measures what the main plot shows.
+    ///
+    /// # Errors
+    /// So it is.
+    pub(crate) fn check_svg(&self, presentation: &Presentation) -> Result<()> {
+        let parts = presentation.figure_parts;
+        let value = |part: &Part| part.to_possible_value().map(|value| value.get_name().to_owned());
+        let is_drawn = |part: &Part| value(part).is_some_and(|name| parts.contains(&name.as_str()));
+        ensure!(
+            self.drawings.svg.is_none() || self.parts().iter().any(is_drawn),
+            "`--svg` draws {}, which `--only` leaves out",
+            parts.join(", ")
+        );
+        Ok(())
+    }
+
     /// What makes every figure of such a run weak.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let quick = self.quick.then(|| "a quick run decides nothing".to_owned());
@@ -86,6 +108,7 @@ pub(crate) fn debug_build_warning() -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kit::presentation::tests::SAMPLE;
     use clap::Parser;
 
     #[derive(ValueEnum, Clone, Copy, Debug, PartialEq)]
@@ -106,6 +129,16 @@ mod tests {
         assert_eq!(parts(&[]), [Part::First, Part::Second]);
         assert_eq!(parts(&["--only", "second,first"]), [Part::First, Part::Second]);
         assert_eq!(parts(&["--only", "second"]), [Part::Second]);
+    }
+
+    #[test]
+    fn svg_needs_a_part_that_it_draws() {
+        let presentation = Presentation { figure_parts: &["second"], ..SAMPLE };
+        let check = |words: &[&str]| {
+            Line::parse_from([&["lab"], words].concat()).options.check_svg(&presentation).is_ok()
+        };
+        assert!(check(&["--svg", "f"]) && check(&["--svg", "f", "--only", "second"]));
+        assert!(check(&["--only", "first"]) && !check(&["--svg", "f", "--only", "first"]));
     }
 
     #[test]

@@ -1,53 +1,66 @@
-//! What an experiment found, and the three forms in which it is told: a table, JSON, one HTML page.
-//! Promises: every run is kept, also the contaminated ones with their marks. Leaves to others: measuring
-//! and judging.
+//! The report of an experiment: its results as a terminal's table, as JSON, as an HTML page, as a plot.
+//!
+//! Guarantees: every run is kept, also a contaminated one with its marks.
 
 mod html;
 mod json;
-mod plot;
+mod notes;
+mod read;
 mod table;
 
 use serde_json::{Map, Value};
 
 pub(crate) use html::page;
 pub(crate) use json::document;
-pub(crate) use plot::escape;
+pub(crate) use read::read;
 pub(crate) use table::print;
 
 use crate::kit::measurements::{self, Row, Skipped};
+use crate::kit::plot::Figure;
+use crate::kit::presentation::Presentation;
 use crate::kit::verdict::Verdict;
 
-/// A table has at most as many columns of subjects; with more of them it has a line for each.
+/// A table has at most as many columns of targets; with more of them it has a line for each.
 const TARGETS_ACROSS_MAX: usize = 8;
 
 /// Everything that one experiment found.
 #[derive(Debug)]
 pub(crate) struct Report {
-    pub(crate) experiment: &'static str,
+    pub(crate) presentation: &'static Presentation,
     pub(crate) machine: Map<String, Value>,
     pub(crate) rows: Vec<Row>,
-    /// What the terminal shows instead of a table for each part, where there are too many parts.
-    pub(crate) grids: &'static [Grid],
     pub(crate) verdicts: Vec<Verdict>,
-    /// Verdicts that this run could not pass.
+    /// Verdicts that this run could not reach.
     pub(crate) left_out: Vec<Skipped>,
-    /// Subjects, or parts of the work, that could not be measured.
+    /// Targets, or parts of the work, that could not be measured.
     pub(crate) skipped: Vec<Skipped>,
     /// What weakens all of its figures.
     pub(crate) warnings: Vec<String>,
 }
 
-/// One number of a family of parts whose names end in a count: subjects down, counts across.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Grid {
-    pub(crate) family: &'static str,
-    pub(crate) number: &'static str,
-}
-
 impl Report {
+    /// A report without results.
+    pub(crate) fn new(presentation: &'static Presentation, machine: Map<String, Value>) -> Self {
+        Self {
+            presentation,
+            machine,
+            rows: Vec::new(),
+            verdicts: Vec::new(),
+            left_out: Vec::new(),
+            skipped: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
     /// The row of a case, if it was measured.
     pub(crate) fn row(&self, part: &str, target: &str) -> Option<&Row> {
         measurements::row(&self.rows, part, target)
+    }
+
+    /// The main plot, with notes on reading it and on the machine; `None` where its data was not measured.
+    pub(crate) fn figure(&self) -> Option<Figure> {
+        let figure = (self.presentation.figure)(&self.rows)?;
+        Some(notes::with_notes(figure, self))
     }
 
     /// Leaves nothing decided where a warning makes every figure weak.
@@ -70,55 +83,38 @@ impl Report {
     }
 }
 
-/// A part's family and count, where its name ends in one: `idle-1000`.
-fn counted(part: &str) -> Option<(&str, f64)> {
-    let (family, count) = part.rsplit_once('-')?;
-    Some((family, count.parse().ok()?))
-}
-
-/// The names of all numbers of some rows, in order.
-fn names_of(rows: &[&Row]) -> Vec<&'static str> {
+/// The names of all numbers of some rows, in the order of tables.
+fn names_of(presentation: &Presentation, rows: &[&Row]) -> Vec<&'static str> {
     let mut names = Vec::new();
     for name in rows.iter().flat_map(|row| row.names()) {
         if !names.contains(&name) {
             names.push(name);
         }
     }
+    names.sort_by_key(|name| presentation.number_position(name));
     names
-}
-
-/// A number to three significant digits, without an exponent.
-fn digits(value: f64) -> String {
-    let magnitude = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
-    let decimals = (2 - magnitude).clamp(0, 6) as usize;
-    let text = format!("{value:.decimals$}");
-    if decimals == 0 { with_thousands(&text) } else { text }
-}
-
-fn with_thousands(whole: &str) -> String {
-    let (sign, figures) = whole.strip_prefix('-').map_or(("", whole), |figures| ("-", figures));
-    let mut text = String::from(sign);
-    for (index, number_in) in figures.char_indices() {
-        if index > 0 && (figures.len() - index) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(number_in);
-    }
-    text
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::kit::presentation::tests::SAMPLE;
     use crate::kit::verdict::{Outcome, Threshold};
+
+    /// Every verdict, reached or left out, has a label, and there is no label without a verdict.
+    pub(crate) fn assert_labels_are_complete(report: &Report) {
+        let reached = report.verdicts.iter().map(|verdict| verdict.name);
+        let mut ids: Vec<&str> = reached.chain(report.left_out.iter().map(|it| it.name.as_str())).collect();
+        let mut labelled: Vec<&str> = report.presentation.verdicts.iter().map(|verdict| verdict.0).collect();
+        ids.sort_unstable();
+        labelled.sort_unstable();
+        assert_eq!(ids, labelled);
+    }
 
     /// A small report with every feature in it.
     pub(crate) fn sample() -> Report {
         Report {
-            experiment: "relay",
-            machine: Map::from_iter([("cpus".to_owned(), Value::from(2))]),
             rows: crate::kit::measurements::tests::rows(),
-            grids: &[],
             verdicts: vec![Verdict {
                 name: "short-cpu",
                 value: 0.75,
@@ -130,18 +126,7 @@ pub(crate) mod tests {
             left_out: vec![Skipped { name: "growth".to_owned(), reason: "not yet".to_owned() }],
             skipped: vec![Skipped { name: "nginx".to_owned(), reason: "it is not installed".to_owned() }],
             warnings: vec!["an unoptimised build".to_owned()],
+            ..Report::new(&SAMPLE, Map::from_iter([("cpus".to_owned(), Value::from(2))]))
         }
-    }
-
-    #[test]
-    fn numbers_are_read_at_a_glance() {
-        let check = |value, expected| assert_eq!(digits(value), expected);
-        check(0.0, "0.00");
-        check(0.001_234_5, "0.00123");
-        check(0.834, "0.834");
-        check(79.84, "79.8");
-        check(12_055.4, "12,055");
-        check(1_234_567.0, "1,234,567");
-        check(-1_500.0, "-1,500");
     }
 }

@@ -38,6 +38,8 @@ pub(crate) struct Verdict {
 }
 
 impl Outcome {
+    pub(crate) const ALL: [Self; 3] = [Self::Holds, Self::Fails, Self::Undecided];
+
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Holds => "holds",
@@ -48,6 +50,17 @@ impl Outcome {
 }
 
 impl Threshold {
+    /// Reads what `Display` wrote.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (relation, value) = text.split_once(' ')?;
+        let value = value.parse().ok()?;
+        match relation {
+            "<=" => Some(Self::AtMost(value)),
+            ">=" => Some(Self::AtLeast(value)),
+            _ => None,
+        }
+    }
+
     fn outcome(self, range: Interval) -> Outcome {
         let (holds, fails) = match self {
             Self::AtMost(threshold) => (range.high <= threshold, range.low > threshold),
@@ -191,6 +204,16 @@ mod tests {
             numbers: vec![("cpu_us", value)],
         };
         Row { part: "short", target: "some".to_owned(), runs: values.iter().map(run).collect() }
+    }
+
+    #[test]
+    fn thresholds_are_read_as_written() {
+        for threshold in [Threshold::AtMost(1.05), Threshold::AtLeast(5e6)] {
+            assert_eq!(Threshold::parse(&threshold.to_string()), Some(threshold));
+        }
+        for wrong in ["", "< 1.00", ">= much", "1.00"] {
+            assert_eq!(Threshold::parse(wrong), None, "{wrong:?}");
+        }
     }
 
     fn samples(values: &[f64], is_clean: bool) -> Vec<Sample> {

@@ -134,6 +134,8 @@ fn not_measured(name: &'static str, strategy: Strategy) -> (&'static str, String
 
 #[cfg(test)]
 mod tests {
+    use super::super::PRESENTATION;
+    use crate::kit::report::tests::assert_labels_are_complete;
     use serde_json::json;
 
     use super::*;
@@ -148,16 +150,8 @@ mod tests {
 
     fn judged(rows: Vec<Row>, losses: &Losses, skipped: &[&str]) -> Report {
         let skipped = skipped.iter().map(|name| Skipped { name: (*name).to_owned(), reason: String::new() });
-        let mut report = Report {
-            experiment: "accept",
-            machine: serde_json::Map::new(),
-            rows,
-            grids: &[],
-            verdicts: Vec::new(),
-            left_out: Vec::new(),
-            skipped: skipped.collect(),
-            warnings: Vec::new(),
-        };
+        let skipped = skipped.collect();
+        let mut report = Report { rows, skipped, ..Report::new(&PRESENTATION, serde_json::Map::new()) };
         judge(&mut report, losses, 2);
         report
     }
@@ -172,6 +166,7 @@ mod tests {
     #[test]
     fn every_promise_is_judged_or_left_out_with_a_reason() {
         let report = judged(Vec::new(), &Losses::default(), &[]);
+        assert_labels_are_complete(&report);
         let left_out: Vec<&str> = report.left_out.iter().map(|it| it.name.as_str()).collect();
         let expected = [
             "herd-reproduced",

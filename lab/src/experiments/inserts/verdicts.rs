@@ -180,8 +180,10 @@ fn ratios(over: (&Row, &str), under: (&Row, &str)) -> Vec<Sample> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::PRESENTATION;
     use super::*;
     use crate::kit::measurements::Run;
+    use crate::kit::report::tests::assert_labels_are_complete;
 
     fn row(part: &'static str, target: Target, numbers: &[(&'static str, f64)]) -> Row {
         let run = |round| Run { round, marks: Vec::new(), numbers: numbers.to_vec() };
@@ -189,16 +191,8 @@ mod tests {
     }
 
     fn judged(rows: Vec<Row>) -> Report {
-        let mut report = Report {
-            experiment: "inserts",
-            machine: serde_json::Map::new(),
-            rows,
-            grids: &[],
-            verdicts: Vec::new(),
-            left_out: Vec::new(),
-            skipped: vec![Skipped { name: "ours-sync".to_owned(), reason: "not there".to_owned() }],
-            warnings: Vec::new(),
-        };
+        let skipped = vec![Skipped { name: "ours-sync".to_owned(), reason: "not there".to_owned() }];
+        let mut report = Report { rows, skipped, ..Report::new(&PRESENTATION, serde_json::Map::new()) };
         judge(&mut report);
         report
     }
@@ -229,6 +223,7 @@ mod tests {
     #[test]
     fn nothing_measured_leaves_every_promise_out_with_its_reason() {
         let report = judged(Vec::new());
+        assert_labels_are_complete(&report);
         let names: Vec<&str> = report.left_out.iter().map(|left_out| left_out.name.as_str()).collect();
         let expected = [
             "appended >= 5 M/s",

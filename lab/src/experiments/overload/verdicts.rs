@@ -10,9 +10,9 @@ use crate::kit::verdict::{Threshold, Verdict};
 /// Where promises are checked.
 const OVERLOADED: &str = "load-3";
 
-const GOODPUT: &str = "goodput at 3x >= 90 % of capacity";
-const ANSWER: &str = "p99 of admitted at 3x < 2 x deadline";
-const POISONED: &str = "poisoned class within its share";
+pub(super) const GOODPUT: &str = "goodput at 3x >= 90 % of capacity";
+pub(super) const ANSWER: &str = "p99 of admitted at 3x < 2 x deadline";
+pub(super) const POISONED: &str = "poisoned class within its share";
 
 /// Judges all promises, or says why not.
 pub(super) fn judge(report: &mut Report) {
@@ -55,8 +55,10 @@ fn values(row: &Row, number: &str) -> Vec<Sample> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::PRESENTATION;
     use super::*;
     use crate::kit::measurements::Run;
+    use crate::kit::report::tests::assert_labels_are_complete;
     use crate::kit::verdict::Outcome;
 
     fn judged(goodput: f64, answer: f64, poisoned: f64) -> Vec<(&'static str, Outcome)> {
@@ -90,9 +92,9 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_is_left_out() {
-        let mut report = crate::kit::report::tests::sample();
-        (report.rows, report.left_out, report.verdicts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut report = Report::new(&PRESENTATION, serde_json::Map::new());
         judge(&mut report);
+        assert_labels_are_complete(&report);
         assert_eq!((report.verdicts.len(), report.left_out.len()), (0, 3));
     }
 }

@@ -7,8 +7,8 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::binned_timeline::{BINS, BinnedTimeline, Row, Times};
+use crate::kit::markup::escape;
 use crate::kit::measurements::Skipped;
-use crate::kit::report::escape;
 
 const STYLE: &str = include_str!("timeline.css");
 const SCRIPT: &str = include_str!("timeline.js");

@@ -26,8 +26,7 @@ pub(super) fn judge(report: &mut Report, requests: u32, limit_hits: &LimitHits, 
     let judged = [
         ("controls-equal", controls_equal(report, requests)),
         ("io-aware-share-of-bound", share_of_bound("io-aware-share-of-bound", report, Target::IoAware, 0.95)),
-        ("io-aware-vs-best-pool", any_pool(report)),
-        ("io-aware-vs-best-pool-of-as-many-threads", as_many_threads(report)),
+        ("io-aware-vs-best-pool", beside_pools(report)),
         ("event-share-of-bound", share_of_bound("event-share-of-bound", report, Target::Event(None), 0.90)),
         ("event-vs-article-best", beside_article(report)),
         ("ordering-as-article", ordering(report, cpus)),
@@ -65,35 +64,26 @@ fn share_of_bound(name: &'static str, report: &Report, target: Target, threshold
         .ok_or_else(|| not_measured(target))
 }
 
-/// Who does not know how long jobs wait cannot know how many threads to ask for: beside the best size, found
-/// by trying them all.
-fn any_pool(report: &Report) -> Judged {
-    beside_pools("io-aware-vs-best-pool", report, 0.95, f64::INFINITY)
-}
-
-/// The rival has no more threads than ours had at its peak.
-fn as_many_threads(report: &Report) -> Judged {
-    let peak = row(report, Target::IoAware)?.series("threads_peak").into_iter().fold(0.0, f64::max);
-    beside_pools("io-aware-vs-best-pool-of-as-many-threads", report, 1.15, peak)
-}
-
-/// Ours beside the best pool of at most `threads_max` threads. One that has as many as the waits happen to
-/// need is at the bound, which is ours as well: nobody is ahead of it then but by the CPU time that it
-/// wastes.
-fn beside_pools(name: &'static str, report: &Report, ahead_by: f64, threads_max: f64) -> Judged {
+/// Beside the best of all fixed pools, found by trying each size: a caller that does not know how long its
+/// jobs wait cannot know that size.
+fn beside_pools(report: &Report) -> Judged {
     let ours = row(report, Target::IoAware)?;
-    let pools: Vec<Target> = report.rows.iter().filter_map(|row| row.target.parse().ok()).collect();
-    let is_rival =
-        |target: &&Target| matches!(target, Target::Pool(threads) if f64::from(*threads) <= threads_max);
-    let names: Vec<String> = pools.iter().filter(is_rival).map(Target::to_string).collect();
+    let pools = report.rows.iter().filter_map(|row| row.target.parse().ok());
+    let pools = pools.filter(|target| matches!(target, Target::Pool(_)));
+    let names: Vec<String> = pools.map(|pool: Target| pool.to_string()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let threshold = Threshold::AtLeast(ahead_by);
+    let threshold = Threshold::AtLeast(0.95);
     let rival = best_rival(&report.rows, FIGURES, "requests_per_s", threshold, &names);
-    let rival = rival.ok_or_else(|| format!("no pool of at most {threads_max} threads was measured"))?;
+    let rival = rival.ok_or("no pool was measured")?;
     let share = rival.median("share_of_bound").unwrap_or(f64::NAN);
     let about = format!("beside {}, which is at {share:.2} of the bound", rival.target);
-    Verdict::on_median(name, threshold, &paired_ratios(ours, rival, "requests_per_s"), &about)
-        .ok_or_else(|| not_measured(Target::IoAware))
+    Verdict::on_median(
+        "io-aware-vs-best-pool",
+        threshold,
+        &paired_ratios(ours, rival, "requests_per_s"),
+        &about,
+    )
+    .ok_or_else(|| not_measured(Target::IoAware))
 }
 
 fn beside_article(report: &Report) -> Judged {
@@ -175,8 +165,10 @@ fn not_measured(target: Target) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::PRESENTATION;
     use super::*;
     use crate::kit::measurements::{Numbers, Run};
+    use crate::kit::report::tests::assert_labels_are_complete;
     use crate::kit::verdict::Outcome;
 
     fn row(part: &'static str, target: &str, trials: usize, numbers: &[(&'static str, f64)]) -> Row {
@@ -189,16 +181,8 @@ mod tests {
     }
 
     fn judged(rows: Vec<Row>, requests: u32) -> Report {
-        let mut report = Report {
-            experiment: "pipeline",
-            machine: serde_json::Map::new(),
-            rows,
-            grids: &[],
-            verdicts: Vec::new(),
-            left_out: Vec::new(),
-            skipped: vec![Skipped { name: "event-all".to_owned(), reason: "it failed".to_owned() }],
-            warnings: Vec::new(),
-        };
+        let skipped = vec![Skipped { name: "event-all".to_owned(), reason: "it failed".to_owned() }];
+        let mut report = Report { rows, skipped, ..Report::new(&PRESENTATION, serde_json::Map::new()) };
         judge(&mut report, requests, &LimitHits::default(), 2);
         report
     }
@@ -211,13 +195,13 @@ mod tests {
     #[test]
     fn nothing_measured_leaves_every_promise_out_with_its_reason() {
         let report = judged(Vec::new(), REQUESTS);
+        assert_labels_are_complete(&report);
         let left_out: Vec<(&str, &str)> =
             report.left_out.iter().map(|it| (it.name.as_str(), it.reason.as_str())).collect();
         let expected = [
             ("controls-equal", "no strategy took a turn"),
             ("io-aware-share-of-bound", "io-aware took no turn"),
             ("io-aware-vs-best-pool", "io-aware took no turn"),
-            ("io-aware-vs-best-pool-of-as-many-threads", "io-aware took no turn"),
             ("event-share-of-bound", "event-all was skipped: it failed"),
             ("event-vs-article-best", "no program was named by --article"),
             ("ordering-as-article", "batches-100 took no turn"),
@@ -252,27 +236,20 @@ mod tests {
     }
 
     #[test]
-    fn the_rival_has_no_more_threads_than_ours_had() {
-        let ours =
-            |threads| row(FIGURES, "io-aware", 5, &[("requests_per_s", 36_000.0), ("threads_peak", threads)]);
+    fn the_rival_is_the_best_pool_of_any_size() {
+        let name = "io-aware-vs-best-pool";
+        let ours = row(FIGURES, "io-aware", 5, &[("requests_per_s", 36_000.0)]);
         let pools = [("pool-2", 9_000.0, 0.2), ("pool-8", 24_000.0, 0.6), ("pool-16", 40_000.0, 0.99)];
-        let check = |name, threads, expected, about: &str| {
-            let rows = pools.iter().map(|(pool, requests, share)| {
-                row(FIGURES, pool, 5, &[("requests_per_s", *requests), ("share_of_bound", *share)])
-            });
-            let report = judged(rows.chain([ours(threads)]).collect(), REQUESTS);
-            assert_eq!(outcome(&report, name), expected, "{threads} threads");
-            let left_out = report.left_out.iter().find(|it| it.name == name).map(|it| it.reason.as_str());
-            let note = report.verdicts.iter().find(|verdict| verdict.name == name).map(|it| it.note.as_str());
-            assert_eq!(note.or(left_out), Some(about));
-        };
-        let [any, as_many] = ["io-aware-vs-best-pool", "io-aware-vs-best-pool-of-as-many-threads"];
-        let [eight, sixteen] =
-            ["beside pool-8, which is at 0.60 of the bound", "beside pool-16, which is at 0.99 of the bound"];
-        check(as_many, 14.0, Some((1.5, Outcome::Holds)), eight);
-        check(as_many, 16.0, Some((0.9, Outcome::Fails)), sixteen);
-        check(as_many, 1.0, None, "no pool of at most 1 threads was measured");
-        check(any, 14.0, Some((0.9, Outcome::Fails)), sixteen);
+        let rows = pools.map(|(pool, requests, share)| {
+            row(FIGURES, pool, 5, &[("requests_per_s", requests), ("share_of_bound", share)])
+        });
+        let report = judged(rows.into_iter().chain([ours.clone()]).collect(), REQUESTS);
+        assert_eq!(outcome(&report, name), Some((0.9, Outcome::Fails)));
+        let note = report.verdicts.iter().find(|verdict| verdict.name == name).map(|it| it.note.as_str());
+        assert_eq!(note, Some("beside pool-16, which is at 0.99 of the bound"));
+        let alone = judged(vec![ours], REQUESTS);
+        let left_out = alone.left_out.iter().find(|it| it.name == name).map(|it| it.reason.as_str());
+        assert_eq!(left_out, Some("no pool was measured"));
     }
 
     #[test]

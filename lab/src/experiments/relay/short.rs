@@ -12,6 +12,8 @@ use crate::kit::relays::running::RunningRelay;
 
 pub(super) const PART: &str = "short";
 
+pub(super) const CPU: &str = "process_cpu_us_per_connection";
+pub(super) const RATE: &str = "connections_per_s";
 pub(super) const FAILED: &str = "failed_connections";
 
 pub(super) const BILL: Bill = bill("billing", PART);
@@ -47,14 +49,13 @@ pub(super) fn run<W: Transport>(
     anyhow::ensure!(relay.is_alive(), "it ended under the load");
     anyhow::ensure!(completed > 0.0, "no connection came through: {}", answer["failures"]);
     let mut numbers = vec![
-        ("connections_per_s", completed / (number_in(&answer, "elapsed_ns")? / 1e9)),
+        (RATE, completed / (number_in(&answer, "elapsed_ns")? / 1e9)),
         ("latency_p50_ms", number_in(&answer, "p50_ns")? / 1e6),
         ("latency_p99_ms", number_in(&answer, "p99_ns")? / 1e6),
         (FAILED, number_in(&answer, "failed")?),
         ("connections_slower_than_1_s", number_in(&answer, "slow")?),
     ];
-    let names =
-        ["process_cpu_us_per_connection", "data_plane_cpu_us_per_connection", "log_lines_per_connection"];
+    let names = [CPU, "data_plane_cpu_us_per_connection", "log_lines_per_connection"];
     numbers.extend(cost.into_iter().flat_map(|cost| cost.per_unit(completed, names)));
     Ok(numbers)
 }

@@ -50,18 +50,11 @@ pub(super) fn judge(report: &mut Report) {
 }
 
 fn short_cpu(report: &Report) -> Judged {
-    against_better("short-cpu", report, short::PART, CONNECTION_CPU, Threshold::AtMost(0.9), &STATIC_RELAYS)
+    against_better("short-cpu", report, short::PART, short::CPU, Threshold::AtMost(0.9), &STATIC_RELAYS)
 }
 
 fn short_rate(report: &Report) -> Judged {
-    against_better(
-        "short-rate",
-        report,
-        short::PART,
-        CONNECTION_RATE,
-        Threshold::AtLeast(1.05),
-        &STATIC_RELAYS,
-    )
+    against_better("short-rate", report, short::PART, short::RATE, Threshold::AtLeast(1.05), &STATIC_RELAYS)
 }
 
 fn bulk_cpu(report: &Report) -> Judged {
@@ -117,8 +110,9 @@ fn idle_scaling(report: &Report) -> Judged {
     let name = "growth";
     let row = |part| report.row(part, Target::Tollgate.name()).ok_or_else(|| not_measured(name));
     let (few, many) = (row(idle_scaling::FEW.part)?, row(idle_scaling::MANY.part)?);
-    let about = format!("{CONNECTION_CPU} beside 9,000 open tunnels as a share of that beside 100");
-    let ratios = paired_ratios(many, few, CONNECTION_CPU);
+    let number = short::CPU;
+    let about = format!("{number} beside 9,000 open tunnels as a share of that beside 100");
+    let ratios = paired_ratios(many, few, number);
     let verdict = Verdict::on_median(name, Threshold::AtMost(1.15), &ratios, &about)
         .ok_or_else(|| never_paired(name))?;
     let has_failed = [few, many].into_iter().any(has_failed);
@@ -173,15 +167,13 @@ fn tunnels(report: &Report, protocol_cases: &ProtocolCases) -> [Judged; 4] {
     };
     let [short_cpu, short_rate, bulk_cpu, bulk_rate] = protocol_cases.verdicts;
     [
-        short(short_cpu, CONNECTION_CPU, at_most),
-        short(short_rate, CONNECTION_RATE, at_least),
+        short(short_cpu, short::CPU, at_most),
+        short(short_rate, short::RATE, at_least),
         bulk(bulk_cpu, STREAM_CPU, at_most),
         bulk(bulk_rate, STREAM_RATE, at_least),
     ]
 }
 
-const CONNECTION_CPU: &str = "process_cpu_us_per_connection";
-const CONNECTION_RATE: &str = "connections_per_s";
 const STREAM_CPU: &str = "process_cpu_s_per_gb";
 const STREAM_RATE: &str = "gbit_per_s";
 const REQUEST_CPU: &str = "process_cpu_us_per_request";
@@ -263,9 +255,11 @@ fn never_paired(name: &'static str) -> (&'static str, String) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::PRESENTATION;
     use super::*;
     use crate::kit::load::Direction;
     use crate::kit::measurements::{Numbers, Run};
+    use crate::kit::report::tests::assert_labels_are_complete;
     use crate::kit::verdict::Outcome;
 
     fn row(part: &'static str, target: &str, values: [&[f64]; 5], names: &[&'static str]) -> Row {
@@ -280,16 +274,7 @@ mod tests {
     }
 
     fn judged(rows: Vec<Row>) -> Report {
-        let mut report = Report {
-            experiment: "relay",
-            machine: serde_json::Map::new(),
-            rows,
-            grids: &[],
-            verdicts: Vec::new(),
-            left_out: Vec::new(),
-            skipped: Vec::new(),
-            warnings: Vec::new(),
-        };
+        let mut report = Report { rows, ..Report::new(&PRESENTATION, serde_json::Map::new()) };
         judge(&mut report);
         report
     }
@@ -344,7 +329,9 @@ mod tests {
             "socks5-short-cpu",
             "socks5-short-rate",
         ];
-        assert_eq!(names(&judged(Vec::new())), expected);
+        let report = judged(Vec::new());
+        assert_labels_are_complete(&report);
+        assert_eq!(names(&report), expected);
         assert_eq!(
             names(&judged(vec![short_row("tollgate", 1.0, 1.0), short_row("nginx", 1.0, 1.0)])),
             expected
@@ -394,7 +381,7 @@ mod tests {
     #[test]
     fn tunnels_are_compared_with_the_best_proxy_of_their_protocol() {
         let row = |part, target: &str, numbers: [f64; 5]| {
-            let names = [CONNECTION_CPU, CONNECTION_RATE, STREAM_CPU, STREAM_RATE, short::FAILED];
+            let names = [short::CPU, short::RATE, STREAM_CPU, STREAM_RATE, short::FAILED];
             row(part, target, [&numbers; 5], &names)
         };
         let report = judged(vec![
@@ -430,7 +417,7 @@ mod tests {
         let row = |case: idle_scaling::Case, values: [f64; 5], failed: f64| {
             let values = values.map(|cpu_us| [cpu_us, failed]);
             let values = [&values[0][..], &values[1], &values[2], &values[3], &values[4]];
-            row(case.part, "tollgate", values, &[CONNECTION_CPU, short::FAILED])
+            row(case.part, "tollgate", values, &[short::CPU, short::FAILED])
         };
         let few = || row(idle_scaling::FEW, [50.0, 100.0, 50.0, 100.0, 50.0], 0.0);
         let check = |many, expected| assert_eq!(outcome(&judged(vec![few(), many]), "growth"), expected);

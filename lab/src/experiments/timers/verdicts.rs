@@ -144,3 +144,18 @@ fn instructions(report: &Report) -> Judged {
     );
     on_single("echo-instructions-per-call-on/off", threshold, ratio, &about)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::PRESENTATION;
+    use super::*;
+    use crate::kit::report::tests::assert_labels_are_complete;
+
+    #[test]
+    fn nothing_measured_leaves_every_verdict_out() {
+        let mut report = Report::new(&PRESENTATION, serde_json::Map::new());
+        judge(&mut report);
+        assert_labels_are_complete(&report);
+        assert!(report.verdicts.is_empty());
+    }
+}

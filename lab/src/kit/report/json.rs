@@ -15,10 +15,10 @@ pub(crate) fn document(report: &Report) -> Value {
     machine.insert("contaminated_runs".to_owned(), Value::Array(contaminated(&report.rows)));
     machine.insert("warnings".to_owned(), json!(report.warnings));
     json!({
-        "experiment": report.experiment,
+        "experiment": report.presentation.experiment,
         "machine": machine,
         "rows": report.rows.iter().map(row).collect::<Vec<_>>(),
-        "verdicts": report.verdicts.iter().map(verdict).collect::<Vec<_>>(),
+        "verdicts": report.verdicts.iter().map(|verdict| judged(verdict, report)).collect::<Vec<_>>(),
         "left_out": report.left_out.iter().map(skipped).collect::<Vec<_>>(),
         "skipped": report.skipped.iter().map(skipped).collect::<Vec<_>>(),
     })
@@ -32,21 +32,26 @@ fn row(row: &Row) -> Value {
     for name in row.names() {
         let values = row.series(name);
         let Some(summary) = statistics::summary(&values) else { continue };
-        let number = json!({
+        let mut number = json!({
             "median": summary.median,
             "min": summary.min,
             "max": summary.max,
             "runs": summary.runs,
             "values": values,
         });
+        let rounds: Vec<usize> = row.samples(name).into_iter().map(|(round, _)| round).collect();
+        if !rounds.iter().copied().eq(0..rounds.len()) {
+            number["rounds"] = json!(rounds);
+        }
         object.insert(name.to_owned(), number);
     }
     Value::Object(object)
 }
 
-fn verdict(verdict: &Verdict) -> Value {
+fn judged(verdict: &Verdict, report: &Report) -> Value {
     json!({
         "name": verdict.name,
+        "label": report.presentation.verdict_label(verdict.name),
         "value": verdict.value,
         "interval": verdict.interval.map(|range| [range.low, range.high]),
         "interval_coverage": verdict.interval.map(|range| range.coverage),
@@ -81,7 +86,7 @@ mod tests {
             json!({ "median": median, "min": min, "max": max, "runs": runs, "values": values })
         };
         let document = document(&sample());
-        assert_eq!(document["experiment"], "relay");
+        assert_eq!(document["experiment"], "sample");
         assert_eq!(document["machine"]["cpus"], 2);
         let expected = json!({
             "case": "short/haproxy",
@@ -94,10 +99,20 @@ mod tests {
     }
 
     #[test]
+    fn rounds_are_listed_where_some_are_missing() {
+        let mut report = sample();
+        report.rows[1].runs[1].round = 4;
+        let rows = &document(&report)["rows"];
+        assert_eq!(rows[0]["connections_per_s"].get("rounds"), None);
+        assert_eq!(rows[1]["connections_per_s"]["rounds"], json!([0, 4]));
+    }
+
+    #[test]
     fn verdicts_and_marks_are_told() {
         let document = document(&sample());
         let expected = json!({
             "name": "short-cpu",
+            "label": "less CPU time than HAProxy",
             "value": 0.75,
             "interval": null,
             "interval_coverage": null,

@@ -3,8 +3,10 @@
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-use super::{Grid, Report, TARGETS_ACROSS_MAX, counted, digits, names_of};
+use super::{Report, TARGETS_ACROSS_MAX, names_of};
+use crate::kit::markup::digits;
 use crate::kit::measurements::Row;
+use crate::kit::presentation::{Grid, Presentation, counted};
 use crate::kit::statistics;
 use crate::kit::verdict::Verdict;
 
@@ -13,12 +15,15 @@ const WIDTH_COLUMNS: u16 = 120;
 /// The whole report as text.
 pub(crate) fn print(report: &Report) -> String {
     let mut text = String::new();
-    if report.grids.is_empty() {
+    if report.presentation.grids.is_empty() {
         for (part, rows) in report.parts() {
-            text.push_str(&format!("\n{part}: median [min-max]\n{}\n", part_table(&rows).trim_fmt()));
+            text.push_str(&format!(
+                "\n{part}: median [min-max]\n{}\n",
+                part_table(report.presentation, &rows).trim_fmt()
+            ));
         }
     }
-    for grid in report.grids {
+    for grid in report.presentation.grids {
         let Some(table) = grid_table(report, *grid) else { continue };
         let Grid { family, number } = grid;
         text.push_str(&format!("\n{number}, by {family}: medians\n{}\n", table.trim_fmt()));
@@ -43,23 +48,23 @@ pub(crate) fn print(report: &Report) -> String {
 }
 
 /// Subjects across and numbers down, or the other way where there are too many subjects.
-fn part_table(rows: &[&Row]) -> Table {
+fn part_table(presentation: &Presentation, rows: &[&Row]) -> Table {
     if rows.len() > TARGETS_ACROSS_MAX {
-        return targets_down(rows);
+        return targets_down(presentation, rows);
     }
     let mut table = empty();
     let targets = rows.iter().map(|row| Cell::new(&row.target).set_alignment(CellAlignment::Right));
     table.set_header(std::iter::once(Cell::new("")).chain(targets));
-    for name in names_of(rows) {
+    for name in names_of(presentation, rows) {
         let cells = rows.iter().map(|row| Cell::new(cell(row, name)).set_alignment(CellAlignment::Right));
         table.add_row(std::iter::once(Cell::new(name)).chain(cells));
     }
     table
 }
 
-fn targets_down(rows: &[&Row]) -> Table {
+fn targets_down(presentation: &Presentation, rows: &[&Row]) -> Table {
     let mut table = empty();
-    let names = names_of(rows);
+    let names = names_of(presentation, rows);
     let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
     table
         .set_header(std::iter::once(Cell::new("")).chain(names.iter().map(|name| right((*name).to_owned()))));
@@ -145,6 +150,10 @@ fn marks(rows: &[Row]) -> Vec<(usize, &str)> {
 mod tests {
     use super::super::tests::sample;
     use super::*;
+    use crate::kit::presentation::tests::SAMPLE;
+
+    const GRIDDED: Presentation =
+        Presentation { grids: &[Grid { family: "hogs", number: "connections_per_s" }], ..SAMPLE };
 
     #[test]
     fn everything_that_matters_is_on_the_terminal() {
@@ -171,7 +180,7 @@ mod tests {
         let mut report = sample();
         report.rows[0].part = "hogs-16";
         report.rows[1].part = "hogs-0";
-        report.grids = &[Grid { family: "hogs", number: "connections_per_s" }];
+        report.presentation = &GRIDDED;
         let text = print(&report);
         assert!(text.contains("connections_per_s, by hogs: medians"), "{text}");
         assert!(!text.contains("median [min-max]"), "{text}");
