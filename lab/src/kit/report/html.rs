@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{Report, TARGETS_ACROSS_MAX, names_of};
 use crate::kit::markup::{digits, escape};
-use crate::kit::measurements::Row;
+use crate::kit::measurements::{Row, Skipped};
 use crate::kit::plot::{self, Figure, Panel, Scale};
 use crate::kit::presentation::{Presentation, counted};
 use crate::kit::statistics;
@@ -72,19 +72,30 @@ fn notices(report: &Report) -> String {
 }
 
 fn verdicts(report: &Report) -> String {
+    let presentation = report.presentation;
     let mut text = String::from(
         "<p>A verdict holds or fails where the whole interval lies on one side of the threshold, and is \
-         undecided otherwise.</p><table><tr><th>verdict</th><th>value</th><th>interval</th>\
-         <th>threshold</th><th>result</th><th class=\"note\">compared</th></tr>",
+         undecided otherwise.</p>",
     );
-    report.verdicts.iter().for_each(|it| text.push_str(&verdict(it, report.presentation)));
-    text.push_str("</table>");
-    for left_out in &report.left_out {
-        let words = report.presentation.verdict_label(&left_out.name).unwrap_or_default();
-        let heading = heading(words, &left_out.name);
-        let _ = write!(text, "<p>Left out: {heading}: {}.</p>", escape(&left_out.reason));
+    if !report.verdicts.is_empty() {
+        let rows: String = report.verdicts.iter().map(|it| verdict(it, presentation)).collect();
+        let _ = write!(
+            text,
+            "<table><tr><th>verdict</th><th>value</th><th>interval</th><th>threshold</th><th>result</th>\
+             <th class=\"note\">compared</th></tr>{rows}</table>"
+        );
+    }
+    if !report.left_out.is_empty() {
+        let rows: String = report.left_out.iter().map(|it| left_out(it, presentation)).collect();
+        let _ = write!(text, "<table><tr><th>left out</th><th class=\"note\">reason</th></tr>{rows}</table>");
     }
     text
+}
+
+fn left_out(left_out: &Skipped, presentation: &Presentation) -> String {
+    let words = presentation.verdict_label(&left_out.name).unwrap_or_default();
+    let (heading, reason) = (heading(words, &left_out.name), escape(&left_out.reason));
+    format!("<tr><td>{heading}</td><td class=\"note\">{reason}</td></tr>")
 }
 
 fn verdict(verdict: &Verdict, presentation: &Presentation) -> String {
@@ -230,7 +241,7 @@ mod tests {
             "<p class=\"claim\">Tollgate takes less CPU time than HAProxy.</p>",
             "less CPU time than HAProxy <code>short-cpu</code>",
             "undecided",
-            "Left out: <code>growth</code>: not yet.",
+            "<code>growth</code></td><td class=\"note\">not yet</td>",
             "an unoptimised build",
             "79.8",
             "<h2>short connections <code>short</code></h2>",
