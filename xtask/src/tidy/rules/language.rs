@@ -39,7 +39,7 @@ pub(super) fn words(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
-    for source in &tree.sources {
+    for source in tree.sources.iter().filter(|source| is_prose(&source.path)) {
         for function in &source.functions {
             if let Some(word) = function.name.split('_').find(|part| retired.iter().any(|it| it == part)) {
                 findings.push(Finding::new(&source.path, *function.lines.start(), instead_of(word)));
