@@ -74,7 +74,7 @@ impl Handshakes {
     /// No handshake yet, of at most `slots`.
     pub(crate) fn new(slots: usize) -> Handshakes {
         Handshakes {
-            slots: slots,
+            slots,
             all: BTreeMap::new(),
             next: 0,
             held: HashMap::new(),

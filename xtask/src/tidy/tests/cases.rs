@@ -80,7 +80,7 @@ fn language() -> Vec<Case> {
     let word = concat!("Nob", "ody");
     let comment = format!("//! A.\n// {word} waits.\nfn {word}s() {{}}\n");
     let literal = format!("//! A.\nconst A: &str = \"see {word}\";\n");
-    let function = format!("//! A.\nfn asks_{}() {{}}\n", word.to_lowercase());
+    let function = format!("//! A.\nfn asks_{}() {{}}\n", word.to_ascii_lowercase());
     let names = |text: &str, finds: &[&'static str]| Case {
         rule: "retired_names",
         files: with("engine/src/a.rs", text),
