@@ -241,7 +241,7 @@ impl Reactor {
         };
         expectations.note(id, |expected| expected.calling = CALL_BYTES);
         for _ in 0..calls {
-            let mut counters = self.writer.tally(flow);
+            let mut counters = self.writer.counters(flow);
             counters
                 .up()
                 .1
@@ -254,7 +254,7 @@ impl Reactor {
                 .expect("the call succeeds");
         }
         expectations.note(id, |expected| expected.calling = 0);
-        self.writer.counted(flow);
+        self.writer.request_interim_if_due(flow);
     }
 
     fn close(&mut self, id: u128, flow: LiveFlow) {

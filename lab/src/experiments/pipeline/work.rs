@@ -6,7 +6,7 @@
 //! Request `i`, as published:
 //!
 //! 1. `t = 13 i`, `r = sqrt(t^2 + 3.1415 sin(2 t / pi))`; the response begins with `Resp: {r}`.
-//! 2. It waits: see [`Wait::of`].
+//! 2. It waits: see [`Wait::of_request`].
 //! 3. Up to 16,384 bytes of a text follow, each `v` as a `V`.
 
 use std::f64::consts::PI;

@@ -28,8 +28,9 @@ pub(super) const PAIRS: [(&str, Pairs); 18] = [
     ("other-w64-50", pairs(CancelledBy::Other, 64, 50)),
 ];
 
-/// The case of [`PAIRS`] that is measured once more, by [`TURNS_WAYS`] in turns of their own, and the name of
-/// that part. Between two ways of a whole round pass seconds, in which a shared machine becomes another one.
+/// The case of [`PAIRS`] that is measured once more, by [`INTERLEAVED_TARGETS`] in turns of their own, and
+/// the name of that part. Between two ways of a whole round pass seconds, in which a shared machine becomes
+/// another one.
 pub(super) const INTERLEAVED_CASE: &str = "other-w64-8";
 pub(super) const INTERLEAVED: &str = "other-w64-8-in-turn";
 pub(super) const INTERLEAVED_TARGETS: [BuiltIn; 3] =

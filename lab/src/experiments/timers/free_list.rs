@@ -1,5 +1,5 @@
 //! What is to be used again, in stacks of the threads that use it. Promises: a spare costs no lock but once
-//! in [`CHUNK`] of them, also where one thread takes and another gives. Leaves to others: making new ones.
+//! in [`BATCH`] of them, also where one thread takes and another gives. Leaves to others: making new ones.
 
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};

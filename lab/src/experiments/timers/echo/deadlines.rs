@@ -81,7 +81,8 @@ impl Timers for Reactor {
     }
 }
 
-/// What a call in flight has of its deadline. One that is dropped without [`Watch::end`] may fire later.
+/// What a call in flight has of its deadline. One that is dropped without [`DeadlineTracker::end`] may fire
+/// later.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Deadline {
     Off,
@@ -129,7 +130,8 @@ impl DeadlineTracker {
         }
     }
 
-    /// As [`Watch::begin`], for `count` calls which begin at once and end with all others in `group`.
+    /// As [`DeadlineTracker::begin`], for `count` calls which begin at once and end with all others in
+    /// `group`.
     #[inline]
     pub(super) fn begin_group(&mut self, timers: &impl Timers, due: Nanos, count: u32, group: &mut Group) {
         match self.mode {
@@ -154,7 +156,7 @@ impl DeadlineTracker {
         }
     }
 
-    /// A timer with the connection's tag has fired. `look_at` is to ask [`Look::has_failed`] once for each
+    /// A timer with the connection's tag has fired. `look_at` is to ask [`Scan::has_failed`] once for each
     /// call in flight and to take out those that have. Returns how many have.
     pub(super) fn fired(&mut self, timers: &impl Timers, scan_calls: impl FnOnce(&mut Scan)) -> u64 {
         if self.mode == DeadlineMode::Each {
