@@ -122,10 +122,10 @@ impl TimerLog {
     fn arm(&self, timers: &Timers, span: Duration, slack: Slack) {
         // Read first, so that it is not after the deadline.
         let due = Instant::now() + span;
-        let mut timers = self.0.lock().unwrap();
-        let tag = timers.len();
+        let mut log = self.0.lock().unwrap();
+        let tag = log.len();
         let expected = 1 + u32::from(tag.is_multiple_of(5));
-        timers.push(Timer { due, late: Duration::ZERO, is_early: false, fired: 0, expected });
+        log.push(Timer { due, late: Duration::ZERO, is_early: false, fired: 0, expected });
         timers.arm(monotonic() + span, slack, tag as u64).unwrap();
     }
 
