@@ -106,7 +106,7 @@ const NUMBERS: &[(&str, &str)] = &[
     ("calls", "calls"),
     ("fired", "timers that fired"),
     ("wakes_per_s", "wake-ups per second"),
-    ("wakes_per_s_at_the_end", "wake-ups per second in the last second"),
+    ("wakes_per_s_at_the_end", "wake-ups per second in the last quarter of the run"),
     ("dead_wakes_percent", "wake-ups that found only cancelled timers, percent"),
     ("late_p50_us", "median time after the deadline, µs"),
     ("late_p99.9_us", "99.9th percentile after the deadline, µs"),
