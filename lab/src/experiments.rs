@@ -1,5 +1,5 @@
-//! The experiments: each has its plan, its cases and its verdicts, uses the kit, and knows no other
-//! experiment.
+//! The experiments: each has its plan, its cases and its verdicts, uses the kit, and does not know the
+//! others.
 
 pub(crate) mod accept;
 pub(crate) mod inserts;

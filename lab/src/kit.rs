@@ -1,5 +1,5 @@
-//! What the experiments share: processes and load, facts of the machine, measuring, rounds, statistics,
-//! verdicts and the report. No part of it knows an experiment.
+//! What the experiments share: processes and load, machine facts, measuring, rounds, statistics, verdicts and
+//! the report. No part of the kit knows an experiment.
 
 pub(crate) mod burn;
 pub(crate) mod callgrind;

@@ -1,6 +1,6 @@
-//! The lab: proves the engine's claims beside the naive ways and the rivals. One command per experiment;
-//! each prints a short table, writes JSON and a page with plots on request, and says what it could not
-//! decide. Leaves to others: what the figures mean for a reader (`docs/performance.md`).
+//! The lab: measures the engine's claims beside naive designs and rival programs. Each experiment is a
+//! command; it prints a short table, writes JSON, a page and a plot on request, and reports what it could not
+//! decide.
 
 #![forbid(unsafe_code)]
 
@@ -22,9 +22,9 @@ use crate::kit::report::Report;
 use crate::kit::verdict::Outcome;
 use crate::kit::{child, load_process, report};
 
-/// Proves the engine's claims beside the naive ways and the rivals
+/// Measures the engine's claims beside naive designs and rival programs
 ///
-/// Exits with 0 when no promise was found broken, with 1 when one was or the experiment failed, with 130 when
+/// Exits with 0 when no verdict fails, with 1 when one does or the experiment failed, with 130 when
 /// interrupted.
 #[derive(Parser, Debug)]
 #[command(name = "lab", version)]
@@ -65,16 +65,16 @@ enum Command {
     Timers(timers::Options),
     /// Draws the page or the main plot of a stored run again, without measuring
     Plot(Plot),
-    /// A process of the load, at the word of another lab
+    /// Generates load at the command of another lab
     #[command(hide = true)]
     LoadProcess,
-    /// Does the pipeline's requests once, when told
+    /// Does the pipeline's requests once, on command
     #[command(hide = true)]
     Trial(pipeline::Trial),
-    /// Creates threads without end, when told
+    /// Creates threads without end, on command
     #[command(hide = true)]
     CreateThreads(pipeline::CreateThreads),
-    /// Keeps deadlines in one way
+    /// Arms and cancels timers of one implementation
     #[command(hide = true)]
     TimerTask(timers::TaskArguments),
     /// Calls and answers over loopback
@@ -83,27 +83,27 @@ enum Command {
     /// Answers one request on each connection, by threads that share an address
     #[command(hide = true)]
     AcceptServer(accept::AcceptServer),
-    /// Opens, counts and closes flows, to be counted itself
+    /// Opens, counts and closes flows, whose instructions are counted
     #[command(hide = true)]
     LedgerFlows(relay::LedgerFlows),
     /// Computes without end
     #[command(hide = true)]
     Hog(inserts::Hog),
-    /// Becomes another program, on terms
+    /// Executes another program with given CPUs and priority
     #[command(hide = true)]
     Launch(child::Launch),
 }
 
-/// What `lab plot` may be told.
+/// The arguments of `lab plot`.
 #[derive(clap::Args, Debug)]
 struct Plot {
-    /// What `--json` of an experiment wrote
+    /// The file that `--json` of an experiment wrote
     run: PathBuf,
     #[command(flatten)]
     drawings: Drawings,
 }
 
-/// What a shell reports for a program that Ctrl-C ended.
+/// The exit status that a shell reports for a program ended by Ctrl-C.
 const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {

@@ -1,5 +1,5 @@
-//! The built `lab accept` from the outside: every strategy serves everybody, every promise is told. Leaves to
-//! others: the figures, about which no test says anything.
+//! The built `lab accept` from the outside: every strategy serves all clients, every verdict is reported. No
+//! test asserts figures.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -19,7 +19,7 @@ fn lab(directory: &Path, arguments: &[&str]) -> Output {
         .expect("the lab was built with this test")
 }
 
-/// Runs it, and looks at what every report has: all promises, and that nobody was lost.
+/// Runs the experiment, and checks what every report has: all verdicts, and no lost connection.
 fn report(arguments: &[&str]) -> (Value, String) {
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
     let output = lab(directory.path(), arguments);
@@ -37,7 +37,7 @@ fn report(arguments: &[&str]) -> (Value, String) {
     (report, read("r.html"))
 }
 
-/// The rows of a part, all strategies in it, each of which lost nobody.
+/// Checks the rows of a part: all strategies, without a lost connection.
 fn check_part(report: &Value, part: &str, numbers: &[&str]) {
     for strategy in STRATEGIES {
         let rows = report["rows"].as_array().expect("a report has rows");
@@ -52,7 +52,7 @@ fn check_part(report: &Value, part: &str, numbers: &[&str]) {
 
 #[test]
 fn every_strategy_serves_beside_a_busy_thread() {
-    // That part does without the gateway.
+    // That part needs no gateway.
     let (report, page) = report(&["--only", "busy", "--tollgate", "/nonexistent/tollgate"]);
     check_part(&report, "busy-8", &["wakes_per_accept", "hand_overs_per_accept", "first_byte_p99.9_ms"]);
     assert!(page.contains("<svg"), "the page has plots");
@@ -71,7 +71,7 @@ fn every_strategy_serves_through_the_gateway() {
     check_part(&report, "busy-8", &["first_byte_p50_ms"]);
     let rows = report["rows"].as_array().expect("a report has rows");
     let calls: Vec<_> = rows.iter().filter(|row| row["part"] == "system-calls").collect();
-    // Where strace is not installed it says so.
+    // Where strace is not installed, `skipped` names it.
     assert!(calls.len() == 2 || report["skipped"].to_string().contains("strace"), "{}", report["skipped"]);
     let heading = "<code>crowd</code> over gateway threads";
     assert!(page.contains(heading), "the crowd is drawn over its threads");

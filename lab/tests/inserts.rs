@@ -1,5 +1,5 @@
-//! The built `lab inserts` from the outside: a quick run ends, tells every store and every verdict or why
-//! not, and leaves the machine as it was. Leaves to others: the figures, about which no test says anything.
+//! The built `lab inserts` from the outside: a quick run ends, reports every store and every verdict or why
+//! not, and leaves the machine as it was. No test asserts figures.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 const AUTOGROUP: &str = "/proc/sys/kernel/sched_autogroup_enabled";
 
-/// Without the servers, which may be there or not.
+/// Without the servers, which may be installed or not.
 const SERVERS: &str = "postgres-async,postgres-sync,postgres-copy";
 
 /// Held by a test that runs the experiment: one would change the scheduler under the other.
@@ -82,7 +82,7 @@ fn a_quick_run_tells_every_store_and_leaves_nothing_behind() {
     for number in ["inserts_per_s", "kept_percent", "fair_share_percent", "insert_p99_us"] {
         assert!(ours[number]["median"].as_f64() > Some(0.0), "{number} in {ours}");
     }
-    // So short a cell may end before the database has its first row.
+    // So short a case may end before the database has its first row.
     for number in
         ["visible_per_s", "blocked_inserts", "refusals", "raw_fdatasync_p50_us", "lag_to_visible_p99_ms"]
     {

@@ -1,5 +1,5 @@
-//! The built `lab overload` from the outside: every load and every promise is told, and what was offered has
-//! ended in one way or another. Leaves to others: the figures, about which no test says anything.
+//! The built `lab overload` from the outside: every load and every verdict is reported, and every offered job
+//! has ended in one way or another. No test asserts figures.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const LAB: &str = env!("CARGO_BIN_EXE_lab");
 
-/// Of what was offered.
+/// Percent of the offered jobs.
 const ENDS: [&str; 5] =
     ["in_time_percent", "refused_percent", "expired_percent", "shed_percent", "late_or_never_percent"];
 

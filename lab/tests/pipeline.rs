@@ -1,5 +1,5 @@
-//! The built `lab pipeline` from the outside: strategies in processes of their own, a process that dies of
-//! its threads, an interrupted run. Leaves to others: the figures, about which no test says anything.
+//! The built `lab pipeline` from the outside: strategies in processes of their own, a process that reaches a
+//! thread limit, an interrupted run. No test asserts figures.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -71,7 +71,7 @@ fn every_strategy_shows_the_same_controls() {
 }
 
 /// A process that may have 16 GiB of addresses cannot create 100,000 threads of 256 MiB each. Half a stack is
-/// left over at its death: threads that have not ended need memory, and abort a process that has none. So
+/// left over at its limit: threads that have not ended need memory, and abort a process that has none. So
 /// does a C library with arenas, which takes each request's memory from the kernel once no arena fits.
 #[test]
 fn a_process_says_what_it_died_of_and_stays() {
@@ -157,13 +157,14 @@ fn a_viewer_of_traces_reads_the_trace() {
 /// The document of the viewer's page when it has read `trace`.
 fn viewed(directory: &Path, trace: &str) -> String {
     let path = |name| directory.join(name).display().to_string();
-    // The page runs a script that it is told of, as speedscope's own command does it.
+    // The page runs a script that is named in its address, as speedscope's own command does it.
     let literal = serde_json::to_string(trace).expect("text is JSON");
     let script = format!("speedscope.loadFileFromBase64('trace.json', btoa({literal}));");
     std::fs::write(path("trace.js"), script).expect("the directory is writable");
     let url = format!("file://{}#localProfilePath={}", service("TRACE_VIEWER"), path("trace.js"));
     let profile = format!("--user-data-dir={}", path("profile"));
-    // What it cannot read it says in a dialog, for whose answer a browser without a screen waits for ever.
+    // The viewer reports an unreadable file in a dialog, for whose answer a browser without a screen waits
+    // for ever.
     let browser = Command::new("timeout")
         .args([
             "60",
@@ -183,7 +184,7 @@ fn viewed(directory: &Path, trace: &str) -> String {
     String::from_utf8_lossy(&browser.stdout).into_owned()
 }
 
-/// What `cargo xtask services` wrote about a service.
+/// A value that `cargo xtask services` wrote about a service.
 fn service(key: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target/services.env");
     let lines = std::fs::read_to_string(&path).expect("`cargo xtask services` has written it");

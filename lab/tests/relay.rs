@@ -1,5 +1,5 @@
-//! The built `lab` from the outside: a small run ends, tells its report in all three forms, and leaves
-//! nothing behind. Leaves to others: the figures, about which no test says anything.
+//! The built `lab` from the outside: a small run ends, reports in all its forms, and leaves nothing behind.
+//! No test asserts figures.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -59,7 +59,7 @@ fn a_run_tells_its_report_in_three_forms() {
     }
 
     let html = std::fs::read_to_string(directory.path().join("r.html")).expect("--html writes a file");
-    // One round has one value of each number: that is told and not plotted.
+    // One round has one value of each number, for which no strips are drawn.
     assert!(html.starts_with("<!doctype html>") && html.contains("<table") && html.contains("direct"));
     let svg = std::fs::read_to_string(directory.path().join("r.svg")).expect("--svg writes a file");
     assert!(svg.starts_with("<svg xmlns=") && html.contains("<svg") && svg.contains("direct"), "{svg}");

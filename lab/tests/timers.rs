@@ -1,6 +1,5 @@
-//! The built `lab timers` from the outside: every way takes part in every part, every promise is told, and a
-//! program of somebody else's takes the same turns. Leaves to others: the figures, about which no test says
-//! anything.
+//! The built `lab timers` from the outside: every implementation takes part in every part, every verdict is
+//! reported, and an external program does the same tasks. No test asserts figures.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -69,7 +68,7 @@ fn every_way_takes_part_and_every_promise_is_told() {
 fn a_program_of_somebody_elses_takes_part_or_is_set_aside() {
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
     let program = directory.path().join("driver");
-    // It knows one kind of work, and says nothing to the others.
+    // It knows one kind of work, and fails for the others.
     let script = "#!/bin/sh\n[ \"$2\" = held ] && echo '{\"held\": {\"cancelled\": 7, \"held_mb\": 0.5}}'\n";
     fs::write(&program, script).expect("the directory is ours");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("the file is ours");

@@ -1,10 +1,10 @@
-//! `lab accept`: how connections that come to one address reach threads, in five ways: the herd of old,
-//! turns, and what is better. Through the built gateway: a crowd with a new connection for each request, the
-//! same at leisure, connections that stay, and a crowd while listeners come and go; on a server of the lab's
-//! own: one thread that is busy. Then what the herd and the default ask of the kernel. Promises: the
-//! strategies do the same work in the same minutes, in rounds; each connection that fails, in any part,
-//! counts. Leaves to others: what the strategies are (`engine::accept`), and what is decided from the figures
-//! (`accept/verdicts.rs`).
+//! `lab accept`: how the connections of one address reach threads, by five accept strategies. Through the
+//! built gateway: 500 clients with a new connection for each request, the same at light load, connections
+//! that stay, and many clients while listeners are added and removed. On a server of the lab's own: one busy
+//! thread. Then the system calls and the CPU time of the herd and of the default.
+//!
+//! Guarantees: the strategies do the same work in the same minutes, in rounds; each connection that fails, in
+//! any part, counts.
 //!
 //! ```text
 //!   client agent --> gateway (strategy, threads) --> server agent       crowd, light, long-lived, reload
@@ -63,20 +63,20 @@ const EXTRA_ROUNDS_MAX: usize = 2;
 /// Threads in the parts other than the crowd: the herd of the published figures.
 const WORKERS: u32 = 8;
 
-/// Clients at a time in a crowd.
+/// Clients at a time in the crowd.
 const CONCURRENCY: u32 = 500;
 
-/// Connections a second at light load: each finds every thread asleep.
+/// Connections per second at light load: each finds every thread asleep.
 const LIGHT_PER_S: u32 = 200;
 
-/// Connections a second beside the busy thread. An eighth of them are its own where a hash deals them out,
-/// with some three events each, so that it is busy for a fifth of its time: it is slow, and not overrun.
+/// Connections per second beside the busy thread. Where a hash distributes them, an eighth are its own, with
+/// some three events each, so that it is busy for a fifth of its time: slow, and not overloaded.
 const BUSY_PER_S: u32 = 1_000;
 
-/// Connections that a gateway has had before it counts: its pages are there, its threads have slept.
+/// Connections through a gateway before it is measured: its pages are mapped, its threads have slept.
 const WARM_UP: u32 = 200;
 
-/// What the parts of the report are called, in front of how many threads there are.
+/// The names of the report's parts, in front of the number of threads.
 const CROWD: &str = "crowd";
 const LIGHT: &str = "light";
 const LONG_LIVED: &str = "long-lived";
@@ -86,7 +86,7 @@ const BUSY: &str = "busy";
 /// Runs the experiment.
 ///
 /// # Errors
-/// The lab itself could not work, a part needs the gateway and it is not there, or the user interrupted; a
+/// The lab itself could not work, a part needs the gateway and it is missing, or the user interrupted; a
 /// strategy that fails is left out of the report instead.
 pub(crate) fn run(options: &Options) -> Result<Report> {
     let mut machine = machine::facts();
@@ -132,15 +132,15 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// What makes every figure of this run weak.
+/// Reasons why every figure of this run is weak.
 fn warnings(options: &Options, installed: Option<&InstalledTarget>) -> Vec<String> {
     let unoptimised = installed.filter(|it| it.is_unoptimised());
     let unoptimised = unoptimised.map(|_| "tollgate is a build without optimisation".to_owned());
     options.common.warnings().into_iter().chain(unoptimised).collect()
 }
 
-/// A part's name with the count of its threads, as a report wants it. It lives as long as the program, and
-/// there are a few dozen.
+/// A part's name with its number of threads, and the lifetime that reports need: the program's. There are a
+/// few dozen.
 fn named(family: &str, workers: u32) -> &'static str {
     String::leak(format!("{family}-{workers}"))
 }
@@ -284,7 +284,7 @@ impl Bench {
         Ok(outcome)
     }
 
-    /// Looks at the herd and at the default in a crowd each, by `look`, which may use a directory for files.
+    /// Measures the herd and the default under load, each by `look`, which may use a directory for files.
     fn inspect<Found>(
         &mut self,
         what: &str,
@@ -302,7 +302,8 @@ impl Bench {
             let (client, directory) = (&mut self.load.client, self.directory.path());
             match inspect(gateway, client, &load, directory, &mut self.losses) {
                 Ok(one) => found.push((gateway.name().to_owned(), one)),
-                // It is the look that failed; a gateway that did would be named otherwise (`verdicts::lost`).
+                // The measurement failed, and no gateway: `verdicts::lost` recognises a failed gateway by its
+                // name.
                 Err(error) => {
                     let name = format!("{what} of {}", gateway.name());
                     outcome.failed.push(Skipped { name, reason: format!("{error:#}") });
@@ -314,7 +315,7 @@ impl Bench {
         Ok((found, outcome))
     }
 
-    /// Starts the gateways of some strategies; one that does not start is set aside with its reason.
+    /// Starts the gateways of some strategies; one that does not start is skipped with its reason.
     fn start_all(
         &mut self,
         case: &str,

@@ -1,8 +1,8 @@
 //! `lab inserts`: one record at a time from several writers while CPU hogs spin. The ledger, SQLite and
-//! PostgreSQL beside locks around a last page, each fresh in every cell, the cells interleaved. Promises: an
-//! insert that was refused is not counted; what the ledger has appended and what a query finds are two
-//! columns; the machine is as before when it ends. Leaves to others: what is decided from the figures
-//! (`inserts/verdicts.rs`).
+//! PostgreSQL beside locks around a last page, each fresh in every case, the cases interleaved.
+//!
+//! Guarantees: a refused insert is not counted; records in the ledger's journal and records that a query
+//! finds are two columns; the machine is as before at the end.
 //!
 //! ```text
 //!   writers 1..N --insert--> store         hogs 1..K: processes of their own sessions
@@ -51,10 +51,10 @@ use crate::kit::progress::Progress;
 use crate::kit::report::Report;
 use crate::kit::{child, machine};
 
-/// How often a contaminated cell is run again at once.
+/// How often a contaminated run is repeated at once.
 const REPEATS_MAX: usize = 1;
 
-/// `statfs` calls a file system in memory so.
+/// The `f_type` of statfs(2) for a file system in memory.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 /// Runs the experiment.
@@ -89,13 +89,13 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// Where a checkout keeps it, seen from anywhere inside.
+/// The services' file of the checkout around the current directory.
 fn services_file() -> Option<PathBuf> {
     let here = std::env::current_dir().ok()?;
     here.ancestors().map(|above| above.join("target/services.env")).find(|file| file.exists())
 }
 
-/// The cells of each round, and the stores that cannot take part.
+/// The cases of each round, and the stores that cannot take part.
 fn cases(options: &Options, effort: &Effort, environment: &Environment) -> Result<(Vec<Case>, Vec<Skipped>)> {
     let mut skipped = Vec::new();
     let mut parts = options.common.parts();
@@ -122,14 +122,14 @@ fn cases(options: &Options, effort: &Effort, environment: &Environment) -> Resul
     Ok((cases, skipped))
 }
 
-/// Whether the cell's store opens.
+/// Opens the case's store once, for the error.
 fn check_opens(case: &Case, environment: &Environment) -> Result<()> {
     let directory = TempDir::new_in(&environment.directory)?;
     case.open(directory.path(), environment).map(drop)
 }
 
-/// Every cell once in each round, in an order that begins elsewhere each time, so that what changes slowly on
-/// the machine touches all alike.
+/// Every case once in each round, in an order that begins elsewhere each time, so that slow changes of the
+/// machine affect all alike.
 fn rounds(cases: &[Case], effort: &Effort, environment: &Environment) -> Result<(Vec<Row>, Vec<Skipped>)> {
     let progress = Progress::new((cases.len() * effort.rounds) as u64);
     let mut results = Results { rows: Vec::new(), failed: Vec::new(), spare_round: effort.rounds };
@@ -150,18 +150,17 @@ fn position(cases: &[Case], row: &Row) -> Option<usize> {
     cases.iter().position(|case| case.part == row.part && case.target.name() == row.target)
 }
 
-/// How many writers the cells of a family have.
+/// The number of writers in the cases of a family.
 fn writers_of(cases: &[Case], family: &str) -> usize {
     let of_family = |case: &&Case| case.part.rsplit_once('-').is_some_and(|part| part.0 == family);
     cases.iter().find(of_family).map_or(plan::WRITERS, |case| case.writers)
 }
 
-/// What the rounds have found so far.
+/// The results of the rounds so far.
 struct Results {
     rows: Vec<Row>,
     failed: Vec<Skipped>,
-    /// A round that nothing else is in, for a contaminated run that was repeated: it is kept, and compared
-    /// with nothing.
+    /// A round number for a repeated run: it is kept, and compared with nothing.
     spare_round: usize,
 }
 
@@ -203,7 +202,7 @@ impl Results {
     }
 }
 
-/// What makes every figure of this run weak.
+/// Reasons why every figure of this run is weak.
 fn warnings(options: &Options, autogroup: &Autogroup, directory: &Path) -> Vec<String> {
     let mut warnings = options.common.warnings();
     warnings.extend(autogroup.warning().map(str::to_owned));

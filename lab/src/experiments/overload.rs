@@ -1,7 +1,8 @@
-//! `lab overload`: from half to three times the work that the CPUs can do, while a class of jobs blocks for
-//! ever. The engine's job pool beside the pool that everybody writes first: fixed threads, one queue without
-//! a bound. Promises: jobs arrive when they are due and not when the server is ready; what was asked for and
-//! never answered counts. Leaves to others: what is decided from the figures (`overload/verdicts.rs`).
+//! `lab overload`: half to three times the load that the CPUs can do, while jobs of one class block for ever.
+//! The engine's job pool beside a fixed pool, as most servers have it: fixed threads, one unbounded queue.
+//!
+//! Guarantees: jobs arrive when they are due and not when the server is ready; offered jobs without an answer
+//! count.
 //!
 //! ```text
 //!   jobs of one kind, every 1/rate s --.
@@ -35,10 +36,10 @@ use crate::kit::{child, machine};
 /// The part in which the capacity is measured.
 const CAPACITY: &str = "capacity";
 
-/// CPU time of a job: a page rendered, a password's worth of nothing.
+/// CPU time of a job: a rendered page.
 const JOB: Duration = Duration::from_micros(200);
 
-/// After this long an answer is of no use: people have gone on.
+/// After this long an answer is of no use: the user has given up.
 const DEADLINE: Duration = Duration::from_millis(50);
 
 /// Rounds beyond those wanted, where some were disturbed: one takes half a minute.
@@ -82,7 +83,7 @@ impl RoundTarget for Target {
     }
 }
 
-/// One round of a subject: what it can do, then every load of that.
+/// One round of a target: its capacity, then every multiple of it.
 fn one(target: Target, burn: Burn, time: Duration, parts: &[Part]) -> Result<Vec<(&'static str, Numbers)>> {
     let capacity = offered_load::capacity(target, burn, time)?;
     let mut cases = vec![(CAPACITY, vec![("finished_per_s", capacity)])];

@@ -1,7 +1,7 @@
-//! `lab pipeline`: 100,000 requests that compute, wait and answer, done in the ways that servers do them.
-//! Promises: every strategy does the same work in a process of its own, interleaved with the others, and
-//! must prove it by the same controls; what no scheduler can beat is computed beside it. Leaves to others:
-//! what is decided from the figures (`pipeline/verdicts.rs`).
+//! `lab pipeline`: 100,000 requests that compute, wait and answer, done by the strategies that servers have.
+//!
+//! Guarantees: every strategy does the same work in a process of its own, interleaved with the others, and
+//! proves it by the same controls; the bound that no scheduler can exceed is computed beside it.
 //!
 //! | strategy | a wait holds | threads | what it is for, and what it costs |
 //! |---|---|---|---|
@@ -59,11 +59,11 @@ use crate::kit::report::Report;
 use crate::kit::strace::{self, SyscallCounts};
 use crate::kit::{child, machine};
 
-/// The part of the report that has the figures, and the one that has the controls.
+/// The part of the report with the figures, and the one with the controls.
 const FIGURES: &str = "requests";
 const CONTROLS: &str = "controls";
 
-/// Requests of a traced turn; with 100,000 it would take minutes.
+/// Requests of a traced trial; with 100,000 it would take minutes.
 const TRACED_REQUESTS_MAX: u32 = 10_000;
 
 /// A way to do all requests of some work.
@@ -71,15 +71,15 @@ trait Strategy {
     /// Does each request once and returns when the last response has been consumed.
     ///
     /// # Errors
-    /// The machine gives no further thread or descriptor.
+    /// The machine provides no further thread or descriptor.
     fn run(&self, work: &Arc<Work>) -> Result<()>;
 }
 
 /// Runs the experiment.
 ///
 /// # Errors
-/// The lab itself could not work, or the user interrupted it; a strategy that fails is left out of the
-/// report instead.
+/// The lab itself could not work, or the user interrupted it; a strategy that fails is left out of the report
+/// instead.
 pub(crate) fn run(options: &Options) -> Result<Report> {
     let machine = machine::facts();
     let cpus = machine::allowed_cpus().len() as u32;
@@ -116,7 +116,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// Where a row stands: as planned, what is no strategy of ours behind them.
+/// The position of a row: as planned, and behind them what is no strategy of ours.
 fn position(targets: &[Target], row: &Row) -> usize {
     targets.iter().position(|target| target.to_string() == row.target).unwrap_or(targets.len())
 }
@@ -154,7 +154,7 @@ fn calls(
     Ok(strace::rows(&counted))
 }
 
-/// Takes the turn under strace, which writes into `directory`.
+/// Runs the trial under strace, which writes into `directory`.
 fn count(trial: &Trial, directory: &Path) -> Result<SyscallCounts> {
     let file = directory.join("calls");
     let mut arguments = strace::counting_arguments(&file);
@@ -163,7 +163,7 @@ fn count(trial: &Trial, directory: &Path) -> Result<SyscallCounts> {
     strace::read_counts(&file)
 }
 
-/// What makes every figure of this run weak.
+/// Reasons why every figure of this run is weak.
 fn warnings(options: &Options, effort: &Effort) -> Vec<String> {
     let is_short = options.common.scale() == Scale::Quick || effort.requests != work::REQUESTS;
     let short = is_short.then(|| format!("a run of {} requests decides nothing", effort.requests));

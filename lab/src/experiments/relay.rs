@@ -1,9 +1,9 @@
-//! `lab relay`: Tollgate beside other relays and forward proxies, and beside nothing, on the same work in
-//! the same minutes: short connections, bulk streams each way, idle tunnels, small messages, short
-//! connections beside open tunnels, tunnels by CONNECT and by SOCKS5, plain HTTP requests; and what its
-//! accounting costs. Promises: everything stays on loopback, is bounded in count and time, and is gone
-//! afterwards. Leaves to others: what is said about the figures (`report.rs`) and decided from them
-//! (`relay/verdicts.rs`).
+//! `lab relay`: Tollgate beside other relays and forward proxies, and beside a direct connection, on the same
+//! work in the same minutes: short connections, bulk streams each way, idle tunnels, small messages, short
+//! connections beside open tunnels, tunnels by CONNECT and by SOCKS5, plain HTTP requests; and the cost of
+//! its accounting.
+//!
+//! Guarantees: everything stays on loopback, is bounded in count and time, and leaves no file or process.
 //!
 //! ```text
 //!   client agent --> relay (Tollgate | HAProxy | Squid | Dante | ... | none) --> server agents
@@ -54,18 +54,18 @@ use crate::kit::strace;
 /// Disturbed rounds that are repeated, in each part.
 const EXTRA_ROUNDS_MAX: usize = 2;
 
-/// How much better than usual the ends of small messages are scheduled, where that is allowed.
+/// The higher priority of both ends of small messages, where it is allowed.
 const INSTRUMENT_NICENESS: i32 = -10;
 
-/// What is billed, in all parts.
+/// The bills of all parts.
 const BILLS: [Bill; 5] =
     [short::BILL, forward::CONNECT.bill, forward::SOCKS5.bill, requests::KEPT.bill, requests::CLOSED.bill];
 
 /// Runs the experiment.
 ///
 /// # Errors
-/// The lab itself could not work, the gateway is not there, or the user interrupted; a relay that fails is
-/// left out of the report instead.
+/// The lab itself could not work, the gateway is missing, or the user interrupted; a relay that fails is left
+/// out of the report instead.
 pub(crate) fn run(options: &Options) -> Result<Report> {
     let chosen = options.common.parts();
     let wanted =
@@ -94,7 +94,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// What makes every figure of this run weak.
+/// Reasons why every figure of this run is weak.
 fn warnings(options: &Options, candidates: &[InstalledTarget]) -> Vec<String> {
     let mut warnings = options.common.warnings();
     if candidates.iter().any(InstalledTarget::is_unoptimised) {
@@ -116,7 +116,7 @@ struct Bench {
 struct LoadProcesses {
     /// Replies, sources and sinks.
     server: LoadProcess,
-    /// Only echoes, so nothing is asked of it once it serves.
+    /// Only echoes, so it receives no further command once it serves.
     _echo: LoadProcess,
     client: LoadProcess,
     upstream: Endpoints,
@@ -343,7 +343,7 @@ impl Bench {
         Rounds { what, wanted: self.effort.rounds, extra_max: EXTRA_ROUNDS_MAX, watched: true }
     }
 
-    /// Starts every relay; one that does not start is set aside with its reason.
+    /// Starts every relay; one that does not start is skipped with its reason.
     fn start_all<W: Workload>(
         &mut self,
         upstream: &W,

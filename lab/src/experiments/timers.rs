@@ -1,7 +1,8 @@
-//! `lab timers`: deadlines that are set and nearly always cancelled, kept in the ways that servers have.
-//! Promises: every way does the same calls in a process of its own, interleaved with the others; the
-//! engine's three forms and six rivals are built in, and a program of a seventh's may take part. Leaves to
-//! others: what is decided from the figures (`timers/verdicts.rs`).
+//! `lab timers`: deadlines that are set and nearly always cancelled, kept by the timer implementations that
+//! servers have.
+//!
+//! Guarantees: every implementation does the same calls in a process of its own, interleaved with the others;
+//! the engine's three forms and six rivals are built in, and an external program may take part as a seventh.
 //!
 //! | way | arming | cancelling | who fires | what was cancelled |
 //! |---|---|---|---|---|
@@ -69,20 +70,20 @@ use crate::kit::progress::Progress;
 use crate::kit::report::Report;
 use crate::kit::rounds::{Outcome, RoundTarget, Rounds};
 
-/// Of every call.
+/// The deadline of every call.
 const DEADLINE: Duration = Duration::from_millis(500);
 
 /// Rounds beyond those wanted, where some were disturbed.
 const EXTRA_ROUNDS_MAX: usize = 2;
 
-/// Ways whose wakes are counted at a time: more would take the CPUs from each other.
+/// Implementations whose wake-ups are counted at a time: more would take the CPUs from each other.
 const CALLERS_AT_ONCE: usize = 3;
 
 /// Runs the experiment.
 ///
 /// # Errors
-/// The lab itself could not work, or the user interrupted it; a way that fails is left out of the report
-/// instead.
+/// The lab itself could not work, or the user interrupted it; an implementation that fails is left out of the
+/// report instead.
 pub(crate) fn run(options: &Options) -> Result<Report> {
     let machine = machine::facts();
     let effort = Effort::of(options);
@@ -126,7 +127,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// Steps of progress of a part, with so many targets and so many that keep timers.
+/// Steps of progress of a part, with `targets` targets of which `timer_targets` keep timers.
 fn steps(part: Part, effort: &Effort, targets: usize, timer_targets: usize) -> usize {
     let modes = EchoDeadlineMode::value_variants().len();
     match part {
@@ -142,7 +143,7 @@ fn rounds(what: &'static str, effort: &Effort) -> Rounds {
     Rounds { what, wanted: effort.rounds, extra_max: EXTRA_ROUNDS_MAX, watched: true }
 }
 
-/// The ways that one promise is about, one case each and one after another.
+/// The implementations of one verdict, one case each and one after another.
 fn interleaved(effort: &Effort, progress: &Progress) -> Result<Outcome> {
     let task =
         Task { work: TaskKind::Pairs, for_ms: effort.case_ms, timers: 0, case: Some(INTERLEAVED_CASE) };
@@ -153,7 +154,7 @@ fn interleaved(effort: &Effort, progress: &Progress) -> Result<Outcome> {
     })
 }
 
-/// 20,000 calls a second with each, a few of them at a time.
+/// 20,000 calls per second with each implementation, a few of them at a time.
 fn calls(targets: &[Target], effort: &Effort, progress: &Progress, found: &mut Outcome) -> Result<()> {
     let task = Task { work: TaskKind::Calls, for_ms: effort.calls_ms, timers: 0, case: None };
     for group in targets.chunks(CALLERS_AT_ONCE) {
@@ -174,7 +175,7 @@ fn calls(targets: &[Target], effort: &Effort, progress: &Progress, found: &mut O
     Ok(())
 }
 
-/// The memory of cancelled timers with each.
+/// The memory of cancelled timers with each implementation.
 fn held(targets: &[Target], effort: &Effort, progress: &Progress, found: &mut Outcome) -> Result<()> {
     let task = Task { work: TaskKind::Held, for_ms: 0, timers: effort.timers, case: None };
     for target in targets {
@@ -226,7 +227,7 @@ fn count_instructions(round: usize, progress: &Progress, found: &mut Outcome) ->
                 Ok(count) => {
                     found.record(target, round, &[], vec![(part, vec![("instructions_per_call", count)])]);
                 }
-                // What fails once fails thrice.
+                // A count that fails once would fail in the other rounds as well.
                 Err(error) if round == 0 => found.fail(&format!("instructions of {part}"), target, &error),
                 Err(_) => {}
             }

@@ -1,21 +1,22 @@
-//! Work that takes a known CPU time. Promises: the same number of steps each time, so a job that is held up
-//! takes longer and does not do less.
+//! Work that takes a known CPU time.
+//!
+//! Guarantees: each run does the same number of steps, so a preempted job takes longer and does not do less.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Steps by which the speed is found, and how often: the fastest is the one that nothing disturbed.
+/// Steps of one speed measurement, and how many measurements: the fastest one was not disturbed.
 const PROBE_STEPS: u64 = 200_000;
 const PROBES: usize = 20;
 
-/// A job's work.
+/// The work of one job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Burn {
     steps: u64,
 }
 
 impl Burn {
-    /// Work that takes `time` of this machine when nothing disturbs it.
+    /// Calibrates work that takes `time` of this machine when nothing disturbs it.
     pub(crate) fn of(time: Duration) -> Burn {
         let probe = || {
             let start = Instant::now();
@@ -27,11 +28,12 @@ impl Burn {
         Burn { steps: (steps as u64).max(1) }
     }
 
-    /// Does it.
+    /// Does the work.
     pub(crate) fn run(self) {
         let mut word = 1u64;
         for step in 0..self.steps {
-            // A step depends on the one before it: none can be left out (Knuth's MMIX constants).
+            // Each step depends on the previous one, so the compiler cannot drop any (Knuth's MMIX
+            // constants).
             word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(step);
         }
         black_box(word);

@@ -1,8 +1,12 @@
-//! Instructions of a whole process, where hardware counters are missing: callgrind counts every one outside
-//! the kernel. Promises: two runs that differ in nothing but their amount of work can be subtracted, so that
-//! start and end are not counted. Leaves to others: what callgrind does not see. That is the kernel, and the
-//! vDSO: under valgrind the clock is read by a system call. Its threads take turns, too, so that more work
-//! shares a turn of a loop than it does otherwise.
+//! The instructions of a whole process, where hardware counters are missing: callgrind counts every
+//! instruction outside the kernel.
+//!
+//! Guarantees: two runs that differ only in their amount of work can be subtracted, which removes start and
+//! end.
+//!
+//! Not handled here: what callgrind does not see, which is the kernel and the vDSO: under valgrind a clock
+//! read is a system call. Valgrind also runs one thread at a time, so more work shares a pass of a loop than
+//! it does otherwise.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,7 +17,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::kit::child::{Child, ChildSettings};
 
-/// A process that is being counted.
+/// A process under callgrind.
 pub(crate) struct CallgrindRun {
     valgrind: Child,
     profile: PathBuf,
@@ -21,10 +25,10 @@ pub(crate) struct CallgrindRun {
 }
 
 impl CallgrindRun {
-    /// Starts `program` under callgrind. Its files go into `directory`.
+    /// Starts `program` under callgrind, which writes its files into `directory`.
     ///
     /// # Errors
-    /// Valgrind is not installed, or the process could not be made.
+    /// Valgrind is not installed, or the process could not be created.
     pub(crate) fn start(program: &Path, arguments: Vec<OsString>, directory: &Path) -> Result<Self> {
         if !is_installed() {
             bail!("valgrind is not installed");
@@ -39,20 +43,20 @@ impl CallgrindRun {
         Ok(Self { valgrind, profile, log })
     }
 
-    /// Whether it still runs.
+    /// Whether the process still runs.
     pub(crate) fn is_alive(&mut self) -> bool {
         self.valgrind.is_alive()
     }
 
-    /// Asks it to end; `finish` waits until it has.
+    /// Asks the process to end with SIGTERM; `finish` waits for the end.
     pub(crate) fn request_stop(&self) {
         self.valgrind.request_stop();
     }
 
-    /// Waits until it ends by itself, and tells how many instructions that were.
+    /// Waits until the process ends by itself, and returns its number of instructions.
     ///
     /// # Errors
-    /// It failed, or callgrind did.
+    /// The process or callgrind failed.
     pub(crate) fn finish(mut self) -> Result<u64> {
         let ended = self.valgrind.wait();
         ended.with_context(|| format!("under valgrind, which said: {}", self.last_output_line()))?;
@@ -60,7 +64,7 @@ impl CallgrindRun {
         parse(&profile).context("callgrind writes a summary")
     }
 
-    /// The last line that it or valgrind said.
+    /// The last line that the process or valgrind printed.
     pub(crate) fn last_output_line(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         text.lines().last().unwrap_or("nothing").to_owned()
@@ -71,7 +75,7 @@ fn is_installed() -> bool {
     Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// The one number of the line `summary: N`, or of `totals: N` where there is none.
+/// The number of the line `summary: N`, or of `totals: N` where there is no summary.
 fn parse(profile: &str) -> Option<u64> {
     let number = |name| profile.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
     number("summary:").or_else(|| number("totals:"))

@@ -1,9 +1,10 @@
-//! Child processes: started through the lab's own launcher, ended with it, whatever way it ends. Promises:
-//! no child outlives the lab, also when Ctrl-C or a kill ends it; each child has its own process group, so
-//! the terminal's signals reach the lab alone. Leaves to others: what the children do.
+//! Child processes: started through the lab's own launcher, and ended with the lab however it ends.
 //!
-//! The launcher (`lab launch`) runs in the child before the program does: it ties the child's life to the
-//! lab's, chooses CPUs and priority, raises the descriptor limit, and then becomes the program.
+//! Guarantees: no child outlives the lab, also when Ctrl-C or a kill ends it; each child has its own process
+//! group, so signals of the terminal reach the lab alone.
+//!
+//! The launcher (`lab launch`) runs in the child before the program: it ties the child's life to the lab's,
+//! sets CPUs and priority, raises the descriptor limit, and then executes the program.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,31 +20,31 @@ use rustix::process::{Pid, Signal};
 
 use crate::kit::usage;
 
-/// How long a child may take to end after each request, before the next and harder one.
+/// How long a child may take to end after each signal, before the next and harder one.
 const STOP_MS_MAX: u64 = 3_000;
 
-/// How often waits look whether they are over.
+/// How often a wait polls its condition.
 const POLL_MS: u64 = 10;
 
 /// Set once by the signal thread; read by every wait of the main thread.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// How a child is to run.
+/// The CPUs and the priority of a child.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ChildSettings {
-    /// The CPUs that it may use; empty for all of the lab's.
+    /// The allowed CPUs; empty for all of the lab's.
     pub(crate) cpus: Vec<usize>,
-    /// Its nice value; below 0 only where the lab may.
+    /// The nice value; below 0 only where the lab may raise priorities.
     pub(crate) niceness: i32,
 }
 
-/// A running child; dropping it ends it.
+/// A running child; dropping it ends the child.
 #[derive(Debug)]
 pub(crate) struct Child {
     process: std::process::Child,
 }
 
-/// What `lab launch` is told.
+/// The arguments of `lab launch`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Launch {
     /// CPUs that the program may use, as numbers between commas
@@ -52,7 +53,7 @@ pub(crate) struct Launch {
     /// Nice value of the program
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     niceness: i32,
-    /// The process that starts it and with which it is to end
+    /// The process that starts the program, and with which the program is to end
     #[arg(long)]
     parent: i32,
     /// The program and its arguments
@@ -61,10 +62,10 @@ pub(crate) struct Launch {
 }
 
 impl Child {
-    /// Starts `program`, its output appended to `output`.
+    /// Starts `program` and appends its output to the file `output`.
     ///
     /// # Errors
-    /// The file or the process could not be made.
+    /// The file or the process could not be created.
     pub(crate) fn start(
         program: &Path,
         arguments: &[OsString],
@@ -78,10 +79,10 @@ impl Child {
         Self::spawn(command, program)
     }
 
-    /// Starts `program`, its input and output piped to the lab.
+    /// Starts `program` with its input and output piped to the lab.
     ///
     /// # Errors
-    /// The process could not be made.
+    /// The process could not be created.
     pub(crate) fn start_piped(
         program: &Path,
         arguments: &[OsString],
@@ -97,25 +98,25 @@ impl Child {
         Ok(Self { process: process.with_context(|| format!("starting {}", program.display()))? })
     }
 
-    /// The process id; that of the program itself, since the launcher becomes it.
+    /// The process id; the launcher executes the program, so both have the same id.
     pub(crate) fn id(&self) -> i32 {
         Pid::from_child(&self.process).as_raw_nonzero().get()
     }
 
-    /// Its input and output, if they are piped and were not taken before.
+    /// The input and output, if they are piped and were not taken before.
     pub(crate) fn take_pipes(&mut self) -> Option<(std::process::ChildStdin, std::process::ChildStdout)> {
         Some((self.process.stdin.take()?, self.process.stdout.take()?))
     }
 
-    /// Whether it still runs.
+    /// Whether the child still runs.
     pub(crate) fn is_alive(&mut self) -> bool {
         matches!(self.process.try_wait(), Ok(None))
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the child ends by itself.
     ///
     /// # Errors
-    /// It failed.
+    /// The child failed.
     pub(crate) fn wait(&mut self) -> Result<()> {
         let status = self.process.wait()?;
         fail_if_interrupted()?;
@@ -125,14 +126,14 @@ impl Child {
         Ok(())
     }
 
-    /// Asks it once to end, and waits for nothing.
+    /// Sends SIGTERM once, without waiting.
     pub(crate) fn request_stop(&self) {
-        // It may have ended by itself: then there is nobody to tell.
+        // ESRCH means that the child has ended by itself.
         let _ = rustix::process::kill_process(Pid::from_child(&self.process), Signal::TERM);
     }
 
-    /// Asks it to end, twice if need be (the second request tells a draining server to hurry), then ends it
-    /// and whatever it started.
+    /// Sends SIGTERM, a second time if need be (the second makes a draining server hurry), then kills the
+    /// child and everything it started.
     pub(crate) fn stop(&mut self) {
         let id = Pid::from_child(&self.process);
         for _ in 0..2 {
@@ -167,7 +168,7 @@ impl Drop for Child {
 }
 
 /// From now on SIGINT and SIGTERM end the children and make the experiment return an error, so that the
-/// temporary directory goes as well.
+/// temporary directory is removed as well.
 ///
 /// # Errors
 /// The handlers could not be installed.
@@ -196,7 +197,7 @@ pub(crate) fn interrupted() -> bool {
 /// Fails when the user asked the lab to stop.
 ///
 /// # Errors
-/// Exactly then.
+/// The user asked the lab to stop.
 pub(crate) fn fail_if_interrupted() -> Result<()> {
     if interrupted() {
         bail!("interrupted");
@@ -207,7 +208,7 @@ pub(crate) fn fail_if_interrupted() -> Result<()> {
 /// Sleeps, and fails at once when the user asks the lab to stop.
 ///
 /// # Errors
-/// Exactly then.
+/// The user asked the lab to stop.
 pub(crate) fn pause(time: Duration) -> Result<()> {
     let deadline = Instant::now() + time;
     loop {
@@ -220,7 +221,7 @@ pub(crate) fn pause(time: Duration) -> Result<()> {
     }
 }
 
-/// Lets this process and those it starts open as many descriptors as it may; returns the limit.
+/// Raises the descriptor limit of this process and its children to the hard limit, and returns it.
 pub(crate) fn raise_descriptor_limit() -> u64 {
     sys::limits::raise_descriptors().unwrap_or_else(|_| sys::limits::descriptor_limits().0)
 }
@@ -228,12 +229,12 @@ pub(crate) fn raise_descriptor_limit() -> u64 {
 /// The lab's own executable.
 ///
 /// # Errors
-/// `/proc` is not there.
+/// `/proc` is not mounted.
 pub(crate) fn own_program() -> Result<PathBuf> {
     std::env::current_exe().context("finding the lab's own executable")
 }
 
-/// The lab's side of a launch.
+/// The lab's side of a launch: the command that runs the launcher.
 fn launcher(program: &Path, arguments: &[OsString], settings: &ChildSettings) -> Result<Command> {
     let mut command = Command::new(own_program()?);
     command.arg("launch").arg("--parent").arg(std::process::id().to_string());
@@ -246,13 +247,13 @@ fn launcher(program: &Path, arguments: &[OsString], settings: &ChildSettings) ->
     Ok(command)
 }
 
-/// The child's side of a launch: becomes the program, so it returns only when it fails.
+/// The child's side of a launch: executes the program, so it returns only when it fails.
 ///
 /// # Errors
-/// The terms could not be met, the lab is gone already, or the program could not be started.
+/// A setting could not be applied, the lab has ended already, or the program could not be executed.
 pub(crate) fn launch(settings: &Launch) -> Result<()> {
-    // Survives becoming the program. The signal is TERM because nginx's workers end only with a master that
-    // is asked to.
+    // The death signal survives execve(2). It is SIGTERM because nginx's workers end only with a master that
+    // received it.
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
     if rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(settings.parent) {
         bail!("the lab ended before its child began");

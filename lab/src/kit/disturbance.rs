@@ -1,7 +1,10 @@
-//! Whether the machine left the experiment alone: a watch over each run. Promises: a run during which others
-//! used the CPUs, or the hypervisor or a quota took them, is marked as contaminated. Leaves to others: what a
-//! marked run may still be used for. Run-queue delay marks nothing: the experiment's own threads compete for
-//! the CPUs on purpose, and what others took shows in the ticks.
+//! Detects disturbance of a run by other work on the machine.
+//!
+//! Guarantees: a run during which other processes used the CPUs, or the hypervisor or a quota withheld them,
+//! is marked as contaminated.
+//!
+//! Run-queue delay marks nothing: the experiment's own threads compete for the CPUs on purpose, and the ticks
+//! show what other processes used.
 
 use std::time::{Duration, Instant};
 
@@ -18,26 +21,26 @@ const FOREIGN_SHARE_MAX: f64 = 0.05;
 /// The share that the hypervisor may withhold before a run is marked.
 const STEAL_SHARE_MAX: f64 = 0.02;
 
-/// Fewer ticks than this on all CPUs together resolve no share worth judging.
+/// Fewer ticks than this on all CPUs together resolve no share that could be judged.
 const TICKS_MIN: u64 = 50;
 
-/// Looks at the machine from the beginning of a run to its end.
+/// Compares the machine at the beginning and at the end of a run.
 #[derive(Debug)]
 pub(crate) struct DisturbanceWatch {
     ticks: CpuTicks,
     throttling: Option<Throttling>,
     ours: CpuReading,
-    /// CPU time of processes that have ended, as far as the lab waited for them.
+    /// CPU time of ended processes, as far as the lab waited for them.
     reaped_before: Duration,
     /// Processes that work for the experiment without descending from the lab.
     extra_roots: Vec<i32>,
     started: Instant,
 }
 
-/// What a watch saw.
+/// The result of a watch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Disturbance {
-    /// Share of all CPUs used by processes that are not the experiment's.
+    /// Share of all CPUs used by processes outside the experiment.
     pub(crate) foreign_share: f64,
     /// Share of all CPUs withheld by the hypervisor.
     pub(crate) steal_share: f64,
@@ -46,13 +49,13 @@ pub(crate) struct Disturbance {
 }
 
 impl DisturbanceWatch {
-    /// Begins to look.
+    /// Begins the watch.
     pub(crate) fn start() -> Self {
         Self::including(Vec::new())
     }
 
-    /// Begins to look; the families of these processes, which the lab did not start, are the experiment's
-    /// as well.
+    /// Begins the watch. These processes, which the lab did not start, and their descendants count as the
+    /// experiment's.
     pub(crate) fn including(processes: Vec<i32>) -> Self {
         let ours = experiment_cpu(&processes);
         let reaped_before = usage::reaped_children_cpu();
@@ -61,8 +64,8 @@ impl DisturbanceWatch {
         Self { ticks, throttling, ours, reaped_before, extra_roots: processes, started: Instant::now() }
     }
 
-    /// Says what happened since the start. A process that the lab has started since then and waited for
-    /// counts as its own; any other that ends during a watch counts as foreign, so none may.
+    /// Returns what happened since the start. A process that the lab started since then and waited for counts
+    /// as its own; any other process that ends during a watch counts as foreign, so none may end.
     pub(crate) fn finish(self) -> Disturbance {
         let ours = experiment_cpu(&self.extra_roots).total_since(&self.ours);
         let ours = ours + usage::reaped_children_cpu().saturating_sub(self.reaped_before);
@@ -75,8 +78,8 @@ impl DisturbanceWatch {
     }
 }
 
-/// The CPU time of the experiment's processes, and of the kernel threads that take over its loopback
-/// packets when there are many.
+/// The CPU time of the experiment's processes, and of the kernel threads that process their loopback packets
+/// when there are many.
 fn experiment_cpu(extra_roots: &[i32]) -> CpuReading {
     let mut ours = usage::process_tree(std::process::id() as i32);
     ours.extend(extra_roots.iter().flat_map(|&process| usage::process_tree(process)));
@@ -84,8 +87,8 @@ fn experiment_cpu(extra_roots: &[i32]) -> CpuReading {
     CpuReading::read(&ours)
 }
 
-/// The mark of a quota that was used up, if only once: it stops every thread for what is left of a period,
-/// up to 100 ms.
+/// The mark of an exhausted CPU quota, even a single time: it stops every thread for the remainder of a
+/// period, up to 100 ms.
 fn throttled(throttling: Throttling) -> Option<String> {
     let Throttling { periods, throttled_periods, .. } = throttling;
     (throttled_periods > 0)

@@ -1,9 +1,9 @@
-//! Sampled stacks as a flame graph: one SVG, a strategy's name at the root of its stacks, the width of a
-//! frame as its share of all samples, its colour what most of it was for. Promises: the file needs nothing
-//! but itself, and is bounded: what is too narrow to see is left out. Leaves to others: sampling
-//! (`stacks.rs`) and what a stack is for (each experiment's `shares.rs`).
+//! Sampled stacks as a flame graph: one SVG with a strategy's name at the root of its stacks. A frame's width
+//! is its share of all samples, its colour the purpose of most of them.
 //!
-//! Drawn here, since the library that draws them is under a licence that this project does not take.
+//! Guarantees: the file needs nothing but itself, and is bounded: frames too narrow to see are left out.
+//!
+//! Drawn here because the library that draws flame graphs has a licence that this project does not accept.
 
 use std::fmt::Write;
 
@@ -19,22 +19,22 @@ const HEAD_HEIGHT: f64 = 74.0;
 const FRAME_HEIGHT: f64 = 18.0;
 const LEGEND_WIDTH: f64 = 220.0;
 
-/// Of a letter of the frames' type.
+/// Width of one letter in a frame.
 const LETTER_WIDTH: f64 = 7.3;
 
-/// What is narrower is left out: nobody sees it.
+/// Narrower frames are left out, since they cannot be seen.
 const WIDTH_MIN: f64 = 0.4;
 
-/// Frames of a stack, the strategy's and the root's included; a deeper one is cut at its leaf.
+/// Frames of a stack, the strategy's and the root's included; a deeper stack is cut at its leaf.
 const DEPTH_MAX: usize = 96;
 
-/// What a graph is called, and what its colours mean.
+/// The title of a graph, and the meaning of its colours.
 pub(crate) struct Palette {
     pub(crate) title: &'static str,
-    /// Each purpose's class in the style sheet, and the purpose in words; where two have as many samples the
-    /// earlier is shown.
+    /// Each purpose's class in the style sheet, and the purpose in words; of two purposes with as many
+    /// samples the earlier one is shown.
     pub(crate) purposes: &'static [(&'static str, &'static str)],
-    /// The place of a stack's purpose among them.
+    /// The index of a stack's purpose in `purposes`.
     pub(crate) purpose_of: fn(&Stack) -> usize,
 }
 
@@ -78,7 +78,7 @@ fn legend(palette: &Palette, svg: &mut String) {
 #[derive(Debug)]
 struct Node {
     frame: Frame,
-    /// Of itself and all above it, by purpose.
+    /// Samples of this frame and of all above it, by purpose.
     samples: Vec<u64>,
     callees: Vec<Node>,
 }
@@ -113,7 +113,7 @@ impl Node {
         }
     }
 
-    /// Strategies stay in their order, what they called is by name.
+    /// Strategies keep their order; the frames that they called are sorted by name.
     fn sort(&mut self) {
         for strategy in &mut self.callees {
             strategy.sort_callees();
@@ -133,7 +133,7 @@ impl Node {
         1 + self.callees.iter().map(Self::depth).max().unwrap_or(0)
     }
 
-    /// The place of what most samples were for.
+    /// The index of the purpose that most samples have.
     fn main_purpose(&self) -> usize {
         (0..self.samples.len()).rev().max_by_key(|&purpose| self.samples[purpose]).unwrap_or(0)
     }
@@ -194,7 +194,7 @@ fn shortened(name: &str, width: f64) -> String {
 mod tests {
     use super::*;
 
-    /// Of work, whoever has to do with a futex for locking, and whoever clones for threads.
+    /// Frames of work have this purpose; those with a futex are locking, those with a clone are threads.
     const PALETTE: Palette = Palette {
         title: "where it goes",
         purposes: &[("work", "work"), ("threads", "threads"), ("locking", "locks"), ("other", "other")],
@@ -216,7 +216,7 @@ mod tests {
         ]
     }
 
-    /// The graph's frames: names, purposes, places and widths.
+    /// The graph's frames: names, purposes, positions and widths.
     fn frames(svg: &str) -> Vec<(String, String)> {
         svg.split("<g class=\"frame ")
             .skip(1)

@@ -1,11 +1,12 @@
-//! A setting of the kernel that is another one for a while. Promises: it is as before when the change is
-//! dropped, also by a panic or by Ctrl-C; a kill that no process can answer leaves it changed. Leaves to
-//! others: what is said where it cannot be changed.
+//! A temporary change of a kernel setting under `/proc/sys`.
+//!
+//! Guarantees: the old value is back when the change is dropped, also after a panic or Ctrl-C. SIGKILL leaves
+//! it changed.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// A setting that was changed; dropping it takes the change back.
+/// A changed setting; dropping it restores the old value.
 #[derive(Debug)]
 pub(crate) struct ChangedSetting {
     setting: PathBuf,
@@ -23,7 +24,7 @@ pub(crate) fn change(setting: &Path, value: &str) -> io::Result<ChangedSetting> 
 }
 
 impl ChangedSetting {
-    /// What it was, and will be.
+    /// The value before the change, which the drop restores.
     pub(crate) fn before(&self) -> &str {
         self.before.trim()
     }

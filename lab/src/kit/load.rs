@@ -1,7 +1,8 @@
-//! The load: servers behind a relay and clients in front of it, sharing no code with the engine they
-//! measure. Promises: loopback only; every run is bounded in connections and in time; few threads and few
-//! system calls, so that the relay and not the load is what saturates. Leaves to others: running each in
-//! its own process (`agent.rs`).
+//! The load: servers behind a relay and clients in front of it, which share no code with the engine that they
+//! measure.
+//!
+//! Guarantees: loopback only; every run is bounded in connections and in time; few threads and few system
+//! calls, so that the relay and not the load saturates.
 
 mod arrivals;
 mod clients;
@@ -31,28 +32,28 @@ pub(crate) const MESSAGE_BYTES: usize = 200;
 /// One write of a stream.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// How long any single wait of a client or server may last before the connection counts as failed.
+/// The longest single wait of a client or server, after which the connection counts as failed.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
 // A message is sent by one call and echoed from one buffer.
 const _: () = assert!(MESSAGE_BYTES <= CHUNK_BYTES && REPLY_BYTES <= CHUNK_BYTES);
 
-/// What a server does with its connections.
+/// The protocol of a server.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Takes one request, sends one reply, closes.
+    /// Receives one request, sends one reply, closes.
     Reply,
     /// Sends back what it receives.
     Echo,
-    /// Streams for as long as the client orders.
+    /// Streams for as long as the client requests.
     Source,
-    /// Swallows a stream, then says how long it was.
+    /// Discards a stream, then sends its length.
     Sink,
-    /// Answers HTTP requests, and keeps the connection or closes it as each asks.
+    /// Answers HTTP requests, and keeps or closes the connection as each requests.
     Origin,
 }
 
-/// Which way a stream flows, seen from the client.
+/// The direction of a stream, seen from the client.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// Client to server.
@@ -61,12 +62,12 @@ pub(crate) enum Direction {
     Down,
 }
 
-/// What becomes of a connection after an HTTP answer.
+/// Whether a connection survives an HTTP response.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Persistence {
-    /// It is kept for the next request.
+    /// The connection is kept for the next request.
     KeepAlive,
-    /// It is closed.
+    /// The connection is closed.
     Close,
 }
 
@@ -96,7 +97,7 @@ fn write_name(value: &impl clap::ValueEnum, text: &mut fmt::Formatter<'_>) -> fm
 /// Milliseconds, as the command line has a time.
 ///
 /// # Errors
-/// It is no whole number.
+/// The word is not a whole number.
 pub(crate) fn milliseconds(word: &str) -> Result<Duration, ParseIntError> {
     word.parse().map(Duration::from_millis)
 }
@@ -107,7 +108,7 @@ fn latencies() -> hdrhistogram::Histogram<u64> {
         .expect("these bounds are constant and valid")
 }
 
-/// A duration in nanoseconds; those above 580 years saturate.
+/// A duration in nanoseconds; durations above 580 years saturate.
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

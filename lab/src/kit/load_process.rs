@@ -1,6 +1,7 @@
-//! An agent: this executable as a process of its own that serves or makes load at the lab's word, one line
-//! of text per command and one line of JSON per answer. Promises: an agent ends with the lab, and serves
-//! nobody but loopback. Leaves to others: the load itself (`load.rs`), and what is measured about it.
+//! A load process: this executable as a process of its own that serves or generates load, one line of text
+//! per command and one line of JSON per answer.
+//!
+//! Guarantees: it ends with the lab, and listens on loopback only.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -16,16 +17,16 @@ use serde_json::{Value, json};
 use crate::kit::child::{self, Child, ChildSettings};
 use crate::kit::load::{self, Direction, Role, pingpong::PingPong, requests::Requests, tunnel::Tunnel};
 
-/// What the lab may ask of an agent.
+/// The commands of a load process.
 #[derive(clap::Subcommand, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LoadCommand {
-    /// Start a server; answers its `port`.
+    /// Start a server; the answer has its `port`.
     Serve { role: Role },
-    /// Answer the bytes that its servers have sent and received so far.
+    /// Return the bytes that its servers have sent and received so far.
     Totals,
     /// Make short connections.
     Short { tunnel: Tunnel, connections: u32, concurrency: u32 },
-    /// Make so many short connections a second, for a time.
+    /// Make short connections at a rate, for a time.
     Arrive {
         to: SocketAddr,
         rate_per_s: u32,
@@ -34,7 +35,7 @@ pub(crate) enum LoadCommand {
     },
     /// Make HTTP requests.
     Requests(Requests),
-    /// Move so many streams for a time.
+    /// Run a number of streams for a time.
     Stream {
         tunnel: Tunnel,
         direction: Direction,
@@ -42,17 +43,17 @@ pub(crate) enum LoadCommand {
         time: Duration,
         streams: u32,
     },
-    /// Have this many tunnels open and otherwise idle.
+    /// Keep this many tunnels open and otherwise idle.
     Hold { to: SocketAddr, tunnels: u32 },
     /// Send one message through each open tunnel.
     Touch,
-    /// Close them all.
+    /// Close all tunnels.
     Release,
     /// Exchange small messages at a fixed rate.
     PingPong(PingPong),
 }
 
-/// The lab's end of an agent.
+/// The lab's end of a load process.
 #[derive(Debug)]
 pub(crate) struct LoadProcess {
     child: Child,
@@ -61,39 +62,39 @@ pub(crate) struct LoadProcess {
 }
 
 impl LoadProcess {
-    /// Starts an agent.
+    /// Starts a load process.
     ///
     /// # Errors
-    /// The process could not be made.
+    /// The process could not be created.
     pub(crate) fn start(settings: &ChildSettings) -> Result<Self> {
         let mut child = Child::start_piped(&child::own_program()?, &["load-process".into()], settings)?;
         let (input, output) = child.take_pipes().context("an agent's input and output are piped")?;
         Ok(Self { child, commands: BufWriter::new(input), responses: BufReader::new(output) })
     }
 
-    /// Gives a command and waits for the answer.
+    /// Sends a command and waits for the answer.
     ///
     /// # Errors
-    /// The agent failed, and says why, or it is gone.
+    /// The command failed, with its reason, or the process has ended.
     pub(crate) fn call(&mut self, command: &LoadCommand) -> Result<Value> {
         self.begin(command)?;
         self.finish()
     }
 
-    /// Gives a command whose answer `finish` will take.
+    /// Sends a command whose answer `finish` will read.
     ///
     /// # Errors
-    /// The agent is gone.
+    /// The process has ended.
     pub(crate) fn begin(&mut self, command: &LoadCommand) -> Result<()> {
         child::fail_if_interrupted()?;
         writeln!(self.commands, "{command}")?;
         self.commands.flush().context("an agent has ended")
     }
 
-    /// Takes the answer to the command that was begun.
+    /// Reads the answer to the command that was begun.
     ///
     /// # Errors
-    /// The agent failed, and says why, or it is gone.
+    /// The command failed, with its reason, or the process has ended.
     pub(crate) fn finish(&mut self) -> Result<Value> {
         let mut line = String::new();
         self.responses.read_line(&mut line)?;
@@ -108,10 +109,10 @@ impl LoadProcess {
         Ok(response)
     }
 
-    /// Starts a server in the agent and returns where it listens.
+    /// Starts a server in the process and returns its address.
     ///
     /// # Errors
-    /// The agent could not listen.
+    /// The process could not listen.
     pub(crate) fn serve(&mut self, role: Role) -> Result<SocketAddr> {
         let response = self.call(&LoadCommand::Serve { role })?;
         let port = response["port"].as_u64().and_then(|port| u16::try_from(port).ok());
@@ -119,7 +120,7 @@ impl LoadProcess {
     }
 }
 
-/// A number of an agent's answer.
+/// A number in a load process's answer.
 ///
 /// # Errors
 /// The answer has no such number.
@@ -127,7 +128,7 @@ pub(crate) fn number_in(response: &Value, name: &str) -> Result<f64> {
     response[name].as_f64().with_context(|| format!("an agent's answer has no {name}: {response}"))
 }
 
-/// The agent's side: obeys until its input ends.
+/// The process's side: executes commands until its input ends.
 ///
 /// # Errors
 /// Its output cannot be written.

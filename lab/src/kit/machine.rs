@@ -1,4 +1,4 @@
-//! What the machine is: facts for the record.
+//! Facts about the machine, for the record of a run.
 
 use std::fs;
 
@@ -51,7 +51,7 @@ fn limits() -> Value {
     })
 }
 
-/// What waited so far, and lately, for each resource; none where the kernel does not tell.
+/// Pressure stalls so far and lately, for each resource; null where the kernel does not report them.
 fn psi() -> Value {
     let stalls = Resource::ALL.map(|resource| {
         let stall = Stall::read(&ProcRoot::machine(), resource).map(|stall| {
@@ -71,7 +71,7 @@ fn pressure_percent(resource: Resource) -> Option<f64> {
     Some(Stall::read(&ProcRoot::machine(), resource)?.some.last_10_s_percent)
 }
 
-/// CPUs' worth of time that our control groups may use; none is without a quota.
+/// CPUs' worth of time that our control groups may use; `None` is without a quota.
 fn cpu_quota() -> Option<f64> {
     Some(Membership::read(&ProcRoot::machine()).cpu_quota().ok()??.cpus)
 }

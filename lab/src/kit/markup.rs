@@ -1,4 +1,4 @@
-//! Text as HTML and SVG need it, and numbers as a reader needs them.
+//! Escapes text for HTML and SVG, and formats numbers for readers.
 
 /// Escapes text for HTML and SVG, for elements and for attributes in double quotes.
 pub(crate) fn escape(text: &str) -> String {

@@ -1,20 +1,20 @@
-//! What runs measured: rows of runs of numbers, and what could not be measured.
-//! Promises: every run is kept, also the contaminated ones with their marks. Leaves to others: the report
-//! (`report.rs`) and judging (`verdict.rs`).
+//! The results of runs: rows of runs of numbers, and the cases that could not be measured.
+//!
+//! Guarantees: every run is kept, also a contaminated one with its marks.
 
 use crate::kit::statistics;
 
-/// Something left out, and why.
+/// A target, a part or a verdict that was left out, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Skipped {
     pub(crate) name: String,
     pub(crate) reason: String,
 }
 
-/// Numbers by name, the unit in the name, in the order of the table.
+/// Numbers by name, with the unit in the name, in the order of the table.
 pub(crate) type Numbers = Vec<(&'static str, f64)>;
 
-/// One case: a part of the experiment with one subject, over all rounds.
+/// One case: a part of the experiment with one target, over all rounds.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) part: &'static str,
@@ -22,20 +22,20 @@ pub(crate) struct Row {
     pub(crate) runs: Vec<Run>,
 }
 
-/// One run of a case. Runs of different subjects are paired by their round.
+/// One run of a case. Runs of different targets are paired by their round.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     pub(crate) round: usize,
-    /// Why it is contaminated; empty when it is not.
+    /// Why the run is contaminated; empty when it is not.
     pub(crate) marks: Vec<String>,
     pub(crate) numbers: Numbers,
 }
 
-/// A value that a verdict may rest on.
+/// A value on which a verdict may rest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Sample {
     pub(crate) value: f64,
-    /// Whether nothing disturbed the runs that it comes from.
+    /// Whether nothing disturbed the runs behind the value.
     pub(crate) is_clean: bool,
 }
 
@@ -51,7 +51,7 @@ impl Row {
         format!("{}/{}", self.part, self.target)
     }
 
-    /// The names of its numbers, in order.
+    /// The names of the numbers, in order.
     pub(crate) fn names(&self) -> Vec<&'static str> {
         let mut names = Vec::new();
         for (name, _) in self.runs.iter().flat_map(|run| &run.numbers) {
@@ -76,7 +76,7 @@ impl Row {
         self.runs.iter().filter_map(sample).collect()
     }
 
-    /// What one number is beyond that of another row in the same round; disturbed where either was.
+    /// One number minus that of another row in the same round; contaminated where either run was.
     pub(crate) fn excess_over(&self, other: &Row, name: &'static str) -> Row {
         let excess = |run: &Run| {
             let base = other.runs.iter().find(|base| base.round == run.round)?;
@@ -99,7 +99,7 @@ pub(crate) fn row<'a>(rows: &'a [Row], part: &str, target: &str) -> Option<&'a R
     rows.iter().find(|row| row.part == part && row.target == target)
 }
 
-/// Adds a run to its row, which it begins if it is the first.
+/// Appends a run to the row of its case, which the first run creates.
 pub(crate) fn push_run(rows: &mut Vec<Row>, part: &'static str, target: &str, run: Run) {
     match rows.iter_mut().find(|row| row.part == part && row.target == target) {
         Some(row) => row.runs.push(run),

@@ -1,4 +1,4 @@
-//! The options that every experiment has, and how much work they ask for.
+//! The options that every experiment has, and the amount of work that they select.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use clap::builder::EnumValueParser;
 
 use crate::kit::presentation::Presentation;
 
-/// The flags of every experiment; `Part` lists the parts that it has.
+/// The flags of every experiment; `Part` lists its parts.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct CommonOptions<Part: ValueEnum + Send + Sync + 'static> {
     /// The whole work: more rounds and larger cases
@@ -44,16 +44,16 @@ pub(crate) struct Drawings {
 /// How much work a run does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scale {
-    /// Seconds: whether the experiment works at all.
+    /// Seconds: shows that the experiment works.
     Quick,
-    /// Minutes: what verdicts need.
+    /// Minutes: enough for verdicts.
     Usual,
     /// The whole matrix.
     Long,
 }
 
 impl<Part: ValueEnum + PartialEq + Send + Sync + 'static> CommonOptions<Part> {
-    /// How much work is asked for.
+    /// The selected amount of work.
     pub(crate) fn scale(&self) -> Scale {
         match (self.quick, self.long) {
             (true, _) => Scale::Quick,
@@ -72,7 +72,7 @@ impl<Part: ValueEnum + PartialEq + Send + Sync + 'static> CommonOptions<Part> {
         self.only.is_empty() || self.only.contains(part)
     }
 
-    /// The rounds that are asked for, or else `usual`.
+    /// The requested rounds, or else `usual`.
     pub(crate) fn rounds_or(&self, usual: usize) -> usize {
         self.rounds.map_or(usual, |rounds| rounds as usize)
     }
@@ -80,7 +80,7 @@ impl<Part: ValueEnum + PartialEq + Send + Sync + 'static> CommonOptions<Part> {
     /// Refuses `--svg` where no chosen part measures what the main plot shows.
     ///
     /// # Errors
-    /// So it is.
+    /// `--only` leaves out every part of the main plot.
     pub(crate) fn check_svg(&self, presentation: &Presentation) -> Result<()> {
         let parts = presentation.figure_parts;
         let value = |part: &Part| part.to_possible_value().map(|value| value.get_name().to_owned());
@@ -93,7 +93,7 @@ impl<Part: ValueEnum + PartialEq + Send + Sync + 'static> CommonOptions<Part> {
         Ok(())
     }
 
-    /// What makes every figure of such a run weak.
+    /// Reasons why every figure of such a run is weak.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let quick = self.quick.then(|| "a quick run decides nothing".to_owned());
         quick.into_iter().chain(debug_build_warning()).collect()

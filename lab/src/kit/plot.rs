@@ -22,7 +22,7 @@ use crate::kit::markup::{escape, tick_label};
 pub(crate) const STYLE: &str = include_str!("plot/plot.css");
 
 const WIDTH: f64 = 760.0;
-/// Of titles and notes, whose first letters may reach out.
+/// Left margin of titles and notes, since the first letter may overhang.
 const LEFT: f64 = 2.0;
 const FIGURE_TITLE_HEIGHT: f64 = 34.0;
 const TITLE_HEIGHT: f64 = 28.0;
@@ -35,7 +35,7 @@ pub(crate) struct Figure {
     /// Empty where the panel's own says everything.
     pub(crate) title: String,
     pub(crate) panels: Vec<Panel>,
-    /// Lines below: how to read it, and where it comes from.
+    /// Lines below: how to read the figure, and where it comes from.
     pub(crate) notes: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) enum Style {
     Variant(u8),
     /// From 1 to 9.
     Rival(u8),
-    /// What is no rival: no relay at all, no timers at all, a bound.
+    /// Anything but a rival: no relay at all, no timers at all, a bound.
     Reference,
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct Presentation {
 pub(crate) struct PartWords {
     pub(crate) name: &'static str,
     pub(crate) words: &'static str,
-    /// What its count counts; empty where its name has none.
+    /// The plural of what the count in the name counts; empty where the name has none.
     pub(crate) counted: &'static str,
 }
 

@@ -1,11 +1,11 @@
-//! Progress on standard error: a bar on a terminal, a line per step elsewhere.
-//! Promises: standard output stays free for the report.
+//! Progress on standard error: a bar on a terminal, a line per step elsewhere. Standard output stays free for
+//! the report.
 
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How far the experiment has come.
+/// The completed steps of an experiment.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -13,7 +13,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Expects so many steps.
+    /// Expects this many steps.
     pub(crate) fn new(steps: u64) -> Self {
         let bar = ProgressBar::new(steps);
         let template = "{bar:30} {pos}/{len}  {elapsed}  {wide_msg}";
@@ -21,7 +21,7 @@ impl Progress {
         Self { bar, is_terminal: std::io::stderr().is_terminal() }
     }
 
-    /// Says what begins now.
+    /// Shows the step that begins.
     pub(crate) fn begin(&self, step: String) {
         if !self.is_terminal {
             let (position, length) = (self.bar.position() + 1, self.bar.length().unwrap_or(0));
@@ -30,17 +30,17 @@ impl Progress {
         self.bar.set_message(step);
     }
 
-    /// The step that began is done.
+    /// Counts the step that began.
     pub(crate) fn end(&self) {
         self.bar.inc(1);
     }
 
-    /// More steps than expected.
+    /// Adds steps to the expected number.
     pub(crate) fn expect_more(&self, steps: u64) {
         self.bar.inc_length(steps);
     }
 
-    /// All is done.
+    /// Removes the bar.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }

@@ -1,5 +1,5 @@
-//! Relays that are started for an experiment: Tollgate and its rivals, which are installed, how one runs,
-//! what it logs and what a load costs it.
+//! Relays that are started for an experiment, Tollgate and its rivals: which are installed, how one runs, its
+//! log, and what a load costs it.
 
 pub(crate) mod config;
 pub(crate) mod cost;

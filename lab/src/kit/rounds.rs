@@ -1,7 +1,8 @@
-//! Rounds: in each, every subject does the same work once, in an order that rotates, so that what changes
-//! slowly on the machine touches all alike and runs of one round may be paired. Promises: contaminated
-//! rounds are repeated up to a bound; a subject that fails is set aside with its reason and stops nobody
-//! else.
+//! Rounds: in each, every target does the same work once, in an order that rotates. So slow changes of the
+//! machine affect all targets alike, and runs of one round may be paired.
+//!
+//! Guarantees: contaminated rounds are repeated up to a bound; a target that fails is skipped with its
+//! reason, and the others go on.
 
 use anyhow::Result;
 
@@ -13,33 +14,33 @@ use crate::kit::progress::Progress;
 /// How often a part of the experiment runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rounds {
-    /// What the progress calls it.
+    /// The name of the work in the progress.
     pub(crate) what: &'static str,
-    /// Undisturbed rounds wanted.
+    /// Rounds without disturbance that are wanted.
     pub(crate) wanted: usize,
-    /// Further rounds that disturbed ones may cost.
+    /// Further rounds in place of disturbed ones, at most.
     pub(crate) extra_max: usize,
     /// Whether other work on the machine spoils the numbers.
     pub(crate) watched: bool,
 }
 
-/// What the rounds of one part found.
+/// The results of one part's rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) rows: Vec<Row>,
     pub(crate) failed: Vec<Skipped>,
 }
 
-/// One subject of a round.
+/// One target of a round.
 pub(crate) trait RoundTarget {
     fn name(&self) -> &'static str;
 }
 
 impl Rounds {
-    /// Runs them all. `work` returns the numbers of each case that one run of a subject makes.
+    /// Runs all rounds. `work` returns the numbers of each case that one run of a target yields.
     ///
     /// # Errors
-    /// Only when the user interrupts.
+    /// The user interrupts; nothing else.
     pub(crate) fn run<S: RoundTarget>(
         &self,
         targets: &mut Vec<S>,
@@ -97,19 +98,19 @@ impl Rounds {
 }
 
 impl Outcome {
-    /// With subjects that failed before the first round.
+    /// Adds targets that failed before the first round.
     pub(crate) fn with_failed(mut self, failed: Vec<Skipped>) -> Self {
         self.failed.extend(failed);
         self
     }
 
-    /// Adds what another part found.
+    /// Adds the results of another part.
     pub(crate) fn merge(&mut self, other: Outcome) {
         self.rows.extend(other.rows);
         self.failed.extend(other.failed);
     }
 
-    /// Adds what one run of a subject came to.
+    /// Adds the numbers of one run of a target.
     pub(crate) fn record(
         &mut self,
         target: &str,
@@ -123,7 +124,7 @@ impl Outcome {
         }
     }
 
-    /// Says why a subject, or a part of it, could not be measured.
+    /// Records why a target, or a part of its work, could not be measured.
     pub(crate) fn fail(&mut self, what: &str, target: &str, error: &anyhow::Error) {
         let name = format!("{target} in {what}");
         self.failed.push(Skipped { name, reason: format!("{error:#}") });

@@ -1,6 +1,7 @@
-//! Stacks of a process's threads, sampled by `perf` in a run of its own. Promises: kernel and user frames
-//! both, where the machine permits it; only samples of the process itself are kept, the same stacks counted
-//! once. Leaves to others: what they mean (whoever has a `flame::Palette`) and their drawing (`flame.rs`).
+//! Stacks of a process's threads, sampled by `perf` in a run of its own.
+//!
+//! Guarantees: kernel and user frames both, where the machine permits it; only samples of the process itself
+//! are kept, and equal stacks are counted once.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,29 +13,29 @@ use anyhow::{Context, Result, ensure};
 
 use crate::kit::child::{self, Child, ChildSettings};
 
-/// Samples a second on each CPU, odd so that they do not keep step with ticks of 100, 250 or 1,000. The least
-/// CPU time of a turn, 0.7 s, is some 700 of them.
+/// Samples per second on each CPU, odd so that they do not keep step with ticks of 100, 250 or 1,000. The
+/// least CPU time of a trial, 0.7 s, gives some 700 samples.
 const SAMPLES_PER_S: &str = "997";
 
-/// Copies so much of the stack with each sample, and unwinds it later: neither the lab nor the C library
+/// Copies this much of the stack with each sample and unwinds it later: neither the lab nor the C library
 /// keeps frame pointers.
 const CALL_GRAPH: &str = "dwarf,8192";
 
-/// How long perf may take to begin with a process that runs already.
+/// How long perf may take to attach to a running process.
 const BEGIN_POLLS_MAX: usize = 50;
 const POLL: Duration = Duration::from_millis(100);
 
-/// How perf may look.
+/// What perf is permitted to sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SampleScope {
-    /// At all CPUs while the strategy runs, so that it costs no thread anything to be followed.
+    /// All CPUs while the strategy runs, so that following its threads costs them nothing.
     Machine,
-    /// At the strategy's process in user mode, which is what other users than root commonly may. Each new
-    /// thread pays for being followed.
+    /// The strategy's process in user mode, which users other than root usually may sample. Each new thread
+    /// pays for being followed.
     Process,
 }
 
-/// A strategy's samples.
+/// The samples of one strategy.
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
     pub(crate) name: String,
@@ -44,9 +45,9 @@ pub(crate) struct Profile {
 /// One stack, and how often it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stack {
-    /// Whether it is the process's first thread's.
+    /// Whether the stack is of the process's first thread.
     pub(crate) is_main: bool,
-    /// The root first.
+    /// From the root to the leaf.
     pub(crate) frames: Vec<Frame>,
     pub(crate) samples: u64,
 }
@@ -58,10 +59,10 @@ pub(crate) struct Frame {
 }
 
 impl SampleScope {
-    /// What perf may do here.
+    /// Finds out what perf may sample here.
     ///
     /// # Errors
-    /// It is not installed, or may nothing.
+    /// perf is not installed, or may sample nothing.
     pub(crate) fn permitted(directory: &Path) -> Result<Self> {
         let file = directory.join("perf.try");
         let mut answer = None;
@@ -95,8 +96,8 @@ impl SampleScope {
 }
 
 impl Profile {
-    /// Samples a process that perf starts: `run` has it started by `perf` with these arguments and the
-    /// process's own behind them, and returns its id when it has ended.
+    /// Samples a process that perf starts: `run` starts `perf` with these arguments and the process's own
+    /// behind them, and returns the process's id when it has ended.
     ///
     /// # Errors
     /// perf or the process failed, or the user interrupted.
@@ -114,7 +115,7 @@ impl Profile {
         Self::read(name, &file, process)
     }
 
-    /// Samples a process that runs already, while `work` is done.
+    /// Samples a running process while `work` is done.
     ///
     /// # Errors
     /// perf or the work failed, or the user interrupted.
@@ -139,7 +140,7 @@ impl Profile {
             }
             child::pause(POLL)?;
         }
-        // It has opened its file a moment before it looks.
+        // perf creates its file shortly before it samples.
         child::pause(POLL)?;
         let worked = work();
         perf.stop();
@@ -154,7 +155,7 @@ impl Profile {
     }
 }
 
-/// Whether a frame's name is as a pattern says: the whole name, or with `*` for what is left out.
+/// Whether a frame's name matches a pattern: the whole name, or with `*` for any part.
 pub(crate) fn matches(name: &str, pattern: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
@@ -174,7 +175,7 @@ pub(crate) fn matches(name: &str, pattern: &str) -> bool {
 /// A process's stacks in perf's file.
 fn read(file: &Path, process: u32) -> Result<Vec<Stack>> {
     let mut command = Command::new("perf");
-    // Without `--no-inline` perf asks another program about each address, which takes minutes.
+    // Without `--no-inline` perf runs another program for each address, which takes minutes.
     command.args(["script", "--no-inline", "-F", "pid,tid,ip,sym", "--pid"]).arg(process.to_string());
     let output = command.arg("-i").arg(file).output().context("perf does not run")?;
     ensure!(output.status.success(), "perf cannot read its own file: {}", last_line(&output));
@@ -186,8 +187,8 @@ fn last_line(output: &Output) -> String {
     text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default().to_owned()
 }
 
-/// The samples of a process. Each begins with a line of `pid/tid`, its frames follow from the leaf to the
-/// root, an address and a name on each line, and it ends with an empty line.
+/// The samples of a process. Each begins with a line of `pid/tid`; its frames follow from the leaf to the
+/// root, an address and a name on each line; an empty line ends it.
 fn parse(text: &str, process: u32) -> Vec<Stack> {
     let mut counts: BTreeMap<(bool, Vec<Frame>), u64> = BTreeMap::new();
     for sample in text.split("\n\n") {

@@ -1,12 +1,12 @@
-//! The few statistics that verdicts rest on: median, spread, and the interval of a median of paired ratios.
-//! Promises: no interval claims more than order statistics give, so nothing is assumed about the noise.
-//! Leaves to others: which runs are fit to be compared.
+//! The few statistics behind verdicts: median, spread, and the interval of a median of paired ratios.
+//!
+//! Guarantees: intervals come from order statistics, so they assume nothing about the noise.
 
-/// The share of cases in which an interval must cover the true median before a verdict may rest on it.
-/// Five pairs give 1 - 2/32 = 0.9375, which is why no verdict is passed on fewer.
+/// The share of cases in which an interval must cover the true median before a verdict may rest on it. Five
+/// pairs give 1 - 2/32 = 0.9375, which is why fewer pairs give no verdict.
 pub(crate) const COVERAGE_MIN: f64 = 0.90;
 
-/// What a reader sees of a series of runs.
+/// Median and spread of a series of runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Summary {
     pub(crate) median: f64,
@@ -15,7 +15,7 @@ pub(crate) struct Summary {
     pub(crate) runs: usize,
 }
 
-/// A range and how often such a range covers the true median.
+/// A range, and how often such a range covers the true median.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Interval {
     pub(crate) low: f64,
@@ -60,8 +60,8 @@ pub(crate) fn range_interval(values: &[f64]) -> Option<Interval> {
 }
 
 /// How often the range between the values of rank `skipped` from either end covers the true median: each
-/// value lies above or below it like a fair coin, so it is missed when at most `skipped` coins fall to one
-/// side.
+/// value lies above or below it like a fair coin, so the range misses it when at most `skipped` coins fall to
+/// one side.
 fn coverage(count: usize, skipped: usize) -> f64 {
     let mut ways = 1.0;
     let mut missed = 0.0;

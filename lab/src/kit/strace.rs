@@ -1,6 +1,7 @@
-//! What programs ask of the kernel, as strace sees it: system calls by count, and whatever a trace of chosen
-//! calls says. Promises: no other figure comes from a traced run, since tracing slows it down. Leaves to
-//! others: the calls by which a process begins and ends, some hundred, which are in the counts.
+//! System calls of programs as strace reports them: their counts, or a trace of chosen calls.
+//!
+//! Guarantees: no other figure comes from a traced run, since tracing slows it down. The counts include some
+//! hundred calls by which a process begins and ends.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use crate::kit::child::{self, Child, ChildSettings};
 use crate::kit::measurements::{Row, Run};
 
-/// Calls that no subject makes so often are left out of the table.
+/// Calls that no target makes this often are left out of the table.
 const CALLS_MIN: u64 = 100;
 
 /// How long strace may take to attach.
@@ -26,28 +27,28 @@ const PART: &str = "system-calls";
 /// Calls and failed ones among them, by name.
 pub(crate) type SyscallCounts = BTreeMap<String, (u64, u64)>;
 
-/// Whether strace is there; the experiment does without it if not.
+/// Whether strace is installed; the experiment goes on without it.
 pub(crate) fn is_installed() -> bool {
     std::process::Command::new("strace").arg("-V").output().is_ok_and(|output| output.status.success())
 }
 
-/// The arguments with which strace counts the calls of a program into `file`, whatever threads and processes
-/// that makes.
+/// The arguments with which strace counts the calls of a program and all its threads and processes into
+/// `file`.
 pub(crate) fn counting_arguments(file: &Path) -> Vec<OsString> {
     let words = ["-f", "-c", "-qq", "-o"].map(Into::into);
     words.into_iter().chain([file.as_os_str().to_owned()]).collect()
 }
 
-/// The counts that it has left there.
+/// Reads the counts that strace wrote to `file`.
 ///
 /// # Errors
-/// It has left nothing.
+/// strace wrote no file.
 pub(crate) fn read_counts(file: &Path) -> Result<SyscallCounts> {
     let summary = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
     Ok(parse(&summary))
 }
 
-/// strace at processes that run already; it lets go of them when it is ended or dropped.
+/// strace attached to running processes; ending or dropping it detaches.
 #[derive(Debug)]
 pub(crate) struct Tracer {
     strace: Child,
@@ -55,11 +56,11 @@ pub(crate) struct Tracer {
 }
 
 impl Tracer {
-    /// Attaches to every thread of `processes`; `arguments` say what is to be traced, and what it says goes
-    /// to `file`.
+    /// Attaches to every thread of `processes`; `arguments` select what is traced, and the trace goes to
+    /// `file`.
     ///
     /// # Errors
-    /// It may not, or takes too long.
+    /// strace may not attach, or takes too long.
     pub(crate) fn attach(processes: &[i32], arguments: &[&str], file: &Path) -> Result<Self> {
         let mut words: Vec<OsString> = ["-f", "-qq", "-o"].map(Into::into).into();
         words.push(file.into());
@@ -72,7 +73,7 @@ impl Tracer {
         Ok(tracer)
     }
 
-    /// Ends it, and returns where it has written.
+    /// Ends strace, and returns the file of its trace.
     pub(crate) fn stop(mut self) -> PathBuf {
         self.strace.stop();
         self.file.clone()
@@ -140,7 +141,7 @@ fn row(target: &str, calls: &SyscallCounts, shown: &[(&str, u64, u64)]) -> Row {
     Row { part: PART, target: target.to_owned(), runs: vec![Run { round: 0, marks: Vec::new(), numbers }] }
 }
 
-/// As a report wants it. It lives as long as the program, and there are a few dozen.
+/// A name with the lifetime that reports need: the program's. There are a few dozen.
 fn static_name(name: &str, suffix: &str) -> &'static str {
     String::leak(format!("{name}{suffix}"))
 }

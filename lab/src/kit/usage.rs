@@ -1,6 +1,6 @@
-//! What processes cost: CPU time by thread in nanoseconds, memory as proportional set size.
-//! Promises: figures come from `/proc` only, so the measured process takes no part in it.
-//! Leaves to others: when to look, and which thread belongs to which plane.
+//! The resource usage of processes: CPU time by thread in nanoseconds, memory as proportional set size.
+//!
+//! Guarantees: figures come from `/proc` only, so the measured process takes no part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,20 +8,20 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Linux reports `/proc/PID/stat` times in this many ticks a second on every architecture (`USER_HZ`).
+/// Linux reports `/proc/PID/stat` times in this many ticks per second on every architecture (`USER_HZ`).
 pub(crate) const TICKS_PER_S: u64 = 100;
 
 /// The CPU time of some processes at one moment, thread by thread.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CpuReading {
     threads: BTreeMap<(i32, i32), Thread>,
-    /// Whole processes including threads that are gone, at the resolution of a tick.
+    /// Whole processes, ended threads included, at the resolution of a tick.
     ticks: BTreeMap<i32, u64>,
-    /// What their children had used that they waited for, and those children's.
+    /// The CPU time of children that these processes waited for, and of those children's own.
     reaped_ticks: BTreeMap<i32, u64>,
 }
 
-/// One thread: its name, and the time it has run so far.
+/// One thread: its name, and its time on a CPU so far.
 #[derive(Clone, Debug)]
 pub(crate) struct Thread {
     pub(crate) process: i32,
@@ -30,7 +30,7 @@ pub(crate) struct Thread {
 }
 
 impl CpuReading {
-    /// Reads all threads of `processes`; those that have gone meanwhile are left out.
+    /// Reads all threads of `processes`; threads that ended meanwhile are left out.
     pub(crate) fn read(processes: &[i32]) -> Self {
         let mut reading = Self::default();
         for &process in processes {
@@ -55,7 +55,7 @@ impl CpuReading {
     }
 
     /// CPU time that the threads chosen by `counts` used since `earlier`. A thread that ended in between is
-    /// missing here; `whole_since` has it.
+    /// missing here; `total_since` includes it.
     pub(crate) fn since(&self, earlier: &Self, counts: impl Fn(&Thread) -> bool) -> Duration {
         let ran = |(key, thread): (&(i32, i32), &Thread)| {
             let before = earlier.threads.get(key).map_or(0, |thread| thread.ran_ns);
@@ -66,16 +66,16 @@ impl CpuReading {
     }
 
     /// CPU time that the processes used since `earlier`: in nanoseconds where every thread lived through, at
-    /// the resolution of a tick where one ended in between, also one that began in between; and that of
-    /// processes which ended in between, if another of them waited for them.
+    /// the resolution of a tick where a thread ended in between, even one that began in between; and that of
+    /// processes that ended in between, if another of them waited for them.
     pub(crate) fn total_since(&self, earlier: &Self) -> Duration {
         let processes: BTreeSet<i32> = self.ticks.keys().copied().collect();
         let alive: Duration = processes.into_iter().map(|process| self.process_since(earlier, process)).sum();
         alive + self.exited_since(earlier)
     }
 
-    /// What processes used since `earlier` that are gone: their parents have waited for all that these ever
-    /// used.
+    /// CPU time since `earlier` of processes that have ended: their parents waited for them and have their
+    /// whole time.
     fn exited_since(&self, earlier: &Self) -> Duration {
         let sum = |ticks: &BTreeMap<i32, u64>| ticks.values().sum::<u64>();
         let is_gone = |process: &i32| !self.ticks.contains_key(process);
@@ -89,15 +89,15 @@ impl CpuReading {
         let by_threads = self.since(earlier, |thread| thread.process == process);
         let before = earlier.ticks.get(&process).copied().unwrap_or(0);
         let ticks = self.ticks[&process].saturating_sub(before);
-        // The ticks hold what threads used that are gone. Both ends of the span are rounded to a tick, so
-        // what they have more than the threads counts from two of them on.
+        // The ticks include ended threads. Both ends of the span are rounded to a tick, so an excess over the
+        // threads counts from two ticks on.
         let by_ticks = Duration::from_millis(ticks * 1000 / TICKS_PER_S);
         let rounding = Duration::from_millis(2 * 1000 / TICKS_PER_S);
         if by_ticks > by_threads + rounding { by_ticks } else { by_threads }
     }
 }
 
-/// The process and everything descended from it, the process first.
+/// The process and all its descendants, the process first.
 pub(crate) fn process_tree(root: i32) -> Vec<i32> {
     let parents: Vec<(i32, i32)> = all_processes()
         .into_iter()
@@ -118,12 +118,12 @@ pub(crate) fn reaped_children_cpu() -> Duration {
     Duration::from_millis(ticks * 1000 / TICKS_PER_S)
 }
 
-/// The process that started this one; `None` when this one is gone.
+/// The process that started this one; `None` when this one has ended.
 pub(crate) fn parent_of(process: i32) -> Option<i32> {
     Some(read_stat(process)?.parent)
 }
 
-/// The processes whose names begin so, kernel threads among them.
+/// The processes whose names begin with `prefix`, kernel threads among them.
 pub(crate) fn processes_named(prefix: &str) -> Vec<i32> {
     let is_named = |&process: &i32| {
         let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
@@ -132,11 +132,11 @@ pub(crate) fn processes_named(prefix: &str) -> Vec<i32> {
     all_processes().into_iter().filter(is_named).collect()
 }
 
-/// The proportional set size of all `processes` in bytes: private pages, and the share of each in what they
+/// The proportional set size of all `processes` in bytes: private pages, and each one's share of what they
 /// map together, shared memory and tmpfs included.
 ///
 /// # Errors
-/// A process that has ended, or whose memory map may not be read.
+/// A process has ended, or its memory map may not be read.
 pub(crate) fn pss_bytes(processes: &[i32]) -> Result<u64> {
     let mut bytes = 0;
     for process in processes {
@@ -154,7 +154,7 @@ struct ProcStat {
 }
 
 /// A line of the calling process's status that is an amount of memory: `VmRSS` is resident now, `VmHWM` was
-/// at most.
+/// the peak.
 ///
 /// # Errors
 /// There is no such line, or no `/proc`.
@@ -179,8 +179,8 @@ fn read_stat(process: i32) -> Option<ProcStat> {
 }
 
 /// Fields of `/proc/PID/stat` (proc(5)): 4 is the parent, 14 and 15 are user and system ticks, 16 and 17
-/// those of children that were waited for. The name in field 2 may hold spaces and parentheses, so fields
-/// are counted from its last `)`.
+/// those of awaited children. The name in field 2 may hold spaces and parentheses, so fields are counted from
+/// its last `)`.
 fn parse_stat(text: &str) -> Option<ProcStat> {
     let after_name = text.get(text.rfind(')')? + 1..)?;
     let fields: Vec<&str> = after_name.split_whitespace().collect();
@@ -257,7 +257,7 @@ mod tests {
         let mut before = reading(&[], &[(1, 10), (2, 5), (3, 7)]);
         before.reaped_ticks.extend([(1, 100), (2, 0), (3, 20)]);
         let mut after = reading(&[], &[(1, 10), (2, 5)]);
-        // The third ended with 9 ticks of its own more, and a child of its own with 4.
+        // Process 3 ended with 9 further ticks of its own, and a child of it with 4.
         after.reaped_ticks.extend([(1, 100 + 7 + 20 + 9 + 4), (2, 0)]);
         assert_eq!(after.total_since(&before), Duration::from_millis(130));
         assert_eq!(before.total_since(&before), Duration::ZERO);

@@ -1,6 +1,7 @@
-//! Verdicts: whether a promise holds, from paired runs. Promises: a verdict is passed only when the whole
-//! interval lies on one side of the target, and only on runs that nothing disturbed; otherwise it is
-//! undecided and says why. Leaves to others: which numbers a promise is about.
+//! Verdicts: whether a claim holds, from paired runs.
+//!
+//! Guarantees: a verdict holds or fails only when the whole interval lies on one side of the threshold, and
+//! only by undisturbed runs; otherwise it is undecided and gives the reason.
 
 use std::fmt;
 
@@ -10,14 +11,14 @@ use crate::kit::statistics::{self, Interval};
 /// Why most verdicts are undecided.
 const SPANS: &str = "; the interval spans the target";
 
-/// What a promise says about its value.
+/// The bound on a verdict's value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Threshold {
     AtMost(f64),
     AtLeast(f64),
 }
 
-/// What a verdict says.
+/// The result of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Holds,
@@ -25,7 +26,7 @@ pub(crate) enum Outcome {
     Undecided,
 }
 
-/// A promise and what became of it.
+/// A claim, and its result.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Verdict {
     pub(crate) name: &'static str,
@@ -33,7 +34,7 @@ pub(crate) struct Verdict {
     pub(crate) interval: Option<Interval>,
     pub(crate) threshold: Threshold,
     pub(crate) outcome: Outcome,
-    /// What was compared, and why it is undecided if it is.
+    /// What was compared, and why the verdict is undecided if it is.
     pub(crate) note: String,
 }
 
@@ -73,7 +74,7 @@ impl Threshold {
         }
     }
 
-    /// Whether `value` is nearer to breaking the promise than `other`.
+    /// Whether `value` is nearer to breaking the claim than `other`.
     pub(crate) fn is_worse(self, value: f64, other: f64) -> bool {
         match self {
             Self::AtMost(_) => value > other,
@@ -81,7 +82,7 @@ impl Threshold {
         }
     }
 
-    /// Of two verdicts on this target, the one that leaves less room for doubt in our favour.
+    /// Of two verdicts with this threshold, the one that is worse for us.
     pub(crate) fn worse(self, one: Verdict, other: Verdict) -> Verdict {
         let rank = |verdict: &Verdict| match verdict.outcome {
             Outcome::Holds => 0,
@@ -104,8 +105,8 @@ impl fmt::Display for Threshold {
 }
 
 impl Verdict {
-    /// Judges the median of the clean `samples` by its interval; `about` says what they are. Where too few
-    /// are clean the value is that of all, for orientation, and decides nothing.
+    /// Judges the median of the clean `samples` by its interval; `about` describes them. Where too few are
+    /// clean the value is that of all, for orientation, and decides nothing.
     pub(crate) fn on_median(
         name: &'static str,
         threshold: Threshold,
@@ -125,7 +126,7 @@ impl Verdict {
         Some(Self { name, value, interval, threshold, outcome, note: format!("{about}{reason}") })
     }
 
-    /// Judges the worst of all `samples`, for what hardly varies.
+    /// Judges the worst of all `samples`, for values that hardly vary.
     pub(crate) fn on_worst(
         name: &'static str,
         threshold: Threshold,
@@ -147,7 +148,7 @@ impl Verdict {
         })
     }
 
-    /// Takes the verdict back, for a reason that concerns all of its runs.
+    /// Turns the verdict undecided, for a reason that concerns all of its runs.
     #[must_use]
     pub(crate) fn undecided_because(mut self, reason: &str) -> Self {
         self.outcome = Outcome::Undecided;
@@ -175,7 +176,7 @@ fn all(samples: &[Sample]) -> Vec<f64> {
     samples.iter().map(|sample| sample.value).collect()
 }
 
-/// Of these subjects, the row whose median is the hardest to beat.
+/// Of these targets, the row whose median is the hardest to beat.
 pub(crate) fn best_rival<'a>(
     rows: &'a [Row],
     part: &str,

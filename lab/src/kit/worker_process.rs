@@ -1,5 +1,6 @@
-//! A process that does work for the lab; the two talk by lines. Promises: a process that ends without an
-//! answer is an error and no hang. Leaves to others: what the lines mean (those who start it).
+//! A process that works for the lab; both exchange lines of text.
+//!
+//! Guarantees: a process that ends without an answer is an error and not a hang.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -10,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::kit::child::{self, Child, ChildSettings};
 
-/// What a process says when it has prepared itself, and what it then waits for.
+/// The line by which a process reports that it is prepared, and the line that it then waits for.
 pub(crate) const READY: &str = "ready";
 pub(crate) const GO: &str = "go";
 
@@ -25,22 +26,22 @@ impl WorkerProcess {
     /// Starts a program.
     ///
     /// # Errors
-    /// The process could not be made.
+    /// The process could not be created.
     pub(crate) fn start(program: &Path, arguments: &[OsString]) -> Result<Self> {
         let mut child = Child::start_piped(program, arguments, &ChildSettings::default())?;
         let (input, output) = child.take_pipes().context("a player's input and output are piped")?;
         Ok(Self { child, input, output: BufReader::new(output) })
     }
 
-    /// Its process id.
+    /// The process id.
     pub(crate) fn id(&self) -> i32 {
         self.child.id()
     }
 
-    /// Waits for a line of it.
+    /// Waits for a line of the process.
     ///
     /// # Errors
-    /// It ended without one, or the user interrupts.
+    /// The process ended without a line, or the user interrupts.
     pub(crate) fn read_line(&mut self) -> Result<String> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
@@ -52,10 +53,10 @@ impl WorkerProcess {
         Ok(line)
     }
 
-    /// Waits for a line that says this word.
+    /// Waits for a line that is this word.
     ///
     /// # Errors
-    /// As `line`, or it says something else.
+    /// As `read_line`, or the line is another.
     pub(crate) fn expect_line(&mut self, word: &str) -> Result<()> {
         let line = self.read_line()?;
         if line != word {
@@ -64,28 +65,28 @@ impl WorkerProcess {
         Ok(())
     }
 
-    /// Tells it a word.
+    /// Sends a word to the process.
     ///
     /// # Errors
-    /// It has ended.
+    /// The process has ended.
     pub(crate) fn send(&mut self, word: &str) -> Result<()> {
         writeln!(self.input, "{word}").context("the process has ended")
     }
 
-    /// Tells it that there is nothing more, and waits for its end.
+    /// Closes the process's input, and waits for its end.
     ///
     /// # Errors
-    /// It failed.
+    /// The process failed.
     pub(crate) fn finish(mut self) -> Result<()> {
         drop(self.input);
         self.child.wait()
     }
 }
 
-/// The process's side: says a line.
+/// The process's side: prints a line.
 ///
 /// # Errors
-/// The lab is gone.
+/// The lab has ended.
 pub(crate) fn print_line(line: &str) -> Result<()> {
     let mut output = std::io::stdout();
     writeln!(output, "{line}")?;

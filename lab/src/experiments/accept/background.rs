@@ -1,11 +1,12 @@
-//! Something that is done again and again beside a load. Promises: it has ended when the load has. Leaves to
-//! others: what it is.
+//! Work that is repeated beside a load.
+//!
+//! Guarantees: it has ended when the load has.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-/// Does `work`, and `again` meanwhile, once in each span of `every`, not at the beginning.
+/// Does `work`, and meanwhile `again` once after each span of `every`.
 pub(super) fn run_beside<T>(every: Duration, mut again: impl FnMut() + Send, work: impl FnOnce() -> T) -> T {
     let (ended, is_ended) = sync_channel::<()>(0);
     thread::scope(|scope| {
@@ -32,7 +33,7 @@ mod tests {
         let again = move || times.send(()).expect("it has ended before the receiver goes");
         let two = run_beside(Duration::from_millis(1), again, || [seen.recv(), seen.recv()]);
         assert_eq!(two, [Ok(()), Ok(())]);
-        // Its end of the channel is gone, so this ends too.
+        // The receiver is gone, so this loop ends too.
         seen.iter().for_each(drop);
     }
 }

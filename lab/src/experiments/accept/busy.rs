@@ -1,6 +1,7 @@
-//! One thread is busy with each of its events, and clients come all the while: whom does it hold up? On the
-//! lab's own server (`answering.rs`), since the gateway has no way to be slow. Promises: all strategies serve
-//! the same arrivals.
+//! One thread is busy with each of its events while clients arrive: how far does it delay them? Measured on
+//! the lab's own server (`server.rs`), since the gateway cannot be made slow.
+//!
+//! Guarantees: all strategies serve the same arrivals.
 
 use std::net::SocketAddr;
 
@@ -17,10 +18,10 @@ use crate::kit::measurements::Numbers;
 use crate::kit::rounds::RoundTarget;
 use crate::kit::worker_process::WorkerProcess;
 
-/// How long the busy thread takes for an event.
+/// How long the busy thread computes for an event.
 const BUSY_US: u64 = 500;
 
-/// A server that takes part; it ends with its input.
+/// The server of one strategy; it ends with its input.
 pub(super) struct BusyServer {
     strategy: Strategy,
     worker: WorkerProcess,
@@ -34,10 +35,10 @@ impl RoundTarget for BusyServer {
 }
 
 impl BusyServer {
-    /// Starts one.
+    /// Starts a server.
     ///
     /// # Errors
-    /// It could not be started.
+    /// The server could not be started.
     pub(super) fn start(strategy: Strategy, workers: usize) -> Result<Self> {
         let settings = AcceptServer { strategy, workers, busy_us: BUSY_US };
         let mut worker = WorkerProcess::start(&child::own_program()?, &settings.arguments())?;

@@ -1,5 +1,6 @@
-//! What the threads of a gateway, or of the lab's own server, count about accepting. Promises: figures for
-//! each accepted connection come from two readings of one process. Leaves to others: when to read.
+//! The accept counters of the threads of a gateway, or of the lab's own server.
+//!
+//! Guarantees: figures for each accepted connection come from two readings of one process.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::kit::measurements::Numbers;
 
-/// How long the gateway's admin thread may take to answer.
+/// How long the gateway's admin thread may take to respond.
 const RESPONSE_MAX: Duration = Duration::from_secs(5);
 
 /// One reading, each number by thread.
@@ -26,7 +27,7 @@ pub(super) struct Counts {
     failed_reloads: f64,
 }
 
-/// Each number of a thread: its name on the page of metrics and in the server's answer.
+/// Each number of a thread: its name on the page of metrics and in the server's line.
 const NAMES: [&str; 5] = [
     "tollgate_accepted_total",
     "tollgate_accept_wakes_total",
@@ -39,7 +40,7 @@ impl Counts {
     /// Reads a gateway's page of metrics.
     ///
     /// # Errors
-    /// It does not answer, or not with a page that has them.
+    /// The gateway does not respond, or its page lacks the numbers.
     pub(super) fn of_gateway(admin: SocketAddr) -> Result<Self> {
         Self::from_page(&fetch_metrics(admin).context("reading the gateway's metrics")?)
     }
@@ -63,15 +64,15 @@ impl Counts {
         Ok(Self { reloads: reloads("success"), failed_reloads: reloads("failure"), ..counts })
     }
 
-    /// As the lab's own server tells them.
+    /// The line of the lab's own server.
     pub(super) fn to_json(columns: [Vec<u64>; 5]) -> Value {
         json!(columns)
     }
 
-    /// Reads what the lab's own server told.
+    /// Reads the line of the lab's own server.
     ///
     /// # Errors
-    /// It is something else.
+    /// The line is something else.
     pub(super) fn from_json(text: &str) -> Result<Self> {
         let columns: [Vec<f64>; 5] = serde_json::from_str::<Value>(text)
             .ok()
@@ -90,7 +91,7 @@ impl Counts {
         Ok(Self { accepts, wakes, empty, handed_over, clients, ..Self::default() })
     }
 
-    /// What has been counted since then; clients are those of now.
+    /// The counts since an earlier reading; `clients` are those of now.
     pub(super) fn since(&self, earlier: &Self) -> Self {
         let minus = |now: &[f64], then: &[f64]| now.iter().zip(then).map(|(now, then)| now - then).collect();
         Self {
@@ -104,7 +105,7 @@ impl Counts {
         }
     }
 
-    /// For each accepted connection.
+    /// The numbers for each accepted connection.
     pub(super) fn per_accept(&self) -> Numbers {
         let accepts = self.accepts.iter().sum::<f64>();
         let each = |counts: &[f64]| counts.iter().sum::<f64>() / accepts.max(1.0);
@@ -120,12 +121,12 @@ impl Counts {
         self.clients.iter().sum()
     }
 
-    /// How many more than the mean the thread with the most clients has; 1 where they are even.
+    /// The connections of the fullest thread as a multiple of the mean; 1 where they are even.
     pub(super) fn balance(&self) -> Option<f64> {
         most_to_mean(&self.clients)
     }
 
-    /// The same of those that each thread has accepted, whoever served them.
+    /// The same of the accepts of each thread, whichever thread served them.
     pub(super) fn balance_of_accepts(&self) -> Option<f64> {
         most_to_mean(&self.accepts)
     }
@@ -136,7 +137,7 @@ impl Counts {
     }
 }
 
-/// What a strategy is first judged by.
+/// The number by which a strategy is judged first.
 pub(super) const WAKES: &str = "wakes_per_accept";
 
 fn most_to_mean(values: &[f64]) -> Option<f64> {

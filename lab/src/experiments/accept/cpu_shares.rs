@@ -1,12 +1,13 @@
-//! What a gateway's CPU time goes to, as far as ways to accept differ: accepting, sleeping and waking, locks;
-//! the rest is serving. Promises: the frame nearest to the leaf that tells a purpose decides. Leaves to
-//! others: taking samples (`stacks.rs`) and drawing them (`flame.rs`).
+//! What a gateway's CPU time goes to, as far as accept strategies differ: accepting, sleeping and waking,
+//! locks; the remainder is serving.
+//!
+//! Guarantees: the frame nearest to the leaf that has a purpose decides.
 
 use crate::kit::flame::Palette;
 use crate::kit::measurements::{Numbers, Row, Run};
 use crate::kit::stacks::{Profile, Stack, matches};
 
-/// As a flame graph has them; the places are those of `MARKS`, and serving is what none of them marks.
+/// The purposes of a flame graph; their order is that of `MARKS`, and serving is what none of them marks.
 pub(super) const PALETTE: Palette = Palette {
     title: "lab accept: where CPU time goes",
     purposes: &[
@@ -20,7 +21,7 @@ pub(super) const PALETTE: Palette = Palette {
 
 const SERVING: usize = 3;
 
-/// Frames that tell a purpose by themselves: whole names, or with `*` for what is left out.
+/// Frames that determine a purpose by themselves: whole names, or with `*` for any part.
 const MARKS: [&[&str]; SERVING] = [
     &["*accept4*", "inet_csk_accept", "inet_accept", "*engine::accept::*", "*::Listener>::accept*"],
     &["*epoll_pwait*", "*epoll_wait*", "ep_poll", "ep_send_events", "*::Notifier>::wake*", "eventfd_*"],
@@ -33,13 +34,13 @@ fn purpose(stack: &Stack) -> usize {
     stack.frames.iter().rev().find_map(|frame| purpose_of_name(&frame.name)).unwrap_or(SERVING)
 }
 
-/// A gateway's shares, as the report has them.
+/// A gateway's shares as a row of the report.
 pub(super) fn row(profile: &Profile) -> Row {
     let run = Run { round: 0, marks: Vec::new(), numbers: numbers(profile) };
     Row { part: "cpu-shares", target: profile.name.clone(), runs: vec![run] }
 }
 
-/// In percent of its samples.
+/// The shares in percent of all samples.
 fn numbers(profile: &Profile) -> Numbers {
     let samples = |counts: &dyn Fn(&Stack) -> bool| {
         profile.stacks.iter().filter(|stack| counts(stack)).map(|stack| stack.samples).sum::<u64>() as f64

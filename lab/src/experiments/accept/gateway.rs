@@ -1,5 +1,6 @@
-//! A gateway that takes part: one strategy, so many threads. Promises: it is warm before it is measured.
-//! Leaves to others: the load.
+//! A gateway that is measured: one strategy, a number of threads.
+//!
+//! Guarantees: it is warm before it is measured.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -34,10 +35,10 @@ impl RoundTarget for Gateway {
 }
 
 impl Gateway {
-    /// Starts one in a directory of its own and waits until something came back through it.
+    /// Starts a gateway in a directory of its own and waits until a reply came back through it.
     ///
     /// # Errors
-    /// It could not be started or did not forward.
+    /// The gateway could not be started or did not forward.
     pub(super) fn start(
         installed: &InstalledTarget,
         strategy: Strategy,
@@ -57,10 +58,10 @@ impl Gateway {
         Ok(Self { strategy, running, upstream, threads, directory })
     }
 
-    /// Has it do some work that does not count, but for what fails.
+    /// Sends it connections that do not count, unless they fail.
     ///
     /// # Errors
-    /// It does nothing.
+    /// The gateway forwards nothing.
     pub(super) fn warm_up(
         &self,
         client: &mut LoadProcess,
@@ -75,18 +76,18 @@ impl Gateway {
         Ok(())
     }
 
-    /// What its threads have counted until now.
+    /// The counts of its threads so far.
     ///
     /// # Errors
-    /// It does not tell.
+    /// The gateway does not report them.
     pub(super) fn counts(&self) -> Result<Counts> {
         Counts::of_gateway(self.running.endpoints.admin)
     }
 
-    /// Has it load a configuration with none of the spare listeners, or the one of that number.
+    /// Makes it load a configuration without the spare listeners, or with the one of that number.
     ///
     /// # Errors
-    /// It is gone.
+    /// The gateway has ended.
     pub(super) fn reload(&self, spare: Option<usize>) -> Result<()> {
         let listeners = &self.running.endpoints;
         let inputs = ConfigInputs {

@@ -1,6 +1,7 @@
-//! The gateway as this experiment has it: a `forward` listener under load, whose connections reach so many
-//! threads by one strategy. Promises: gateways differ in strategy and threads alone. Leaves to others:
-//! starting them (`kit/relays/running.rs`).
+//! The gateway's configuration for this experiment: a `forward` listener under load, whose connections reach
+//! a number of threads by one strategy.
+//!
+//! Guarantees: gateways differ in strategy and threads alone.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,11 +16,11 @@ use crate::kit::relays::ports::free_port;
 use crate::kit::relays::running::{PROBE_TIMEOUT, Workload};
 use crate::kit::relays::target::Target;
 
-/// Where clients connect, and what lies behind.
+/// The addresses to which clients connect, and the servers behind.
 #[derive(Clone, Debug)]
 pub(super) struct GatewayListeners {
     pub(super) address: SocketAddr,
-    /// Where a reload opens a listener, and a later one closes it.
+    /// The addresses at which a reload opens a listener, and a later one closes it.
     spares: [SocketAddr; 2],
     pub(super) admin: SocketAddr,
     upstream: SocketAddr,
@@ -27,12 +28,12 @@ pub(super) struct GatewayListeners {
 }
 
 impl GatewayListeners {
-    /// What is to be reached through a gateway; the way to it is direct.
+    /// The destination of a gateway, reached directly.
     pub(super) fn before(upstream: SocketAddr, strategy: Strategy) -> Self {
         Self { address: upstream, spares: [upstream; 2], admin: upstream, upstream, strategy }
     }
 
-    /// The configuration of its gateway, with none of the spare listeners or the one of that number.
+    /// The configuration of the gateway, without the spare listeners or with the one of that number.
     pub(super) fn text(&self, inputs: &ConfigInputs<'_, Self>, spare: Option<usize>) -> String {
         let upstream = self.upstream;
         let listener = |address| {
@@ -73,7 +74,7 @@ impl Workload for GatewayListeners {
     }
 }
 
-/// Whether something came back: both a reply and an echo are longer than a byte.
+/// Whether a reply came back: both a reply and an echo are longer than a byte.
 fn has_response(address: SocketAddr) -> std::io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&address, PROBE_TIMEOUT)?;
     stream.set_read_timeout(Some(PROBE_TIMEOUT))?;

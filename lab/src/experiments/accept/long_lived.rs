@@ -1,5 +1,6 @@
-//! Connections that stay: how evenly threads hold them. Promises: all of them were open when they were
-//! counted, and still carried bytes afterwards. Leaves to others: what they cost (`lab relay`).
+//! Connections that stay, and how evenly threads hold them.
+//!
+//! Guarantees: all of them were open when they were counted, and still carried bytes afterwards.
 
 use std::time::Duration;
 
@@ -12,17 +13,17 @@ use crate::kit::child;
 use crate::kit::load_process::{LoadCommand, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
 
-/// What the balance is called.
+/// The name of the balance.
 pub(super) const BALANCE: &str = "most_to_mean_clients";
 
-/// How often and for how long it is looked whether the tunnels of the run before have gone.
+/// How often, and for how long, the previous run's tunnels are awaited to close.
 const POLL: Duration = Duration::from_millis(20);
 const POLLS_MAX: usize = 500;
 
-/// One run: opens them one after the other, counts, touches each, and lets them go.
+/// One run: opens the tunnels one after the other, counts, sends a message through each, and closes them.
 ///
 /// # Errors
-/// A tunnel could not be opened, or the gateway does not tell its counts.
+/// A tunnel could not be opened, or the gateway does not report its counts.
 pub(super) fn run(
     gateway: &mut Gateway,
     client: &mut LoadProcess,

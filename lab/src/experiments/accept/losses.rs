@@ -1,14 +1,15 @@
-//! Connections that failed, of all parts: how many and why. Promises: none is forgotten, whatever else became
-//! of its run. Leaves to others: what is decided from them.
+//! Failed connections of all parts: how many, and why.
+//!
+//! Guarantees: none is forgotten, whatever became of its run.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// Reasons that are told; the others are counted.
+/// Reasons that are listed; the others are counted.
 const REASONS_MAX: usize = 3;
 
-/// What the clients said.
+/// The failures that the clients counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Losses {
     by_reason: BTreeMap<String, u64>,
@@ -16,7 +17,7 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    /// Adds what a crowd answered about a case.
+    /// Adds the results of the clients in a case.
     pub(super) fn record(&mut self, case: &str, answer: &Value) {
         let count = |name: &str| answer[name].as_u64().unwrap_or(0);
         self.tried += count("completed") + count("failed");
@@ -25,7 +26,7 @@ impl Losses {
         }
     }
 
-    /// Adds connections of a case that were held, and those of them that were lost.
+    /// Adds held connections of a case, and how many of them were lost.
     pub(super) fn record_held(&mut self, case: &str, held: u64, lost: u64) {
         self.tried += held;
         self.add(&format!("{case}: a connection that was held is dead"), lost);
@@ -47,7 +48,7 @@ impl Losses {
         self.tried
     }
 
-    /// Why, as far as there is room.
+    /// The first reasons.
     pub(super) fn reasons(&self) -> String {
         let told = self.by_reason.iter().take(REASONS_MAX);
         let told: Vec<String> = told.map(|(reason, count)| format!("; {count} in {reason}")).collect();

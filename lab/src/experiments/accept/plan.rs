@@ -9,7 +9,7 @@ use super::{CONCURRENCY, WORKERS};
 use crate::kit::load_process::LoadCommand;
 use crate::kit::options::{CommonOptions, Scale};
 
-/// What `lab accept` may be told.
+/// The options of `lab accept`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
@@ -107,7 +107,7 @@ pub(super) fn steps(cases: &[(Part, u32)], strategies: &[Strategy], effort: &Eff
     cases.iter().map(of).sum::<usize>() as u64
 }
 
-/// Each part with a count of threads.
+/// Each part with its numbers of threads.
 pub(super) fn cases(parts: &[Part], effort: &Effort) -> Vec<(Part, u32)> {
     let of = |&part: &Part| match part {
         Part::Crowd => effort.workers.iter().map(|workers| (part, *workers)).collect(),
@@ -116,7 +116,7 @@ pub(super) fn cases(parts: &[Part], effort: &Effort) -> Vec<(Part, u32)> {
     parts.iter().flat_map(of).collect()
 }
 
-/// The herd and the gateway's default, before and after as the published measurement had it.
+/// The herd and the gateway's default: before and after, as in the published measurement.
 pub(super) fn inspected_strategies(strategies: &[Strategy]) -> Vec<Strategy> {
     [Strategy::Shared, Strategy::DEFAULT].into_iter().filter(|one| strategies.contains(one)).collect()
 }

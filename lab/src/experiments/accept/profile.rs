@@ -1,5 +1,6 @@
-//! Where a gateway's CPU time goes while it serves a crowd, as perf samples it. Promises: no other figure
-//! comes from such a crowd. Leaves to others: what the samples are for (`shares.rs`).
+//! Samples a gateway's stacks with perf while it serves the crowd.
+//!
+//! Guarantees: no other figure comes from a sampled run.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ use crate::kit::stacks::{Profile, SampleScope};
 /// The gateway's stacks while the load lasts.
 ///
 /// # Errors
-/// perf may not sample it, or the load failed.
+/// perf may not sample the gateway, or the load failed.
 pub(super) fn sample(
     gateway: &Gateway,
     client: &mut LoadProcess,

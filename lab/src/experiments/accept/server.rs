@@ -1,8 +1,8 @@
 //! A server on the engine whose threads share an address as the gateway's do, and answer one request on each
-//! connection; one of them may be kept busy by each of its events. It is here because the gateway has no way
-//! to be slow. Promises: the loop calls an acceptor as the gateway's does (`gateway/src/worker.rs`), and the
-//! busy thread is the first that watches the address, which is the one that the kernel wakes first. Leaves to
-//! others: the clients.
+//! connection; each event may keep one of them busy. It exists because the gateway cannot be made slow.
+//!
+//! Guarantees: the loop calls an acceptor as the gateway's does (`gateway/src/worker.rs`). The busy thread is
+//! the first that watches the address, which is the one that the kernel wakes first.
 //!
 //! ```text
 //!   lab:    start ........  "" ...............  end of input
@@ -35,10 +35,10 @@ use crate::kit::worker_process::print_line;
 /// The gateway's own.
 const BACKLOG: u32 = 4_096;
 
-/// The listener's tag; connections have their slots' numbers.
+/// The listener's token; connections have the numbers of their slots.
 const LISTENER: RawToken = RawToken(u32::MAX);
 
-/// What `lab answering` is told.
+/// The arguments of `lab accept-server`.
 #[derive(clap::Args, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AcceptServer {
     /// How connections reach the threads
@@ -53,7 +53,7 @@ pub(crate) struct AcceptServer {
 }
 
 impl AcceptServer {
-    /// As `lab` understands them.
+    /// The arguments as the command line has them.
     pub(super) fn arguments(&self) -> Vec<OsString> {
         let (workers, busy_us) = (self.workers.to_string(), self.busy_us.to_string());
         let strategy = self.strategy.name();
@@ -62,10 +62,10 @@ impl AcceptServer {
     }
 }
 
-/// The child's side: serves until its input ends, and tells counts for each line.
+/// The child's side: serves until its input ends, and writes the counts for each line of input.
 ///
 /// # Errors
-/// No address, descriptor or thread could be had, or the lab is gone.
+/// No address, descriptor or thread was available, or the lab has ended.
 pub(crate) fn serve_requests(settings: &AcceptServer) -> Result<()> {
     let strategy = accept::strategy(settings.strategy.name()).context("the engine has no such strategy")?;
     let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -93,7 +93,7 @@ pub(crate) fn serve_requests(settings: &AcceptServer) -> Result<()> {
             let busy = (number == 0 && settings.busy_us > 0).then_some(busy);
             let name = thread::Builder::new().name(format!("reactor-{number}"));
             threads.push(name.spawn_scoped(scope, move || ServerThread::new(parts, busy)?.run(&opened))?);
-            // One after the other: the kernel wakes them in the order in which they have begun to watch.
+            // One after the other: the kernel wakes threads in the order in which they began to watch.
             is_open.recv().context("a thread could not begin")?;
         }
         print_line(&address.to_string())?;
@@ -121,7 +121,7 @@ fn counts(parts: &[(Arc<Notifier>, Arc<ReactorStats>)]) -> String {
     Counts::to_json(columns).to_string()
 }
 
-/// Said when nobody asks any more.
+/// The message by which the lab's end of input ends the threads.
 struct Stop;
 
 struct StopOnDrop(Sender<Stop>);
@@ -132,7 +132,7 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// What a thread is made of, before it runs.
+/// The parts of a thread before it runs.
 struct ThreadParts {
     handle: WorkerHandle,
     listener: ListenerHandle,
@@ -141,14 +141,14 @@ struct ThreadParts {
     inbox: Inbox<Stop>,
 }
 
-/// One thread of it.
+/// One thread of the server.
 struct ServerThread {
     reactor: Rc<Reactor>,
     inbox: Inbox<Stop>,
     handle: Rc<WorkerHandle>,
     acceptor: Acceptor,
     connections: Slab<Connection>,
-    /// What each event costs it.
+    /// The work of each event, on the busy thread.
     busy: Option<Burn>,
 }
 
@@ -181,7 +181,7 @@ impl ServerThread {
                     ReactorEvent::TimerDue(_) => unreachable!("connections have no timers"),
                 }
             }
-            // As in the gateway, which only notes what is ready until everybody is let in.
+            // As in the gateway, whose threads only note ready listeners until all threads have started.
             self.acceptor.unlock_accept_mutex();
             ready.drain(..).for_each(|index| self.serve(index));
             while let Some(handoff) = self.handle.take() {
@@ -228,7 +228,8 @@ fn open(reactor: &Reactor, connections: &mut Slab<Connection>, socket: Socket) -
 }
 
 impl Connection {
-    /// Reads as far as the socket allows, answers a whole request, and tells whether that was all.
+    /// Reads as far as the socket allows, answers a complete request, and returns whether the connection is
+    /// done.
     fn is_over(&mut self) -> bool {
         let mut buffer = [0; 4_096];
         loop {
@@ -238,7 +239,7 @@ impl Connection {
                 Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
             }
             if self.received_bytes >= REQUEST_BYTES {
-                // A fresh connection's send buffer takes the whole reply; if not, the client counts a short
+                // A fresh connection's send buffer accepts the whole reply; if not, the client counts a short
                 // one.
                 let _ = self.socket.send(&[b'r'; REPLY_BYTES]);
                 return true;

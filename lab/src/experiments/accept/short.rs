@@ -1,5 +1,5 @@
-//! Short connections through a gateway: in a crowd, at leisure, or while it is reconfigured. Promises: the
-//! same figures of each. Leaves to others: how many and how fast.
+//! Short connections through a gateway: many at a time, at light load, or while it is reconfigured, with the
+//! same figures of each.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -16,22 +16,22 @@ use crate::kit::load_process::{LoadCommand, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
 use crate::kit::relays::cost::CostBaseline;
 
-/// Names that verdicts rest on.
+/// Names of the numbers behind verdicts.
 pub(super) const CPU: &str = "process_cpu_us_per_connection";
 pub(super) const FIRST_BYTE_P99: &str = "first_byte_p99_ms";
 pub(super) const FAILED: &str = "failed_connections";
 
-/// How often it is looked who serves how many: some ten times in the shortest run.
+/// How often the clients of each thread are counted: some ten times in the shortest run.
 const POLL: Duration = Duration::from_millis(100);
 
 /// With fewer clients at a time a ratio of counts says nothing.
 const CLIENTS_MIN: f64 = 100.0;
 
-/// How often a configuration is loaded. Each time a listener goes that came with the one before, and it stays
-/// for 200 ms for handshakes that are under way, so its end falls into the next one.
+/// How often a configuration is loaded. Each time the previous one's listener is removed, and it stays for
+/// 200 ms for handshakes in progress, so its end falls into the next one.
 const RELOAD: Duration = Duration::from_millis(150);
 
-/// One run: what a load came to and cost. `case` is what the losses are told by.
+/// One run: the result of a load and its cost. `case` is its name among the losses.
 ///
 /// # Errors
 /// The load or the gateway failed.
@@ -61,7 +61,7 @@ pub(super) fn run(
     Ok(numbers)
 }
 
-/// The same while listeners come and go beside the one under load.
+/// The same while listeners are added and removed beside the one under load.
 ///
 /// # Errors
 /// As `run`, or the gateway refused a configuration.
@@ -118,10 +118,10 @@ fn measure(
     Ok(numbers)
 }
 
-/// What the clients saw.
+/// The numbers that the clients measured.
 ///
 /// # Errors
-/// The answer is not a crowd's.
+/// The answer is not that of clients.
 pub(super) fn client_numbers(answer: &Value) -> Result<Numbers> {
     let seconds = number_in(answer, "elapsed_ns")? / 1e9;
     let ms = |name: &str| Ok::<f64, anyhow::Error>(number_in(answer, name)? / 1e6);

@@ -1,19 +1,19 @@
-//! The strategies as the command line, the gateway's configuration and the report name them. Promises: the
-//! names are the engine's. Leaves to others: what they do (`engine::accept`).
+//! The accept strategies (`engine::accept`) by the engine's names, as the command line, the gateway's
+//! configuration and the report have them.
 
-/// How a listening address's connections reach threads.
+/// How the connections of a listening address reach threads.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Strategy {
-    /// One socket, and every thread that sleeps is woken: the herd
+    /// One socket, and a connection wakes every sleeping thread: the herd
     Shared,
-    /// One socket, and threads take turns at it
+    /// One socket, watched by the thread that holds a mutex
     Mutex,
-    /// One socket, and the first thread that sleeps is woken
+    /// One socket, and a connection wakes the first sleeping thread
     Exclusive,
     /// A socket for each thread, and the kernel picks one by a hash
     ReusePort,
-    /// One socket, and who is woken hands over to the least loaded of three
+    /// One socket, and the woken thread gives the connection to the least loaded of three
     Handoff,
 }
 

@@ -1,5 +1,6 @@
-//! What a gateway asks of the kernel while it serves a crowd, as strace counts it. Promises: no other figure
-//! comes from such a crowd. Leaves to others: what the calls are for.
+//! The system calls of a gateway while it serves many clients, as strace counts them.
+//!
+//! Guarantees: no other figure comes from a traced run.
 
 use std::path::Path;
 
@@ -10,13 +11,13 @@ use super::losses::Losses;
 use crate::kit::load_process::{LoadCommand, LoadProcess};
 use crate::kit::strace::{self, SyscallCounts, Tracer};
 
-/// Connections of a traced crowd; with more it would take minutes.
+/// Connections of a traced run; with more it would take minutes.
 pub(super) const CONNECTIONS_MAX: u32 = 2_000;
 
 /// The calls of the gateway while the load lasts.
 ///
 /// # Errors
-/// strace may not trace it, or the load failed.
+/// strace may not trace the gateway, or the load failed.
 pub(super) fn count(
     gateway: &Gateway,
     client: &mut LoadProcess,

@@ -1,5 +1,5 @@
-//! The promises that `lab accept` checks. Promises: the names are fixed; one that this run cannot pass is
-//! left out with the reason. Leaves to others: when an interval decides (`verdict.rs`).
+//! The verdicts of `lab accept`. Their names are fixed; one that this run cannot reach is left out with the
+//! reason.
 
 use super::counts::WAKES;
 use super::losses::Losses;
@@ -10,10 +10,10 @@ use crate::kit::measurements::{Row, Sample, Skipped};
 use crate::kit::report::Report;
 use crate::kit::verdict::{Threshold, Verdict, best_rival, paired_ratios};
 
-/// Why a verdict is left out, or the verdict.
+/// The verdict, or its name and why it is left out.
 type Judged = Result<Verdict, (&'static str, String)>;
 
-/// Judges all promises, or says why not.
+/// Reaches all verdicts, or records why not.
 pub(super) fn judge(report: &mut Report, losses: &Losses, cpus: u32) {
     let verdicts = [
         herd_reproduced(report),
@@ -31,7 +31,7 @@ pub(super) fn judge(report: &mut Report, losses: &Losses, cpus: u32) {
     }
 }
 
-/// The herd is there to be seen: otherwise what is better than it has proved nothing.
+/// Shows that the herd exists: otherwise a better strategy has proved nothing.
 fn herd_reproduced(report: &Report) -> Judged {
     let name = "herd-reproduced";
     let row = row(name, report, LIGHT, WORKERS, Strategy::Shared)?;
@@ -49,7 +49,7 @@ fn best_wakes(report: &Report) -> Judged {
     on_median(name, threshold, &values(best, WAKES), &about)
 }
 
-/// Of all parts together. A strategy that could not go on may have lost connections that nobody has counted.
+/// Of all parts together. A strategy that could not go on may have lost connections that were not counted.
 fn lost(report: &Report, losses: &Losses) -> Judged {
     let name = "lost";
     if losses.tried() == 0 {
@@ -69,7 +69,7 @@ fn lost(report: &Report, losses: &Losses) -> Judged {
     })
 }
 
-/// By the worst of all runs: a balance that is promised hardly varies.
+/// By the worst of all runs: a guaranteed balance hardly varies.
 fn long_lived_balance(report: &Report) -> Judged {
     let name = "long-lived-balance-handoff";
     let row = row(name, report, LONG_LIVED, WORKERS, Strategy::Handoff)?;

@@ -1,6 +1,6 @@
-//! The end of a table in memory: the last page, into which every row goes, and those before it. Promises:
-//! rows have sequential ids and stand in their order. Leaves to others: who may append, which is what the
-//! stores `latch`, `ticket` and `turnstile` differ in.
+//! The end of a table in memory: the last page, to which every row is appended, and the pages before it. Rows
+//! have sequential ids and are in their order. The stores `latch`, `ticket` and `turnstile` differ in how
+//! writers reach it.
 
 use std::collections::VecDeque;
 
@@ -8,13 +8,12 @@ use super::row::{ROW_BYTES, Row};
 
 const PAGE_BYTES: usize = 8_192;
 
-/// What a page spends on its own account: its number and that of the page before it.
+/// A page's header: its number and that of the page before it.
 const HEADER_BYTES: usize = 16;
 
 const ROWS_PER_PAGE: usize = (PAGE_BYTES - HEADER_BYTES) / ROW_BYTES;
 
-/// Pages in memory, 32 MiB; then the oldest is taken for the new end, as a buffer pool does with pages that
-/// have been written.
+/// Pages in memory, 32 MiB; then the oldest becomes the new end, as a buffer pool reuses written pages.
 const PAGES_MAX: usize = 4_096;
 
 /// A table that grows at its end.
@@ -26,7 +25,7 @@ pub(super) struct AppendTable {
 
 #[derive(Debug)]
 struct Page {
-    /// Its number, and that of the page before it: the link by which a reader goes through the table.
+    /// The page's number, and that of the page before it: the link by which a reader traverses the table.
     header: [u64; 2],
     /// 0 <= filled <= ROWS_PER_PAGE
     filled: usize,
@@ -38,7 +37,7 @@ impl AppendTable {
         Self { pages: VecDeque::from([Page::new()]), rows: 0 }
     }
 
-    /// Gives the row its id, and writes it at the end.
+    /// Gives the row its id, and appends it.
     pub(super) fn append(&mut self, row: &Row) {
         if self.last().filled == ROWS_PER_PAGE {
             self.link();

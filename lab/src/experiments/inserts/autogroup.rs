@@ -1,7 +1,7 @@
-//! The scheduler's automatic groups, which are off while hogs compete. Each session is a group by itself,
-//! and with groups on the hogs together weigh as much as the lab: the same run then shows something else.
-//! Promises: the setting is as it was when the experiment ends (`setting.rs`). Leaves to others: what is
-//! said where it cannot be changed.
+//! Switches the scheduler's automatic groups off while hogs compete. With groups each session weighs as much
+//! as any other, however many threads it has, and the same run shows something else.
+//!
+//! Guarantees: the setting is as before when the experiment ends (`kernel_setting.rs`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::kit::kernel_setting::{self, ChangedSetting};
 
 const SETTING: &str = "/proc/sys/kernel/sched_autogroup_enabled";
 
-/// Off, until it is dropped.
+/// Off until it is dropped.
 #[derive(Debug)]
 pub(super) struct Autogroup {
     setting: PathBuf,
@@ -19,7 +19,7 @@ pub(super) struct Autogroup {
 }
 
 impl Autogroup {
-    /// Switches it off where that is permitted.
+    /// Switches the groups off where that is permitted.
     pub(super) fn off() -> Self {
         Self::off_in(Path::new(SETTING))
     }
@@ -29,12 +29,12 @@ impl Autogroup {
         Self { setting: setting.to_owned(), changed }
     }
 
-    /// What it was, if it was changed.
+    /// The value before, if it was changed.
     pub(super) fn before(&self) -> Option<&str> {
         self.changed.as_ref().map(ChangedSetting::before)
     }
 
-    /// Why verdicts beside hogs mean nothing here, if they do.
+    /// The warning that verdicts beside hogs mean nothing here, if so.
     pub(super) fn warning(&self) -> Option<&'static str> {
         is_on(&self.setting).then_some("sched_autogroup_enabled is not 0, and only root may change it")
     }

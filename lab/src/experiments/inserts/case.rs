@@ -1,6 +1,7 @@
-//! A cell: one store, so many writers, so many hogs, one pace, for a moment. Promises: the store is fresh,
-//! the hogs compute before the first row and until after the last, the watch sees just that time, and all is
-//! gone afterwards. Leaves to others: which cells there are (`plan.rs`).
+//! A case: one store, a number of writers and of hogs, one pace, for a moment.
+//!
+//! Guarantees: the store is fresh, the hogs compute before the first row and until after the last, the
+//! disturbance watch covers exactly that time, and nothing remains afterwards.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -21,20 +22,20 @@ use crate::kit::child;
 use crate::kit::disturbance::{Disturbance, DisturbanceWatch};
 use crate::kit::measurements::Numbers;
 
-/// The pause between two looks at a store's marks.
+/// The pause between two readings of a store's watermarks.
 const POLL: Duration = Duration::from_millis(1);
 
 /// How long a store may take to catch up when the writers have ended.
 const CATCH_UP_MAX: Duration = Duration::from_millis(300);
 
-/// How long after the last row of an open loop was due a writer may still insert: it may have been away from
-/// its CPU, which is not the store's doing. A store that is too slow needs longer.
+/// How long after the last row of an open loop was due a writer may still insert: it may have had no CPU, for
+/// which the store is not responsible. A store that is too slow needs longer.
 const GRACE: Duration = Duration::from_millis(400);
 
 /// How long counted rows may take until all of them are visible.
 const VISIBLE_MAX: Duration = Duration::from_secs(30);
 
-/// What is run, told by the case's name: `part/kind`.
+/// One case; its name is `part/target`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     pub(super) part: &'static str,
@@ -46,18 +47,18 @@ pub(super) struct Case {
     pub(super) time: Duration,
 }
 
-/// What all writers together do.
+/// The work of all writers together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Load {
     /// Rows one after the other; with a bound on those that are not durable.
     Closed { in_flight_max: Option<u64> },
-    /// So many rows a second, whatever the store does.
+    /// Rows at this rate, whatever the store does.
     Open { rows_per_s: u64 },
-    /// So many rows, until they are visible.
+    /// This many rows, until they are visible.
     UntilVisible { rows: u64 },
 }
 
-/// Where cells run.
+/// Where cases run.
 #[derive(Debug)]
 pub(super) struct Environment {
     pub(super) directory: PathBuf,
@@ -65,16 +66,16 @@ pub(super) struct Environment {
     pub(super) disk: Disk,
 }
 
-/// What a cell found.
+/// The result of one run of a case.
 #[derive(Debug)]
 pub(super) struct CaseResult {
     pub(super) numbers: Numbers,
-    /// Why it is contaminated.
+    /// Why the run is contaminated.
     pub(super) marks: Vec<String>,
 }
 
 impl Case {
-    /// Runs it.
+    /// Runs the case.
     ///
     /// # Errors
     /// The store failed, or the user interrupted.
@@ -84,7 +85,7 @@ impl Case {
         let mut opened = self.open(directory.path(), environment)?;
         let hogs = Hogs::start(&assign.hogs)?;
         let watched = self.watch(&mut opened, &assign);
-        // The store ends in peace.
+        // Without hogs the store shuts down undisturbed.
         drop(hogs);
         drop(opened);
         child::fail_if_interrupted()?;
@@ -143,7 +144,7 @@ impl Case {
         })
     }
 
-    /// Looks on until the writers are to end, or have.
+    /// Reads the watermarks until the writers are to end, or have ended.
     fn observe(&self, store: &dyn Store, control: &RunControl) -> Result<Observation> {
         let mut observation = Observation::new()?;
         let begun = Instant::now();
@@ -156,7 +157,7 @@ impl Case {
         loop {
             thread::sleep(POLL);
             child::fail_if_interrupted()?;
-            // Before the look, so that it sees the last row of all.
+            // Read before the watermarks, so that the last sample includes the last row.
             let is_finished = control.is_finished();
             observation.sample(store, control);
             let is_done = is_finished && (!awaits_visible || observation.visible.is_caught_up());
@@ -183,18 +184,18 @@ impl Case {
         }
     }
 
-    /// In an open loop there is time for the clock.
+    /// In an open loop there is time to read the clock.
     fn is_timed_throughout(&self) -> bool {
         matches!(self.load, Load::Open { .. }) || self.target.is_timed_throughout()
     }
 }
 
-/// What the overseer saw, and what the writers counted.
+/// The samples of the watermarks, and the counts of the writers.
 struct Observation {
     counts: Vec<WriterCounts>,
     time: Duration,
     watermarks: Watermarks,
-    /// The marks when the writers were told to end.
+    /// The watermarks when the writers were stopped.
     reached: Watermarks,
     durable: Lag,
     visible: Lag,
@@ -212,7 +213,7 @@ impl Observation {
         })
     }
 
-    /// What is accepted is read first: a stage may have passed more than that, never less.
+    /// The accepted rows are read first: a stage may have passed more than that, never less.
     fn sample(&mut self, store: &dyn Store, control: &RunControl) {
         let (accepted, now) = (control.accepted(), Instant::now());
         self.watermarks = store.watermarks();
@@ -224,7 +225,7 @@ impl Observation {
         }
     }
 
-    /// Gives the stages a moment for what was accepted last.
+    /// Waits a moment for the stages to pass the rows that were accepted last.
     fn catch_up(mut self, store: &dyn Store, control: &RunControl) -> Result<Self> {
         let begun = Instant::now();
         self.sample(store, control);
@@ -248,8 +249,8 @@ impl Observation {
             all.refused += count.refused;
             all.blocked += count.blocked;
             all.inserts_ns.add(&count.inserts_ns).context("all have the same bounds")?;
-            // From the first row of all, since a late start is time without a CPU, and to its own end, since
-            // the last one may be away from its CPU for long after the others have ended.
+            // From the first row of all, since a late start is time without a CPU, and to the writer's own
+            // end, since the last one may be without a CPU for long after the others have ended.
             rows_per_s += count.accepted as f64 / (count.ended - begun).as_secs_f64().max(1e-9);
         }
         let mut numbers = vec![("inserts_per_s", rows_per_s)];
@@ -276,7 +277,7 @@ impl Observation {
         let per_s = |rows: u64| rows as f64 / self.time.as_secs_f64().max(1e-9);
         let mut numbers = vec![("visible_per_s", per_s(visible))];
         if let Load::Closed { .. } = case.load {
-            // Where the store does not tell, what it accepted is what it has.
+            // Where the store reports no watermark, its accepted rows are appended.
             numbers.insert(0, ("appended_per_s", self.reached.appended.map_or(rows_per_s, per_s)));
         }
         numbers
@@ -286,7 +287,7 @@ impl Observation {
 const DURABLE_LAG: [&str; 2] = ["lag_to_durable_p50_ms", "lag_to_durable_p99_ms"];
 const VISIBLE_LAG: [&str; 2] = ["lag_to_visible_p50_ms", "lag_to_visible_p99_ms"];
 
-/// Of one insert; nothing where none was timed.
+/// Quantiles of one insert; empty where none was timed.
 fn quantiles(count: &WriterCounts) -> Numbers {
     if count.inserts_ns.is_empty() {
         return Vec::new();

@@ -1,6 +1,6 @@
-//! What the disk itself does beside each cell: `fdatasync` of a page that was zeroed and synced before, so
-//! that neither its size nor its place changes. Virtual disks swing by a hundred within minutes, and no
-//! figure of a store that syncs means anything without this one.
+//! The speed of the disk itself beside each case: `fdatasync` of a page that was zeroed and synced before, so
+//! that neither its size nor its location changes. Virtual disks vary by a factor of a hundred within
+//! minutes, and no figure of a store that syncs means anything without this one.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,7 +14,7 @@ use crate::kit::measurements::Numbers;
 
 const PAGE: [u8; 4_096] = [0; 4_096];
 
-/// Syncs of one look.
+/// Syncs of one measurement.
 const SYNCS: usize = 9;
 
 /// Longer syncs count as this one: an hour.
@@ -34,7 +34,7 @@ impl Disk {
         Ok(Self { file })
     }
 
-    /// Its median and its longest sync now.
+    /// Measures the median and the longest sync.
     pub(super) fn time_sync(&self) -> Result<Numbers> {
         let mut times =
             Histogram::<u64>::new_with_bounds(1, SYNC_NS_MAX, 3).context("the bounds are in order")?;

@@ -1,22 +1,22 @@
 //! What hogs leave of the CPUs, and what a store makes of it: two numbers for each run beside hogs.
 //!
-//! With W threads of the store that want to run, K hogs and C CPUs, a fair scheduler gives each of them a
-//! CPU while there are enough, and C / (W + K) of one when there are not. So the store has
-//! W * min(1, C / (W + K)) CPUs; without hogs it had W * min(1, C / W). The share is the quotient: 1 while
-//! everybody has a CPU, and W / (W + K) where the store alone fills them all. W is the writers, and for ours
-//! also the ledger's threads that compute, which makes the share larger and the promise harder to keep.
+//! With W threads of the store that want to run, K hogs and C CPUs, a fair scheduler gives each of them a CPU
+//! while there are enough, and C / (W + K) of one when there are not. So the store has W * min(1, C / (W +
+//! K)) CPUs; without hogs it had W * min(1, C / W). The share is the quotient: 1 while every thread has a
+//! CPU, and W / (W + K) where the store alone fills all CPUs. W is the writers, and for ours also the
+//! ledger's threads that compute, which makes the share larger and the claim harder to keep.
 
 use super::target::Target;
 use crate::kit::measurements::Row;
 
-/// What every run has, and has first.
+/// The first number of every run.
 const RATE: &str = "inserts_per_s";
 
-/// The name of the number beside `FAIR`: rows a second as a part of those without hogs in the same round.
+/// The name of the number beside `FAIR`: rows per second as a part of those without hogs in the same round.
 pub(super) const KEPT: &str = "kept_percent";
 pub(super) const FAIR: &str = "fair_share_percent";
 
-/// Of what a store had without hogs, the part that a fair scheduler leaves it.
+/// The part that a fair scheduler leaves of what a store had without hogs.
 pub(super) fn share(threads: usize, hogs: usize, cpus: usize) -> f64 {
     let for_each = |threads: usize| (cpus as f64 / threads.max(1) as f64).min(1.0);
     for_each(threads + hogs) / for_each(threads)

@@ -1,6 +1,7 @@
 //! Hogs: processes that compute without end at the usual priority, each in a session of its own, as other
-//! people's work is. Promises: all of them compute when `start` returns, and none outlives the lab.
-//! Leaves to others: on which CPUs.
+//! users' work is.
+//!
+//! Guarantees: all of them compute when `start` returns, and none outlives the lab.
 
 use std::hint;
 use std::io::{BufRead, BufReader, Write};
@@ -12,10 +13,10 @@ use sys::limits::cpus::pin_thread;
 
 use crate::kit::child;
 
-/// What a hog says when it begins.
+/// The line that a hog prints when it begins.
 const SPINNING: &str = "spinning";
 
-/// What `lab hog` is told.
+/// The arguments of `lab hog`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Hog {
     /// The process that starts it and with which it is to end
@@ -33,10 +34,10 @@ pub(super) struct Hogs {
 }
 
 impl Hogs {
-    /// Starts one hog for each entry: pinned to the CPU that it names, or free.
+    /// Starts one hog for each entry: pinned to that CPU, or free.
     ///
     /// # Errors
-    /// A process could not be made, or did not begin.
+    /// A process could not be created, or did not begin.
     pub(super) fn start(cpus: &[Option<usize>]) -> Result<Self> {
         let mut hogs = Self::default();
         for cpu in cpus {
@@ -57,15 +58,15 @@ impl Hogs {
 impl Drop for Hogs {
     fn drop(&mut self) {
         for process in &mut self.processes {
-            // It may be gone already, by the signal that ends the lab.
+            // The signal that ends the lab may have killed it already.
             let _ = process.kill();
             let _ = process.wait();
         }
     }
 }
 
-/// Not through the lab's launcher: that gives its child a process group, and the leader of one cannot begin
-/// a session.
+/// Not through the lab's launcher: that gives its child a process group, and the leader of one cannot begin a
+/// session.
 fn spawn(cpu: Option<usize>) -> Result<Child> {
     let mut command = Command::new(child::own_program()?);
     command.arg("hog").arg("--parent").arg(std::process::id().to_string());
@@ -79,7 +80,7 @@ fn spawn(cpu: Option<usize>) -> Result<Child> {
 /// The hog's side: computes until it is killed, so it returns only when it fails.
 ///
 /// # Errors
-/// The terms could not be met, or the lab is gone already.
+/// A setting could not be applied, or the lab has ended already.
 pub(crate) fn spin(settings: &Hog) -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     if rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(settings.parent) {

@@ -1,6 +1,7 @@
-//! How far a stage of a store is behind what was accepted. Promises: seen from outside, once a millisecond
-//! or so: what was accepted at each look, and when the stage had come that far. What never does counts with
-//! its age at the end, which is less than its lag. Leaves to others: which stage.
+//! How far a stage of a store is behind the accepted rows.
+//!
+//! Guarantees: sampled from outside, about once a millisecond: the accepted rows of each sample, and when the
+//! stage had passed them. Rows that never pass count with their age at the end, which is less than their lag.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -13,7 +14,7 @@ const LAG_US_MAX: u64 = 3_600_000_000;
 
 #[derive(Debug)]
 pub(super) struct Lag {
-    /// Looks that the stage has not caught up with: when, and what was accepted.
+    /// Samples that the stage has not caught up with: the time, and the accepted rows.
     behind: VecDeque<(Instant, u64)>,
     accepted: u64,
     microseconds: Histogram<u64>,
@@ -25,7 +26,7 @@ impl Lag {
         Ok(Self { behind: VecDeque::new(), accepted: 0, microseconds })
     }
 
-    /// At `now`, so much was accepted and so much has passed the stage.
+    /// Adds a sample: at `now`, `accepted` rows were accepted and `passed` have passed the stage.
     pub(super) fn observe(&mut self, now: Instant, accepted: u64, passed: u64) {
         if accepted > self.accepted {
             self.accepted = accepted;
@@ -36,7 +37,7 @@ impl Lag {
         }
     }
 
-    /// Whether all that was accepted has passed.
+    /// Whether all accepted rows have passed.
     pub(super) fn is_caught_up(&self) -> bool {
         self.behind.is_empty()
     }

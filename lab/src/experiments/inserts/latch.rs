@@ -1,5 +1,5 @@
-//! One mutex around the last page: how a table with a sequential key grows. Who waits for long sleeps, and a
-//! writer that loses its CPU inside takes everybody along for as long as it is away.
+//! One mutex around the last page: how a table with a sequential key grows. A writer that waits for long
+//! sleeps, and one that loses its CPU while it holds the mutex stops all others for as long.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,5 +1,5 @@
 //! Our ledger with everything on. An insert is the open and the close of a flow whose id is the guid, whose
-//! host is the text and whose user is the writer; it counts when the ledger has taken the close.
+//! host is the text and whose user is the writer; it counts when the ledger has accepted the close.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::store::{InsertResult, OpenStore, Store, Watermarks, Writer};
 
 pub(super) use ledger::Durability;
 
-/// The ledger's threads that compute while rows come in: committer and applier.
+/// The ledger's threads that compute while rows are inserted: committer and applier.
 pub(super) const COMPUTING_THREADS: usize = 2;
 
 /// Slots of the live table for each writer, as a gateway with 9,000 connections has them.
@@ -23,7 +23,7 @@ const SLOTS: u32 = 25_384;
 struct LedgerStore {
     _ledger: Ledger,
     status: StatusHandle,
-    /// Where it stood when it was opened.
+    /// The ledger's progress when it was opened.
     first: Progress,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn open(directory: &Path, writers: usize, durability: Durability) -> 
     Ok(OpenStore { writers, store: Box::new(LedgerStore { _ledger: ledger, status, first }) })
 }
 
-/// How far the ledger is when it has told of its own first entry.
+/// Waits until the ledger has processed its own first entry, and returns its progress then.
 fn wait_until_idle(status: &StatusHandle) -> Progress {
     loop {
         let progress = status.progress();

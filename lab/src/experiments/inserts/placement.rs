@@ -1,15 +1,14 @@
-//! Where writers and hogs run. Promises: a placement that this machine cannot have is `None`. Leaves to
-//! others: how many of each there are.
+//! The CPUs of writers and hogs; `None` for a placement that this machine cannot have.
 
 use sys::limits::ProcRoot;
 use sys::limits::cpus::cores;
 
 use crate::kit::machine;
 
-/// Who is bound to which CPU.
+/// Which threads are pinned to which CPUs.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
-    /// Everybody runs where the scheduler likes.
+    /// All run where the scheduler places them.
     Free,
     /// Writers on a CPU each in turn, and the hogs on the same ones, so that no balancing helps.
     Pinned,
@@ -17,7 +16,7 @@ pub(super) enum Placement {
     Siblings,
 }
 
-/// One entry for each thread or process: the CPU that it is pinned to, or `None`.
+/// One entry for each thread or process: the CPU to which it is pinned, or `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct CpuAssignment {
     pub(super) writers: Vec<Option<usize>>,
@@ -25,7 +24,7 @@ pub(super) struct CpuAssignment {
 }
 
 impl Placement {
-    /// The seats of so many writers and hogs; `None` where there are no siblings to sit on.
+    /// The CPUs of these writers and hogs; `None` where siblings are wanted and there are none.
     pub(super) fn assign(self, writers: usize, hogs: usize) -> Option<CpuAssignment> {
         let cpus = machine::allowed_cpus();
         match self {
@@ -39,7 +38,7 @@ impl Placement {
     }
 }
 
-/// Writers and hogs in turn on their CPUs: hog `j` meets writer `j`.
+/// Writers and hogs in turn on their CPUs: hog `j` shares one with writer `j`.
 fn assign(writers_on: &[usize], hogs_on: &[usize], writers: usize, hogs: usize) -> CpuAssignment {
     let in_turn = |cpus: &[usize], count: usize| cpus.iter().copied().cycle().take(count).map(Some).collect();
     // Hogs stay beside writers where there are fewer writers than CPUs.

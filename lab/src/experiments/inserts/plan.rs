@@ -1,6 +1,7 @@
-//! The plan: which cells a round has. Promises: what verdicts rest on is in every plan but the quick one,
-//! and a round of the usual plan takes some two and a half minutes on two CPUs. Leaves to others: a store
-//! that is not there.
+//! The plan: which cases a round has.
+//!
+//! Guarantees: every plan but the quick one has the cases of all verdicts, and a round of the usual plan
+//! takes some two and a half minutes on two CPUs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use super::placement::Placement;
 use super::target::Target;
 use crate::kit::options::{CommonOptions, Scale};
 
-/// The writers of the published experiment, and of every cell that does not vary them.
+/// The writers of the published experiment, and of every case that does not vary them.
 pub(super) const WRITERS: usize = 4;
 
 /// Hogs beside them.
@@ -22,10 +23,10 @@ pub(super) const OFFERED_PER_S: u64 = 100_000;
 /// Rows in flight where syncs are compared.
 pub(super) const IN_FLIGHT: u64 = 256;
 
-/// Most writers where there is one for each CPU, as ours have an inlet each.
+/// Most writers where there is one for each CPU, as each needs a flow writer of the ledger.
 const WRITERS_MAX: usize = 64;
 
-/// What `lab inserts` may be told.
+/// The options of `lab inserts`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
@@ -36,7 +37,7 @@ pub(crate) struct Options {
     /// Where stores keep their files: the disk that is measured [default: the system's temporary directory]
     #[arg(long, value_name = "PATH")]
     pub(super) directory: Option<PathBuf>,
-    /// The file in which `cargo xtask services` tells where PostgreSQL is [default: target/services.env here
+    /// The file in which `cargo xtask services` writes where PostgreSQL is [default: target/services.env here
     /// or in a directory above]
     #[arg(long, value_name = "FILE")]
     pub(super) services: Option<PathBuf>,
@@ -67,7 +68,7 @@ pub(crate) enum Part {
 #[derive(Clone, Debug)]
 pub(super) struct Effort {
     pub(super) rounds: usize,
-    /// Of one cell.
+    /// Of one case.
     time: Duration,
     hogs: Vec<usize>,
     is_whole: bool,
@@ -84,7 +85,7 @@ impl Effort {
         Self { rounds: options.common.rounds_or(effort.rounds), ..effort }
     }
 
-    /// Minutes: what verdicts need.
+    /// Minutes: enough for verdicts.
     fn usual() -> Self {
         let time = Duration::from_millis(600);
         Self { rounds: 5, time, hogs: HOGS.to_vec(), is_whole: false, visible_rows: 200_000 }
@@ -96,26 +97,26 @@ impl Effort {
         Self { rounds: 7, time, hogs: HOGS.to_vec(), is_whole: true, visible_rows: 1_000_000 }
     }
 
-    /// Seconds: whether it works at all.
+    /// Seconds: shows that the experiment works.
     fn quick() -> Self {
         let time = Duration::from_millis(60);
         Self { rounds: 1, time, hogs: vec![0, 2], is_whole: false, visible_rows: 20_000 }
     }
 
-    /// A few of the hogs, where not all are called for.
+    /// `some` of the hogs, or all of them in the whole plan.
     fn some_hogs(&self, some: &[usize]) -> Vec<usize> {
         let is_some = |hogs: &&usize| self.is_whole || some.contains(hogs);
         self.hogs.iter().filter(is_some).copied().collect()
     }
 }
 
-/// The name of a part with a count, as a report wants it. It lives as long as the program, and there are as
-/// many as cells in one round.
+/// The name of a part with a count, and the lifetime that reports need: the program's. There are as many as
+/// cases in one round.
 pub(super) fn name(family: &str, count: usize) -> &'static str {
     String::leak(format!("{family}-{count}"))
 }
 
-/// The cells of a round with these stores. `cpus` is how many the lab may use.
+/// The cases of a round with these stores. `cpus` is how many the lab may use.
 pub(super) fn cases(parts: &[Part], targets: &[Target], effort: &Effort, cpus: usize) -> Vec<Case> {
     let plan = Plan { effort, cpus };
     let cases = parts.iter().flat_map(|part| plan.part(*part));
@@ -177,7 +178,7 @@ impl Plan<'_> {
         cases
     }
 
-    /// Pinned, since two writers that the scheduler puts on one CPU have collapsed before any hog comes.
+    /// Pinned, since two writers that the scheduler places on one CPU collapse before any hog runs.
     fn one_per_cpu(&self) -> Vec<Case> {
         let (mut cases, placement) = (Vec::new(), Placement::Pinned);
         for hogs in self.effort.some_hogs(&[0, 2, 16]) {
@@ -205,7 +206,7 @@ impl Plan<'_> {
     }
 
     /// In ours the writers go on while rows wait for the disk; in PostgreSQL each row in flight has a
-    /// connection, which is what lets one sync serve them all.
+    /// connection, so that one sync serves them all.
     fn in_flight(&self) -> Vec<Case> {
         let part = name("in-flight", IN_FLIGHT as usize);
         let load = Load::Closed { in_flight_max: Some(IN_FLIGHT) };
@@ -215,7 +216,7 @@ impl Plan<'_> {
         ]
     }
 
-    /// A cell without hogs.
+    /// A case without hogs.
     fn case(&self, part: &'static str, target: Target, writers: usize) -> Case {
         // A writer whose rows sync has one in flight in every store.
         let in_flight_max = (target == Target::OursSync).then_some(writers as u64);
@@ -224,7 +225,7 @@ impl Plan<'_> {
     }
 }
 
-/// Where not every store is called for.
+/// The stores where not all are measured.
 const BRIEF: [Target; 5] =
     [Target::Ours, Target::Latch, Target::Turnstile, Target::SqliteNormal, Target::PostgresAsync];
 
@@ -256,7 +257,7 @@ mod tests {
     #[test]
     fn the_usual_plan_has_what_verdicts_need_and_takes_a_quarter_of_an_hour() {
         let effort = Effort::usual();
-        // Two CPUs without siblings, on which the time is promised.
+        // Two CPUs without siblings, for which the time is specified.
         let parts: Vec<Part> = PARTS.into_iter().filter(|part| *part != Part::Siblings).collect();
         let cases = cases(&parts, &Target::ALL, &effort, 2);
         for part in ["hogs-0", "hogs-16", "one-per-cpu-0", "one-per-cpu-16", "visible", "in-flight-256"] {

@@ -1,7 +1,8 @@
 //! PostgreSQL as `cargo xtask services` starts it: a serial key, a prepared statement, a connection for each
 //! writer. One row in each transaction, with `synchronous_commit` off or on, or binary COPY in batches.
-//! Promises: a server that would not sync takes no part where syncing is compared; its table is gone
-//! afterwards. Leaves to others: installing and starting it.
+//!
+//! Guarantees: a server that would not sync takes no part where syncing is compared; its table is dropped
+//! afterwards.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -18,26 +19,26 @@ use crate::kit::usage;
 /// Rows of a COPY, which is one transaction.
 const COPY_ROWS: usize = 10_000;
 
-/// One name for all runs: what a killed lab left behind goes with the next one.
+/// One name for all runs: the next run drops the table of a killed lab.
 const TABLE: &str = "lab_inserts";
 
-/// Connections beyond the writers': the one that makes the table, and those that the server keeps for its
-/// superuser.
+/// Connections beyond the writers': the one that creates the table, and those that the server reserves for
+/// its superuser.
 const CONNECTIONS_BESIDE: usize = 4;
 
-/// How rows become the server's.
+/// How rows are committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Commit {
     /// One row, answered before it is on the disk.
     Async,
-    /// One row, answered when it is.
+    /// One row, answered when it is on the disk.
     Sync,
     /// Batches, answered before they are on the disk.
     Copy,
 }
 
 struct Server {
-    /// Used only when the store ends; the lock is there because writers' threads hold the store as well.
+    /// Used only when the store ends; the lock is needed because writers' threads hold the store as well.
     client: Mutex<Client>,
     processes: Vec<i32>,
 }
@@ -59,7 +60,7 @@ pub(super) fn open(settings: &StoreSettings, commit: Commit) -> Result<OpenStore
     Ok(OpenStore { writers, store: Box::new(server) })
 }
 
-/// The server's version; `None` where there is none.
+/// The server's version; `None` where there is no server.
 pub(super) fn version(services: Option<&Path>) -> Option<String> {
     let mut client = connect(&config(services?).ok()?).ok()?;
     show(&mut client, "server_version").ok()
@@ -78,7 +79,7 @@ fn writer(config: &Config, commit: Commit) -> Result<Box<dyn Writer>> {
     Ok(Box::new(Single { client, statement }))
 }
 
-/// Where the services' file says that the server is.
+/// The server's address in the services' file.
 fn config(services: &Path) -> Result<Config> {
     let text = std::fs::read_to_string(services)
         .with_context(|| format!("not installed: {}; `cargo xtask services`", services.display()))?;
@@ -97,7 +98,7 @@ fn connect(config: &Config) -> Result<Client> {
     Ok(config.connect(NoTls)?)
 }
 
-/// Whether the server can do what is asked of it, and would really.
+/// Whether the server allows enough connections, and really syncs where that is compared.
 fn check(client: &mut Client, writers: usize, commit: Commit) -> Result<()> {
     let connections: usize = show(client, "max_connections")?.parse()?;
     ensure!(
@@ -131,7 +132,7 @@ impl Store for Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let client = self.client.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // A server that is gone took its word with it: there is nobody to tell.
+        // A server that has ended cannot drop its table, and the next run does.
         let _ = client.batch_execute(&format!("DROP TABLE IF EXISTS {TABLE}"));
     }
 }

@@ -1,12 +1,12 @@
-//! The row that every store inserts: sequential id, time, writer, 16-byte guid, one fixed text. Promises:
-//! all stores get the same rows. Leaves to others: the sequential id, which the store gives.
+//! The row that every store inserts: sequential id, time, writer, 16-byte guid, one fixed text. All stores
+//! receive the same rows, and the store assigns the sequential id.
 
 use std::time::Duration;
 
-/// What each row says.
+/// The text of each row.
 pub(super) const TEXT: &str = "this is a string for me and for you";
 
-/// A row in bytes: id, time, writer, guid, text, and as many bytes as a slotted page spends on a row besides.
+/// A row in bytes: id, time, writer, guid, text, and the overhead of a row in a slotted page.
 pub(super) const ROW_BYTES: usize = 80;
 
 /// The fields that precede the text: id and time of 8 bytes each, a writer of 4, a guid of 16.
@@ -14,17 +14,17 @@ const FIXED_BYTES: usize = 36;
 
 const _: () = assert!(FIXED_BYTES + TEXT.len() <= ROW_BYTES);
 
-/// What a writer brings.
+/// A row before the store assigns its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Row {
-    /// Nanoseconds since the Unix epoch, as of the writer's last look at the clock.
+    /// Nanoseconds since the Unix epoch, when the writer last read the clock.
     pub(super) at_ns: u64,
     pub(super) writer: u32,
     pub(super) guid: u128,
 }
 
 impl Row {
-    /// The row with its id, as a page holds it.
+    /// The row with its id, as a page stores it.
     pub(super) fn encode(&self, id: u64, into: &mut [u8; ROW_BYTES]) {
         into[0..8].copy_from_slice(&id.to_le_bytes());
         into[8..16].copy_from_slice(&self.at_ns.to_le_bytes());
@@ -35,7 +35,7 @@ impl Row {
 }
 
 /// The rows of one writer. Guids grow with time, 48 bits of milliseconds and then writer and counter, as
-/// those of any database that cares for its last page do.
+/// those of a database with a clustered key do.
 #[derive(Debug)]
 pub(super) struct Rows {
     next: Row,
@@ -50,17 +50,17 @@ impl Rows {
         Self { next: Row { at_ns: now_ns, writer, guid }, began_ns: now_ns }
     }
 
-    /// The row that is due.
+    /// The row that is next.
     pub(super) fn current(&self) -> &Row {
         &self.next
     }
 
-    /// It was taken: the next one is due.
+    /// The row was accepted: the next one follows.
     pub(super) fn advance(&mut self) {
         self.next.guid += 1;
     }
 
-    /// The writer looked at the clock: it has worked for so long.
+    /// Sets the time of the following rows: the writer has worked for `elapsed`.
     pub(super) fn set_elapsed(&mut self, elapsed: Duration) {
         self.next.at_ns = self.began_ns + u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX / 2);
     }

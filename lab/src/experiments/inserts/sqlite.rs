@@ -1,6 +1,6 @@
-//! SQLite in WAL mode with one row in each transaction: a connection that the writers share behind a mutex,
-//! which SQLite serves better than one connection each, whose writers would poll for the lock.
-//! `NORMAL` survives the process, `FULL` syncs at each commit.
+//! SQLite in WAL mode with one row in each transaction, through one connection that the writers share behind
+//! a mutex. One connection each is slower, since writers would then poll for the lock. `NORMAL` survives the
+//! process, `FULL` syncs at each commit.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -19,7 +19,7 @@ impl Sqlite {
     /// A fresh database in `directory`; `synchronous` is the pragma's value.
     ///
     /// # Errors
-    /// What SQLite says, or a file system that does not permit WAL mode.
+    /// SQLite failed, or the file system does not permit WAL mode.
     pub(super) fn open(directory: &Path, synchronous: &str) -> Result<Self> {
         let connection = Connection::open(directory.join("rows.db"))?;
         let mode: String =

@@ -1,5 +1,4 @@
-//! The contract between stores and the work. Leaves to others: which stores there are (`target.rs`), what the
-//! rows are (`row.rs`), who inserts them and how fast (`work.rs`).
+//! The interface between stores and writers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,24 +12,24 @@ use super::row::Row;
 pub(super) struct StoreSettings {
     /// Empty, and on the disk that is measured.
     pub(super) directory: PathBuf,
-    /// The file that tells where PostgreSQL is.
+    /// The file with PostgreSQL's address.
     pub(super) services: Option<PathBuf>,
     pub(super) writers: usize,
 }
 
-/// What became of an insert.
+/// The result of an insert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InsertResult {
-    /// So many rows were accepted: this one, and those that it completes a batch of.
+    /// Rows that were accepted: this one, and those whose batch it completes.
     Accepted(u64),
     /// The row is in a batch that is not accepted yet.
     Gathered,
-    /// The store is full; the row is the caller's as before.
+    /// The store is full; the caller still has the row.
     Refused,
 }
 
-/// How many rows a store has brought how far since it was opened; `None` where it cannot tell, or where an
-/// accepted row has come that far by definition.
+/// How many rows have reached each stage since the store was opened; `None` where the store cannot report it,
+/// or where an accepted row has reached the stage by definition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Watermarks {
     /// In the journal.
@@ -41,14 +40,14 @@ pub(super) struct Watermarks {
     pub(super) visible: Option<u64>,
 }
 
-/// The part of a store that is there once.
+/// The part of a store that all writers share.
 pub(super) trait Store: Sync {
-    /// How far it is. Never waits.
+    /// The rows that have reached each stage. Never waits.
     fn watermarks(&self) -> Watermarks {
         Watermarks::default()
     }
 
-    /// The processes that do its work outside the lab; their families belong to the experiment.
+    /// The processes that do its work outside the lab; they and their descendants belong to the experiment.
     fn processes(&self) -> Vec<i32> {
         Vec::new()
     }
@@ -71,7 +70,7 @@ pub(super) trait Writer: Send {
     }
 }
 
-/// A store that is used through one place by all writers.
+/// A store that all writers use through one shared value.
 pub(super) trait SharedStore: Send + Sync {
     /// As [`Writer::insert`].
     fn insert(&self, row: &Row) -> Result<InsertResult>;
@@ -83,13 +82,13 @@ impl<S: SharedStore> Writer for Arc<S> {
     }
 }
 
-/// An open store. The writers go first, then the store.
+/// An open store. The writers are dropped before the store.
 pub(super) struct OpenStore {
     pub(super) writers: Vec<Box<dyn Writer>>,
     pub(super) store: Box<dyn Store>,
 }
 
-/// A store that has nothing to tell.
+/// A store without stages.
 struct NoStages;
 
 impl Store for NoStages {}

@@ -1,5 +1,4 @@
-//! The stores by name. Promises: each kind opens fresh and empty, with one writer for each thread. Leaves to
-//! others: what a store is (`store.rs`).
+//! The stores by name. Each opens fresh and empty, with one writer for each thread.
 //!
 //! | store | an insert is | survives |
 //! |---|---|---|
@@ -71,10 +70,10 @@ impl Target {
         Self::ALL.into_iter().find(|target| target.name() == name)
     }
 
-    /// Opens it, empty.
+    /// Opens the store, empty.
     ///
     /// # Errors
-    /// It is not installed, or did not start: the experiment goes on without it.
+    /// The store is not installed, or did not start: the experiment goes on without it.
     pub(super) fn open(self, settings: &StoreSettings) -> Result<OpenStore> {
         let (directory, writers): (&Path, usize) = (&settings.directory, settings.writers);
         match self {
@@ -91,7 +90,7 @@ impl Target {
         }
     }
 
-    /// Whether an insert costs so much that each one is timed. Where it costs about as much as a look at the
+    /// Whether an insert costs so much that each one is timed. Where it costs about as much as reading the
     /// clock, one in many is.
     pub(super) fn is_timed_throughout(self) -> bool {
         match self {

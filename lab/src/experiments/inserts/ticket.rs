@@ -1,6 +1,6 @@
-//! A ticket lock around the last page: strictly in order, and who waits spins. Fair, and so the worst of all
-//! where there are more threads than CPUs: the turn goes to a writer that is not running, and all others
-//! burn their time until the scheduler comes round to it.
+//! A ticket lock around the last page: strictly in order, and waiting writers spin. It is fair, and therefore
+//! the worst of all where there are more threads than CPUs: the lock passes to a writer that is not running,
+//! and all others burn their time until the scheduler runs it.
 
 use std::hint;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use super::store::{InsertResult, SharedStore};
 pub(super) struct Ticket {
     next: AtomicU64,
     served: AtomicU64,
-    /// Never contended, since the ticket admits one at a time: it is here because the page needs an owner.
+    /// Never contended, since the ticket admits one writer at a time: it provides the mutable access.
     table: Mutex<AppendTable>,
 }
 
@@ -29,7 +29,7 @@ impl SharedStore for Ticket {
     fn insert(&self, row: &Row) -> Result<InsertResult> {
         // Relaxed: it orders nothing but the writers among themselves.
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
-        // Acquire pairs with the Release below: who is served sees the page as it was left.
+        // Acquire pairs with the Release below: an admitted writer sees the page as the previous one left it.
         while self.served.load(Ordering::Acquire) != ticket {
             hint::spin_loop();
         }

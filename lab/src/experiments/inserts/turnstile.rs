@@ -1,6 +1,6 @@
-//! The latch behind a turnstile for each CPU: of the writers on one CPU a single one may ask for the latch,
-//! which is how a vendor's option for sequential keys works. Fewer contend; the one that holds the latch is
-//! away from its CPU as long as before.
+//! The latch behind a turnstile for each CPU: of the writers on one CPU a single one may wait for the latch,
+//! which is how a vendor's option for sequential keys works. Fewer writers contend; one that holds the latch
+//! is without its CPU as long as before.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -12,7 +12,7 @@ use super::store::{InsertResult, SharedStore};
 use crate::kit::machine;
 
 pub(super) struct Turnstile {
-    /// By CPU number. Each on cache lines of its own.
+    /// By CPU number, each on cache lines of its own.
     gates: Vec<Gate>,
     latch: Latch,
 }
@@ -29,7 +29,8 @@ impl Turnstile {
 
 impl SharedStore for Turnstile {
     fn insert(&self, row: &Row) -> Result<InsertResult> {
-        // The writer may move to another CPU while it waits: admission is about load, not about safety.
+        // The writer may move to another CPU while it waits: the turnstile limits load and is not needed for
+        // safety.
         let cpu = rustix::thread::sched_getcpu() % self.gates.len();
         let _admitted = self.gates[cpu].0.lock().unwrap_or_else(PoisonError::into_inner);
         self.latch.insert(row)

@@ -1,6 +1,5 @@
-//! The promises that `lab inserts` checks. Promises: the names are fixed; one that this run cannot pass is
-//! left out with the reason; one for every number of hogs is judged by its worst and only if all were
-//! measured. Leaves to others: when an interval decides (`verdict.rs`).
+//! The verdicts of `lab inserts`. Their names are fixed; one that this run cannot reach is left out with the
+//! reason. A verdict for every number of hogs is judged by its worst, and only if all were measured.
 
 use super::fair_share;
 use super::plan::{self, HOGS};
@@ -9,16 +8,16 @@ use crate::kit::measurements::{Row, Sample, Skipped};
 use crate::kit::report::Report;
 use crate::kit::verdict::{Outcome, Threshold, Verdict};
 
-/// A ticket lock with this many hogs, beside none, shows what a queue in strict order comes to.
+/// The number of hogs beside which a ticket lock shows its collapse.
 const COLLAPSE_HOGS: usize = 16;
 
 /// A verdict, or why it is left out.
 type Judged = Result<Verdict, String>;
 
-/// Judges the promise of that name.
+/// Reaches the verdict of that name.
 type Judge = fn(&'static str, &Report) -> Judged;
 
-/// Judges all promises, or says why not.
+/// Reaches all verdicts, or records why not.
 pub(super) fn judge(report: &mut Report) {
     let judges: [(&'static str, Judge); 9] = [
         ("appended >= 5 M/s", appended),
@@ -76,7 +75,7 @@ fn in_flight(name: &'static str, report: &Report) -> Judged {
     on_median(name, Threshold::AtLeast(3.0), &ratios, "as a multiple of postgres-sync on 256 connections")
 }
 
-/// The quotient of what is kept and what is fair, which is to be at least a half.
+/// The quotient of the kept rate and the fair share, which is to be at least a half.
 fn no_cliff(name: &'static str, report: &Report) -> Judged {
     let threshold = Threshold::AtLeast(0.5);
     at_every_k(threshold, report, &HOGS[1..], |report, part| {
@@ -86,7 +85,7 @@ fn no_cliff(name: &'static str, report: &Report) -> Judged {
     })
 }
 
-/// The most that any run of ours shows, disturbed or not: what others do is no excuse for sleeping.
+/// The most of any run of ours, disturbed or not: disturbance is no excuse for sleeping.
 fn blocked(name: &'static str, report: &Report) -> Judged {
     for hogs in HOGS {
         row(report, plan::name("hogs", hogs), Target::Ours)?;
@@ -168,7 +167,7 @@ fn values(row: &Row, number: &str) -> Vec<Sample> {
     row.samples(number).into_iter().map(|sample| sample.1).collect()
 }
 
-/// Quotients round by round, of numbers of two names.
+/// Quotients of two numbers, round by round.
 fn ratios(over: (&Row, &str), under: (&Row, &str)) -> Vec<Sample> {
     let unders = under.0.samples(under.1);
     let pair = |(round, over): (usize, Sample)| {

@@ -1,15 +1,15 @@
-//! The writers' threads: each inserts its rows at a pace and counts what becomes of them. Promises: between
-//! the start and the end of the count a writer sleeps nowhere of its own accord, so every voluntary switch
-//! in it was made inside an insert. Leaves to others: what the counts mean (`cell.rs`).
+//! The writers' threads: each inserts its rows at a pace and counts the results.
 //!
-//! Where a writer waits of its own accord, for room or for the moment a row is due, it yields. A thread that
-//! yields stays runnable, and the kernel counts the switch among the involuntary ones: nothing has to be
-//! subtracted. The count is `ru_nvcsw` of `RUSAGE_THREAD`, which `/proc` tells as well.
+//! Guarantees: while it counts, a writer sleeps nowhere outside of inserts, so every voluntary context switch
+//! was made inside an insert.
 //!
-//! A look at the clock costs as much as an insert of the fast stores. So there only one insert in 64 is
-//! timed, and stands for 64 in the distribution; after one that took 10 us or more the next is timed as
-//! well, and stands for itself, so that a standstill is not seen through a sieve. The maximum is that of the
-//! timed ones.
+//! Where a writer has to wait by itself, for a free slot or for the moment a row is due, it yields. A
+//! yielding thread stays runnable, and the kernel counts its switch among the involuntary ones: nothing has
+//! to be subtracted. The count is `ru_nvcsw` of `RUSAGE_THREAD`, which `/proc` has as well.
+//!
+//! Reading the clock costs as much as an insert of the fast stores. So there only one insert in 64 is timed,
+//! and stands for 64 in the distribution; after one that took 10 us or more the next is timed as well, and
+//! stands for itself, so that the samples do not miss a stall. The maximum is that of the timed ones.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -28,34 +28,34 @@ use super::store::{InsertResult, Store, Writer};
 /// Inserts for each timed one, where not all are.
 const TIMED_EACH: u64 = 64;
 
-/// An insert that took as long is news.
+/// After an insert that took this long the next is timed as well.
 const SLOW: Duration = Duration::from_micros(10);
 
 /// Longer inserts count as this one: an hour.
 const INSERT_NS_MAX: u64 = 3_600_000_000_000;
 
-/// How fast one writer goes.
+/// The speed of one writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
-    /// One row after the other until the end. With a bound, so many rows of all writers may be accepted and
-    /// not durable yet.
+    /// One row after the other until the end. With a bound, at most that many rows of all writers are
+    /// accepted and not durable yet.
     Closed { in_flight_max: Option<u64> },
-    /// As many rows, one every so many nanoseconds whatever the store does; a row that is refused is lost.
+    /// `rows` rows, one every `each_ns` whatever the store does; a refused row is lost.
     Open { rows: u64, each_ns: u64 },
-    /// As many rows, one after the other.
+    /// `rows` rows, one after the other.
     Count { rows: u64 },
 }
 
-/// What writers and their overseer share.
+/// Shared by the writers and the thread that samples the watermarks.
 pub(super) struct RunControl {
-    /// Opens when all writers are there, and the overseer.
+    /// Opens when all writers have arrived, and the sampling thread.
     start: Barrier,
     is_over: AtomicBool,
     working: AtomicUsize,
     accepted: Vec<AcceptedCounter>,
 }
 
-/// Rows that one writer's store has accepted, for the overseer.
+/// Rows that one writer's store has accepted.
 #[derive(Default)]
 #[repr(align(128))]
 struct AcceptedCounter(AtomicU64);
@@ -70,12 +70,12 @@ impl RunControl {
         }
     }
 
-    /// Waits for everybody.
+    /// Waits for all threads.
     pub(super) fn wait_for_start(&self) {
         self.start.wait();
     }
 
-    /// Tells the writers to end. All orderings here are Relaxed: each value stands alone.
+    /// Stops the writers. All orderings here are Relaxed: each value stands alone.
     pub(super) fn stop(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
@@ -95,7 +95,7 @@ pub(super) struct WriterTask<'a> {
     pub(super) writer: Box<dyn Writer>,
     pub(super) store: &'a dyn Store,
     pub(super) control: &'a RunControl,
-    /// Its place among the writers.
+    /// The writer's index.
     pub(super) number: usize,
     pub(super) rows: Rows,
     pub(super) pace: Pace,
@@ -103,9 +103,9 @@ pub(super) struct WriterTask<'a> {
     pub(super) is_timed_throughout: bool,
 }
 
-/// What came of it.
+/// The result of one writer.
 pub(super) struct WriterResult {
-    /// Given back, since it may hold a connection that must not end before the watch does.
+    /// Returned, since it may hold a connection that must not end before the watch does.
     pub(super) _writer: Box<dyn Writer>,
     pub(super) count: WriterCounts,
 }
@@ -117,7 +117,7 @@ pub(super) struct WriterCounts {
     pub(super) accepted: u64,
     /// Refusals; one row may be refused many times.
     pub(super) refused: u64,
-    /// Voluntary switches.
+    /// Voluntary context switches.
     pub(super) blocked: u64,
     /// From the first insert to after the last.
     pub(super) begun: Instant,
@@ -136,10 +136,10 @@ impl WriterCounts {
 }
 
 impl<'a> WriterTask<'a> {
-    /// Does it, on the calling thread.
+    /// Does the work on the calling thread.
     ///
     /// # Errors
-    /// The store failed, or the thread could not be where it should.
+    /// The store failed, or the thread could not be pinned.
     pub(super) fn run(self) -> Result<WriterResult> {
         let control = self.control;
         let prepared = self.prepare();
@@ -160,7 +160,7 @@ impl<'a> WriterTask<'a> {
     }
 }
 
-/// A writer at work.
+/// A running writer.
 struct WriterLoop<'a> {
     task: WriterTask<'a>,
     count: WriterCounts,
@@ -224,8 +224,8 @@ impl WriterLoop<'_> {
         self.task.control.is_over.load(Ordering::Relaxed)
     }
 
-    /// Rows of all writers that are not durable yet. Two writers may see the last place at once: the bound
-    /// is exact to the number of writers.
+    /// Rows of all writers that are not durable yet. Two writers may see the last free slot at once: the
+    /// bound is exact to the number of writers.
     fn in_flight(&self) -> u64 {
         let durable = self.task.store.watermarks().durable.unwrap_or(0);
         self.task.control.accepted().saturating_sub(durable)
@@ -264,7 +264,7 @@ impl WriterLoop<'_> {
     }
 }
 
-/// Which inserts are timed.
+/// Selects the inserts that are timed.
 #[derive(Debug)]
 struct InsertSampler {
     every: u64,
@@ -283,7 +283,7 @@ impl InsertSampler {
         self.left == 0
     }
 
-    /// One was timed; returns how many it stands for.
+    /// Records a timed insert; returns how many it stands for.
     fn note(&mut self, took: Duration) -> u64 {
         let weight = if self.was_slow { 1 } else { self.every };
         self.was_slow = took >= SLOW;
@@ -292,12 +292,12 @@ impl InsertSampler {
     }
 }
 
-/// The switches of one thread.
+/// The context switches of one thread.
 #[derive(Debug)]
 struct ContextSwitches(File);
 
 impl ContextSwitches {
-    /// The file is opened once: a look is one call, which does not sleep.
+    /// The file is opened once: a reading is one call, which does not sleep.
     fn of_this_thread() -> Result<Self> {
         Ok(Self(File::open("/proc/thread-self/status").context("opening this thread's status")?))
     }

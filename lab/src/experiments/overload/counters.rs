@@ -1,5 +1,7 @@
-//! How the jobs of one load ended. Promises: every job that was offered ends in exactly one way, also the one
-//! that is forgotten; times run from when a job was due. Leaves to others: offering.
+//! How the jobs of one load ended.
+//!
+//! Guarantees: every offered job ends in exactly one way, also a dropped one; times run from when a job was
+//! due.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,19 +12,19 @@ use hdrhistogram::Histogram;
 
 use crate::kit::child;
 
-/// The longest time that is told apart, and how finely.
+/// The longest time that the histograms distinguish, and their precision.
 const TIME_US_MAX: u64 = 60_000_000;
 const DIGITS: u8 = 3;
 
-/// How long the end of every job is waited for, and how often it is looked for.
+/// How long the end of every job is awaited, and how often it is polled.
 const END_MAX: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(1);
 
-/// The ends of one load's jobs.
+/// The numbers of one load's jobs by how they ended.
 #[derive(Clone, Debug)]
 pub(super) struct Counters {
     deadline: Duration,
-    /// Jobs that were due in the time that counts.
+    /// Jobs that were due in the measured time.
     pub(super) offered: u64,
     pub(super) in_time: u64,
     /// Done after the deadline, or never.
@@ -31,19 +33,19 @@ pub(super) struct Counters {
     pub(super) expired: u64,
     pub(super) shed: u64,
     in_time_us: Histogram<u64>,
-    /// Of all that was accepted, whatever the answer, and never.
+    /// The times of all accepted jobs until they were answered or dropped.
     answer_us: Histogram<u64>,
 }
 
-/// A tally that many add to.
+/// Counters to which many threads add.
 #[derive(Clone, Debug)]
 pub(super) struct SharedCounters(Arc<Mutex<Counters>>);
 
-/// A job on its way: when it is dropped it has ended.
+/// An offered job; its drop records an end if there was none before.
 #[derive(Debug)]
 pub(super) struct PendingJob {
     due: Instant,
-    /// `None` for a job that does not count: of the time before.
+    /// `None` for a job before the measured time.
     counters: Option<SharedCounters>,
 }
 
@@ -69,15 +71,15 @@ impl SharedCounters {
         PendingJob { due, counters: Some(self.clone()) }
     }
 
-    /// What it has come to so far.
+    /// The counters so far.
     pub(super) fn read(&self) -> Counters {
         self.lock().clone()
     }
 
-    /// What it has come to, once every job has ended.
+    /// The counters once every job has ended.
     ///
     /// # Errors
-    /// Some have not ended within a time that is long for any server that goes down, or the user asks the
+    /// Some jobs have not ended within a time that is long for any server's shutdown, or the user asks the
     /// lab to stop.
     pub(super) fn read_whole(&self) -> Result<Counters> {
         let asked = Instant::now();
@@ -103,7 +105,7 @@ impl PendingJob {
         PendingJob { due, counters: None }
     }
 
-    /// It was accepted and has ended.
+    /// The job was accepted and has ended.
     pub(super) fn answered(mut self, outcome: Result<(), Failure>) {
         let took = self.due.elapsed();
         let Some(counters) = self.counters.take() else { return };
@@ -120,7 +122,7 @@ impl PendingJob {
         }
     }
 
-    /// It was not accepted.
+    /// The job was not accepted.
     pub(super) fn refused(mut self, _why: Refused) {
         if let Some(counters) = self.counters.take() {
             counters.lock().refused += 1;
@@ -129,7 +131,7 @@ impl PendingJob {
 }
 
 impl Drop for PendingJob {
-    /// Forgotten: nobody was ever told.
+    /// A dropped job without an answer was never done.
     fn drop(&mut self) {
         let Some(counters) = self.counters.take() else { return };
         let mut counters = counters.lock();

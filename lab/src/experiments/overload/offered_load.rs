@@ -1,6 +1,7 @@
-//! The load: jobs that come when they are due, whatever becomes of those before them. Promises: a server that
-//! is slow is not spared (an open loop); a job that comes late for the lab's own reasons counts from when it
-//! was due. Leaves to others: what the server does.
+//! The load: jobs arrive when they are due, whatever becomes of earlier ones.
+//!
+//! Guarantees: a slow server receives no fewer jobs (an open loop); a job that the lab itself offers late
+//! counts from when it was due.
 
 use std::sync::Arc;
 use std::thread;
@@ -13,19 +14,20 @@ use super::counters::{PendingJob, SharedCounters};
 use super::target::{ANSWER_GRACE, Gate, Measured, Target};
 use crate::kit::burn::Burn;
 
-/// Poisoned jobs come so often.
+/// The interval of poisoned jobs.
 const POISON_EVERY: Duration = Duration::from_millis(20);
 
-/// Between two looks at what is due: the jobs of a turn come together, as requests of one wake-up do.
+/// The interval between two batches of due jobs: those of a batch arrive together, as requests of one wake-up
+/// do.
 const TURN: Duration = Duration::from_micros(500);
 
-/// Load before the time that counts: queues fill, overload is noticed.
+/// Load before the measured time: queues fill, overload is detected.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// Jobs in flight while the capacity is measured, for each CPU: enough that no permit is ever free.
+/// Jobs in flight for each CPU while the capacity is measured: enough that no permit is ever free.
 const IN_FLIGHT: usize = 32;
 
-/// A rate says nothing if fewer jobs were done, so the capacity takes longer where a machine gives it no CPU.
+/// A rate from fewer jobs says nothing, so the capacity takes longer where a machine gives it no CPU.
 const CAPACITY_JOBS_MIN: u64 = 100;
 
 /// Jobs of one kind at a fixed rate.
@@ -33,17 +35,17 @@ const CAPACITY_JOBS_MIN: u64 = 100;
 pub(super) struct OfferedLoad {
     pub(super) target: Target,
     pub(super) burn: Burn,
-    /// Jobs a second.
+    /// Jobs per second.
     pub(super) rate: f64,
-    /// The time that counts.
+    /// The measured time.
     pub(super) time: Duration,
 }
 
 impl OfferedLoad {
-    /// Offers them to a fresh server.
+    /// Offers the jobs to a fresh server.
     ///
     /// # Errors
-    /// It does not start, or not every job ends.
+    /// The server does not start, or not every job ends.
     pub(super) fn run(&self) -> Result<Measured> {
         let pool = self.target.start()?;
         let (counters, gate) = (SharedCounters::new(DEADLINE), Arc::new(Gate::default()));
@@ -51,7 +53,7 @@ impl OfferedLoad {
         let (mut sent, mut poisoned) = (0u64, 0u64);
         let mut passed = Duration::ZERO;
         while passed < end {
-            // Nothing is left out because this thread was kept from a CPU at the end.
+            // No due job is left out because this thread had no CPU at the end.
             passed = start.elapsed().min(end);
             let due = (passed.as_secs_f64() * self.rate) as u64;
             for number in sent..due {
@@ -67,19 +69,19 @@ impl OfferedLoad {
             }
             thread::sleep(TURN);
         }
-        // Whatever is answered after that is late anyway.
+        // Any later answer is late anyway.
         thread::sleep(DEADLINE + ANSWER_GRACE);
         let (threads_max, poisoned_threads_max) = (pool.threads_max(), gate.held_max());
         pool.end(&gate);
-        // A server that goes down may still do what it has begun.
+        // A server that shuts down may still finish what it has begun.
         Ok(Measured { counters: counters.read_whole()?, threads_max, poisoned_threads_max })
     }
 }
 
-/// Jobs a second that a server can do when there is always one to do and nobody disturbs it.
+/// Jobs per second that a server can do when there is always one to do and nothing disturbs it.
 ///
 /// # Errors
-/// It does not start.
+/// The server does not start.
 pub(super) fn capacity(target: Target, burn: Burn, time: Duration) -> Result<f64> {
     let pool = target.start()?;
     let counters = SharedCounters::new(Duration::MAX);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::kit::options::{CommonOptions, Scale};
 
-/// What `lab overload` may be told.
+/// The options of `lab overload`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub(crate) enum Part {
     /// Twice
     #[value(name = "load-2")]
     Double,
-    /// Three times, where promises are checked
+    /// Three times, where the verdicts are reached
     #[value(name = "load-3")]
     Triple,
 }
@@ -51,7 +51,7 @@ impl Part {
         }
     }
 
-    /// What the report calls it.
+    /// The name in the report.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Half => "load-0.5",
@@ -68,7 +68,7 @@ impl Part {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
     pub(super) rounds: usize,
-    /// The time of each load that counts.
+    /// The measured time of each load.
     pub(super) time: Duration,
 }
 

@@ -1,9 +1,10 @@
-//! Those that are overloaded: the engine's job pool, and the fixed pool with one queue that has no bound,
-//! with poisoned jobs and without. Promises: each has as many threads as the other; what waits at the end is
-//! dropped. Leaves to others: what is offered.
+//! The overloaded pools: the engine's job pool, and a fixed pool with one unbounded queue, with poisoned jobs
+//! and without.
 //!
-//! The fixed pool is the stronger form of what is found in most servers: one lock, one condition, no wake of
-//! a thread that need not run.
+//! Guarantees: each has as many threads as the other; jobs that wait at the end are dropped.
+//!
+//! The fixed pool is the stronger form of what most servers have: one lock, one condition variable, no wake
+//! of a thread that need not run.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -27,10 +28,10 @@ const THREADS_PER_CPU: usize = 8;
 /// More than are offered in the time that a job is of use.
 const QUEUE_MAX: usize = 100_000;
 
-/// Every so many of the poisoned jobs says that it waits.
+/// One in this many poisoned jobs declares its wait to the pool.
 const DECLARED_EVERY: u64 = 2;
 
-/// Who is overloaded.
+/// The pool that is overloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Ours,
@@ -38,7 +39,7 @@ pub(super) enum Target {
     FixedPoisoned,
 }
 
-/// What one load did to it.
+/// The result of one load.
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) counters: Counters,
@@ -62,7 +63,7 @@ impl Target {
         self != Target::Fixed
     }
 
-    /// Starts it.
+    /// Starts the pool.
     ///
     /// # Errors
     /// No thread can be created.
@@ -88,12 +89,12 @@ fn classes() -> Vec<ClassSettings> {
     vec![ClassSettings { deadline, shedding, ..class("requests") }, class("poisoned")]
 }
 
-/// The threads that poisoned jobs may hold: half of them, since the classes weigh the same.
+/// The threads that poisoned jobs may hold: half of them, since both classes have the same weight.
 pub(super) fn poisoned_share() -> usize {
     THREADS_PER_CPU * machine::allowed_cpus().len() / 2
 }
 
-/// Holds whoever passes until it is opened.
+/// Blocks every thread that passes until it is opened.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
     state: Mutex<GateState>,
@@ -103,14 +104,14 @@ pub(super) struct Gate {
 #[derive(Debug, Default)]
 struct GateState {
     is_open: bool,
-    /// Threads that it has held.
+    /// Threads that it has blocked.
     held: usize,
 }
 
 impl Gate {
     fn pass(&self) {
         let mut state = self.lock();
-        // None comes back before it is opened for all.
+        // No thread passes a second time before the gate is opened for all.
         state.held += usize::from(!state.is_open);
         drop(self.opened.wait_while(state, |state| !state.is_open));
     }
@@ -120,7 +121,7 @@ impl Gate {
         self.opened.notify_all();
     }
 
-    /// The most threads that it has held at a time.
+    /// The most threads that it has blocked at a time.
     pub(super) fn held_max(&self) -> usize {
         self.lock().held
     }
@@ -130,7 +131,7 @@ impl Gate {
     }
 }
 
-/// A running subject.
+/// A running target.
 pub(super) enum RunningPool {
     Ours(Pool),
     Fixed(Fixed),
@@ -141,7 +142,7 @@ impl RunningPool {
     pub(super) fn request(&self, burn: Burn, job: PendingJob) {
         match self {
             RunningPool::Ours(pool) => {
-                // Held by both sides: the reply has it if the job was accepted.
+                // Shared by both closures: the reply takes it if the job was accepted.
                 let job = Arc::new(Mutex::new(Some(job)));
                 let reply_job = Arc::clone(&job);
                 let take = |job: &Mutex<Option<PendingJob>>| {
@@ -191,7 +192,7 @@ impl RunningPool {
         }
     }
 
-    /// The most threads that there were at a time.
+    /// The most threads at a time.
     pub(super) fn threads_max(&self) -> usize {
         match self {
             RunningPool::Ours(pool) => pool.stats().threads_peak,
@@ -199,7 +200,7 @@ impl RunningPool {
         }
     }
 
-    /// Ends it when `gate` lets the poisoned jobs go; what waits is dropped.
+    /// Ends the pool after `gate` has released the poisoned jobs; waiting jobs are dropped.
     pub(super) fn end(self, gate: &Gate) {
         if let RunningPool::Fixed(pool) = &self {
             pool.close();
@@ -253,7 +254,7 @@ impl Fixed {
         queue.is_closed = true;
         let left = std::mem::take(&mut queue.jobs);
         drop(queue);
-        // Each is counted by its ticket.
+        // The drop of each job's `PendingJob` counts it.
         drop(left);
         self.shared.has_job.notify_all();
     }
@@ -281,5 +282,5 @@ impl Shared {
     }
 }
 
-/// How long answers are waited for that are under way.
+/// How long answers in progress are awaited.
 pub(super) const ANSWER_GRACE: Duration = Duration::from_millis(100);

@@ -1,5 +1,5 @@
-//! The promises that `lab overload` checks. Promises: the names are fixed; one that this run cannot pass is
-//! left out with the reason. Leaves to others: when an interval decides (`verdict.rs`).
+//! The verdicts of `lab overload`. Their names are fixed; one that this run cannot reach is left out with the
+//! reason.
 
 use super::DEADLINE;
 use super::target::{self, Target};
@@ -7,14 +7,14 @@ use crate::kit::measurements::{Row, Sample, Skipped};
 use crate::kit::report::Report;
 use crate::kit::verdict::{Threshold, Verdict};
 
-/// Where promises are checked.
+/// The load of the verdicts.
 const OVERLOADED: &str = "load-3";
 
 pub(super) const GOODPUT: &str = "goodput at 3x >= 90 % of capacity";
 pub(super) const ANSWER: &str = "p99 of admitted at 3x < 2 x deadline";
 pub(super) const POISONED: &str = "poisoned class within its share";
 
-/// Judges all promises, or says why not.
+/// Reaches all verdicts, or records why not.
 pub(super) fn judge(report: &mut Report) {
     for (name, judged) in [(GOODPUT, goodput(report)), (ANSWER, answer(report)), (POISONED, poisoned(report))]
     {
@@ -40,7 +40,7 @@ fn answer(report: &Report) -> Option<Verdict> {
     Verdict::on_median(ANSWER, threshold, &samples, "ms until an accepted job was answered, run or not")
 }
 
-/// The most of any load of any run: what others do is no excuse.
+/// The most of any load of any run: disturbance by other processes is no excuse.
 fn poisoned(report: &Report) -> Option<Verdict> {
     let ours = report.rows.iter().filter(|row| row.target == Target::Ours.name());
     let most = ours.flat_map(|row| row.series("poisoned_threads_max")).reduce(f64::max)?;

@@ -1,37 +1,38 @@
-//! From notes to spans: what each thread was doing from one note to the next, and the lanes in which threads
-//! are drawn. Promises: a thread's spans follow one another without gaps from its creation to its end, also
-//! where a wait never ended or notes were lost; what they add up to is never longer than they are. Leaves to
-//! others: drawing them.
+//! Converts recorded events to spans: what each thread did from one event to the next, and the lanes in which
+//! threads are drawn.
+//!
+//! Guarantees: a thread's spans follow one another without gaps from its creation to its end, also where a
+//! wait never ended or events were lost; the parts of a span never exceed its length.
 
 use std::time::Duration;
 
 use super::recording::{EventKind, LanePlacement, Recording, Stamp, Thread};
 
-/// What a thread does between two notes.
+/// What a thread does between two events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ThreadState {
-    /// It has no request: it waits for one, or gives others theirs.
+    /// It has no request: it waits for one, or distributes requests.
     Idle,
     /// It does a request, or would if it had a CPU.
     Work,
-    /// It stands still for its request, so long at least as was planned.
+    /// It waits for its request, at least as long as was planned.
     Wait(Duration),
 }
 
-/// Some time of one thread, in nanoseconds of the monotonic clock.
+/// A span of one thread, in nanoseconds of the monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) state: ThreadState,
     pub(super) request: Option<u32>,
     pub(super) from: u64,
     pub(super) to: u64,
-    /// How much of it the thread was on a CPU, and how much it could have been and was not;
-    /// `running + ready <= to - from`.
+    /// How long the thread was on a CPU, and how long it was ready without one; `running + ready <= to -
+    /// from`.
     pub(super) running: u64,
     pub(super) ready: u64,
 }
 
-/// One place in the picture, and the lives of the threads that were there, in the order of time.
+/// One lane of the timeline, and the lives of its threads, in the order of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TimelineLane {
     pub(super) name: String,
@@ -72,7 +73,7 @@ pub(super) fn lanes(recording: &Recording) -> Vec<TimelineLane> {
         .collect()
 }
 
-/// Whether all that lived there had ended when this one began.
+/// Whether all threads of the lane had ended when this one began.
 fn is_free(threads: &[Vec<Span>], spans: &[Span]) -> bool {
     let last = threads.last().and_then(|thread_spans| thread_spans.last());
     match (last, spans.first()) {
@@ -81,7 +82,7 @@ fn is_free(threads: &[Vec<Span>], spans: &[Span]) -> bool {
     }
 }
 
-/// A thread's life.
+/// The spans of a thread's life.
 fn spans(thread: &Thread, recorder_begun: u64) -> Vec<Span> {
     let mut spans = vec![creation_span(&thread.begun, recorder_begun)];
     let (mut request, mut wait, mut last) = (None, None, &thread.begun);
@@ -101,8 +102,8 @@ fn spans(thread: &Thread, recorder_begun: u64) -> Vec<Span> {
     spans
 }
 
-/// From a thread's creation to its first stamp: it ran, or was ready to. A thread that is older than the
-/// recorder is taken from there on.
+/// From a thread's creation to its first stamp: it ran, or was ready to. A thread older than the recorder is
+/// recorded from the recorder's start.
 fn creation_span(begun: &Stamp, recorder_begun: u64) -> Span {
     let age = begun.cpu + begun.ready.unwrap_or(0);
     let from = begun.at.saturating_sub(age).max(recorder_begun).min(begun.at);
@@ -122,7 +123,8 @@ fn between(first: &Stamp, second: &Stamp, request: Option<u32>, wait: Option<Dur
     let rest = to - from - running;
     let ready = match (first.ready, second.ready, state) {
         (Some(before), Some(after), _) => after.saturating_sub(before),
-        // Without the kernel's account: who computes is ready when not running, and so is who wakes late.
+        // Without the kernel's numbers: a computing thread is ready when not running, and so is one that
+        // wakes late.
         (_, _, ThreadState::Work) => rest,
         (_, _, ThreadState::Wait(planned)) => rest.saturating_sub(planned.as_nanos() as u64),
         (_, _, ThreadState::Idle) => 0,
@@ -137,7 +139,7 @@ pub(super) mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A stamp whose numbers are in milliseconds.
+    /// A stamp with numbers in milliseconds.
     pub(in crate::experiments::pipeline) fn stamp(at: u64, cpu: u64, ready: u64) -> Stamp {
         Stamp { at: at * MS, cpu: cpu * MS, ready: Some(ready * MS) }
     }
@@ -163,7 +165,7 @@ pub(super) mod tests {
         Recording { begun_ns: 0, ended_ns: 20 * MS, events_lost: 0, threads }
     }
 
-    /// What [`told`] says of [`waiting_thread`].
+    /// What [`described`] returns for [`waiting_thread`].
     const DESCRIBED: [(&str, u64, u64, u64, u64); 5] = [
         ("idle", 0, 1, 0, 0),
         ("work", 1, 3, 2, 0),

@@ -1,6 +1,6 @@
-//! The published program, where the user has built it: an executable that does the 100,000 requests once.
-//! Promises: it is timed from its start to its exit, as our own processes are in `whole_requests_per_s`.
-//! Leaves to others: whether it does the same work; what it prints is thrown away.
+//! The published program, where the user has built it: an executable that does the 100,000 requests once. It
+//! is timed from its start to its exit, as our own processes are in `whole_requests_per_s`; its output is
+//! discarded.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ pub(super) const ARTICLE: &str = "article";
 /// Runs it once; returns its figures, and why they are contaminated.
 ///
 /// # Errors
-/// It could not be started, or failed.
+/// The program could not be started, or failed.
 pub(super) fn run(program: &Path) -> Result<(Numbers, Vec<String>)> {
     let program = program.canonicalize().with_context(|| format!("finding {}", program.display()))?;
     let (watch, cpu_before) = (DisturbanceWatch::start(), usage::reaped_children_cpu());

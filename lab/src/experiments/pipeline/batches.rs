@@ -1,5 +1,5 @@
-//! So many threads at a time, a request each; the next batch begins when all of them have ended. So the
-//! longest wait of a batch holds up everybody, and each request pays for a thread.
+//! A fixed number of threads at a time, one request each; the next batch begins when all of them have ended.
+//! So the longest wait of a batch delays all others, and each request pays for a thread.
 
 use std::sync::Arc;
 use std::thread;

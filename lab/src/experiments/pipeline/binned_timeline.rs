@@ -1,16 +1,18 @@
-//! A recording as a picture: rows of threads, time cut into bins, and how much of each bin a row was running,
-//! ready, waiting or idle. Promises: a picture has a bounded size, however many threads there were; what is
-//! in its bins adds up to what is in the recording. Leaves to others: colours and pages (`timeline.rs`).
+//! A recording as rows of threads with time cut into bins, and how much of each bin a row was running, ready,
+//! waiting or idle.
+//!
+//! Guarantees: a timeline has a bounded size, however many threads there were; its bins add up to the
+//! recording.
 
 use std::ops::AddAssign;
 
 use super::activity::{self, Span, ThreadState, TimelineLane};
 use super::recording::Recording;
 
-/// Rows of a picture beside that of the main thread; where there are more lanes, neighbours share a row.
+/// Rows beside that of the main thread; where there are more lanes, neighbours share a row.
 pub(super) const ROWS_MAX: usize = 100;
 
-/// Bins of a row: three for each pixel of a page, so that one can look closer.
+/// Bins of a row: three for each pixel of a page, for zooming.
 pub(super) const BINS: usize = 3_000;
 
 /// Time by what threads did in it, in nanoseconds.
@@ -18,7 +20,7 @@ pub(super) const BINS: usize = 3_000;
 pub(super) struct Times {
     pub(super) running: f64,
     pub(super) ready: f64,
-    /// Stopped by the request: asleep, or held by a lock.
+    /// Stopped by the request: asleep, or blocked by a lock.
     pub(super) waiting: f64,
     /// Stopped without a request.
     pub(super) idle: f64,
@@ -33,7 +35,7 @@ pub(super) struct Row {
     pub(super) sum: Times,
 }
 
-/// What one strategy's threads did.
+/// The activity of one strategy's threads.
 #[derive(Clone, Debug)]
 pub(super) struct BinnedTimeline {
     pub(super) name: String,
@@ -45,7 +47,7 @@ pub(super) struct BinnedTimeline {
 }
 
 impl Times {
-    /// All of it.
+    /// The sum of all.
     pub(super) fn total(&self) -> f64 {
         self.running + self.ready + self.waiting + self.idle
     }
@@ -61,7 +63,7 @@ impl AddAssign for Times {
 }
 
 impl BinnedTimeline {
-    /// The picture of a strategy's recording.
+    /// The timeline of a strategy's recording.
     pub(super) fn new(name: &str, recording: &Recording) -> Self {
         let length_ns = recording.ended_ns.saturating_sub(recording.begun_ns).max(1);
         let time = Scale { begun: recording.begun_ns, bin_ns: length_ns as f64 / BINS as f64 };
@@ -84,7 +86,7 @@ impl BinnedTimeline {
         }
     }
 
-    /// What all threads did in all.
+    /// The sum over all threads.
     pub(super) fn sum(&self) -> Times {
         let mut sum = Times::default();
         self.rows.iter().for_each(|row| sum += row.sum);
@@ -105,8 +107,8 @@ impl Row {
         row
     }
 
-    /// A wait comes first, then the time until there was a CPU. In other spans one cannot tell what came
-    /// when, so they are mixed evenly.
+    /// A wait comes first, then the time until there was a CPU. In other spans the order is unknown, so their
+    /// parts are mixed evenly.
     fn add(&mut self, span: &Span, time: &Scale) {
         let (running, ready) = (span.running as f64, span.ready as f64);
         let stopped = (span.to - span.from) as f64 - running - ready;
@@ -123,7 +125,7 @@ impl Row {
         }
     }
 
-    /// Shares `times` out to the bins between two moments.
+    /// Distributes `times` to the bins between two moments.
     fn spread(&mut self, from: u64, to: u64, times: Times, time: &Scale) {
         if from >= to {
             return;
@@ -144,7 +146,7 @@ impl Row {
     }
 }
 
-/// Where a moment is among the bins.
+/// Converts moments to bins.
 struct Scale {
     begun: u64,
     bin_ns: f64,

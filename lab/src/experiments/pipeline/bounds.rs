@@ -1,24 +1,25 @@
-//! What no scheduler can beat. Promises: a bound follows from the work and the CPU time of the same run, so
-//! it asks nothing of the machine; a strategy that burns CPU gets an easier bound, and shows a worse cost
-//! per request. It takes all requests for equal and the CPUs for equally fast all the time, so runs have been
-//! seen 2 % above it. Leaves to others: who comes how near.
+//! The bound that no scheduler can exceed.
+//!
+//! Guarantees: a bound follows from the work and the CPU time of the same run, so it assumes nothing about
+//! the machine; a strategy that burns CPU gets an easier bound, and shows a worse cost per request. The bound
+//! assumes equal requests and CPUs of equal and constant speed, so runs have been measured 2 % above it.
 //!
 //! With `C` the CPU time of the run divided by the CPUs, and `n` requests:
 //!
-//! - Whoever admits requests in order, one when a thread is free, cannot begin request `i` before the CPUs
-//!   have done the share `i / n` of the work, and it still has to wait: `max(C, max over i of
-//!   (i / n * C + w_i))`. This holds for `sequential`, `batches`, `pool` and `io-aware`; request 90,000,
-//!   which waits for a second, decides.
-//! - Whoever admits requests while up to `a` earlier ones are unfinished, as `event` does with a window of
-//!   `a`, may begin request `i` when `i - a` are done. With everything admitted that is
+//! - A strategy that admits requests in order, one when a thread is free, cannot begin request `i` before the
+//!   CPUs have done the share `i / n` of the work, and it still has to wait: `max(C, max over i of (i / n * C
+//!   + w_i))`. This holds for `sequential`, `batches`, `pool` and `io-aware`; request 90,000, which waits for
+//!   a second, decides.
+//! - A strategy that admits requests while up to `a` earlier ones are unfinished, as `event` does with a
+//!   window of `a`, may begin request `i` when `i - a` are done. With everything admitted that is
 //!   `max(longest wait, C)`.
 
 use std::time::Duration;
 
 use super::waits::Wait;
 
-/// The bound in seconds of `requests` requests that took `cpu` on `cpus` CPUs, where `ahead` requests may
-/// be begun before the first is done.
+/// The bound in seconds of `requests` requests that took `cpu` on `cpus` CPUs, where `ahead` requests may be
+/// begun before the first is done.
 pub(super) fn seconds(requests: u32, ahead: u32, cpu: Duration, cpus: usize) -> f64 {
     let busy_s = cpu.as_secs_f64() / cpus as f64;
     let ends_s = |request: u32| {

@@ -1,13 +1,13 @@
 //! What a strategy's CPU time goes to: each sampled stack has one purpose, found by the names in it.
-//! Promises: the frame nearest to the leaf that tells a purpose decides, so that a lock taken by a
-//! computation is locking; what tells none is `other`, and not guessed. Leaves to others: taking samples
-//! (`stacks.rs`).
+//!
+//! Guarantees: the frame nearest to the leaf that has a purpose decides, so that a lock taken by a
+//! computation is locking; a stack without such a frame is `other`, and not guessed.
 
 use crate::kit::flame::Palette;
 use crate::kit::measurements::Numbers;
 use crate::kit::stacks::{Profile, Stack, matches};
 
-/// What CPU time is spent for.
+/// The purposes of CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Purpose {
     /// A request's own steps.
@@ -21,7 +21,7 @@ pub(super) enum Purpose {
     Other,
 }
 
-/// As a flame graph has them.
+/// The purposes of a flame graph.
 pub(super) const PALETTE: Palette = Palette {
     title: "lab pipeline: where CPU time goes",
     purposes: &[
@@ -35,12 +35,13 @@ pub(super) const PALETTE: Palette = Palette {
 };
 
 impl Purpose {
-    /// That of a stack.
+    /// The purpose of a stack.
     pub(super) fn of_stack(stack: &Stack) -> Self {
         let has = |patterns: &[&str]| {
             stack.frames.iter().any(|frame| patterns.iter().any(|pattern| matches(&frame.name, pattern)))
         };
-        // What ends a thread frees memory and wakes who joins it, which is no business of anybody's lock.
+        // The end of a thread frees memory and wakes the joining thread; both count as its end, and not as
+        // locking.
         if has(ENDS) {
             return Self::Threads;
         }
@@ -57,7 +58,7 @@ impl Purpose {
 const ENDS: &[&str] =
     &["do_exit", "*::exit_thread", "__nptl_free_stacks", "__nptl_free_tcb", "advise_stack_range"];
 
-/// Frames that tell a purpose by themselves: whole names, or with `*` in front or behind.
+/// Frames that determine a purpose by themselves: whole names, or with `*` in front or behind.
 const MARKS: &[(&str, Purpose)] = &[
     ("*::work::Work*", Purpose::Work),
     ("*::waits::Wait*::of_request", Purpose::Work),
@@ -95,13 +96,13 @@ const MARKS: &[(&str, Purpose)] = &[
     ("*engine::timer::*", Purpose::Waits),
 ];
 
-/// What is done to a thread's stack around its life, and by others for other ends: it counts where nothing
-/// else does.
+/// Calls on a thread's stack around its life, which are also made for other purposes: they count where
+/// nothing else does.
 const AROUND: &[&str] =
     &["*mmap*", "*munmap*", "*mprotect*", "*madvise*", "sigaltstack", "__sigaltstack", "*stack_overflow*"];
 
-/// Where a thread is made and begins, the roots of all its stacks; without what it was made for, this is what
-/// it costs.
+/// Where a thread is created and begins, the roots of all its stacks; without its closure, this is the cost
+/// of the thread itself.
 const ENTRIES: &[&str] = &["clone", "__clone", "clone3", "__clone3", "start_thread", "*::thread_start"];
 const CLOSURES: &[&str] = &["*__rust_begin_short_backtrace*"];
 

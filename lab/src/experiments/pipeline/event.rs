@@ -1,16 +1,17 @@
-//! Waits are timers: a reactor of the engine on each CPU, and no thread is held by a request that waits.
-//! Promises: a request's wait begins when it is admitted, before those in front of it have computed their
-//! answers; a yield lets the whole queue go first; timers are looked at after every few answers.
+//! Waits are timers: a reactor of the engine on each CPU, and no waiting request holds a thread.
+//!
+//! Guarantees: a request's wait begins when it is admitted, before earlier requests have computed their
+//! answers; a yield puts the request behind the whole queue; timers are checked after every few answers.
 //!
 //! ```text
 //!   admit --step 1--> waits --> timer wheel --due--.
 //!                 \-> yields, or nothing ----------+--> ready --step 3--> done: room for the next
 //! ```
 //!
-//! A thread takes the next request of all whenever it has room, so that requests are admitted in order and
-//! a thread that loses its CPU for a while gets fewer. Its room is its share of the window: with everything
-//! admitted that is half of the requests on two CPUs, however late the second thread begins. So one that has
-//! nothing left to do answers what is ready on the others.
+//! A thread takes the next request of all whenever it has capacity, so that requests are admitted in order
+//! and a thread that loses its CPU for a while gets fewer. Its capacity is its share of the window: with
+//! everything admitted that is half of the requests on two CPUs, however late the second thread begins. So a
+//! thread that has nothing left to do answers requests that are ready on the others.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -27,11 +28,11 @@ use super::recording::{LanePlacement, Track};
 use super::waits::Wait;
 use super::work::{ThreadGuard, Work};
 
-/// Answers between two looks at the timers: about a tick of the wheel.
+/// Answers between two checks of the timers: about a tick of the wheel.
 const RESPONSES_PER_PASS_MAX: usize = 32;
 
 pub(super) struct Event {
-    /// Requests of all threads that may be under way at a time.
+    /// Requests of all threads that may be in progress at a time.
     pub(super) window: u32,
     pub(super) threads: usize,
 }
@@ -61,8 +62,8 @@ struct StartedRequest {
     response: String,
 }
 
-/// Requests of one thread whose waits are over, in order. The thread itself takes the oldest, others the
-/// newest, which it would come to last.
+/// Requests of one thread whose waits are over, in order. The thread itself takes the oldest, the other
+/// threads take the newest, which it would reach last.
 #[derive(Default)]
 struct ReadyQueue(Mutex<VecDeque<StartedRequest>>);
 
@@ -82,7 +83,7 @@ struct EventLoop<'a> {
     /// Of all threads, by their numbers.
     ready: &'a [ReadyQueue],
     number: usize,
-    /// By the tags of their timers.
+    /// By the tokens of their timers.
     waiting: HashMap<RawToken, StartedRequest>,
     window: usize,
 }
@@ -124,7 +125,7 @@ impl<'a> EventLoop<'a> {
         }
     }
 
-    /// Answers what others have ready.
+    /// Answers ready requests of other threads.
     fn steal_ready(&mut self) {
         while let Some(started) = self.ready.iter().find_map(|ready| ready.with(VecDeque::pop_back)) {
             self.finish_request(started);
@@ -152,7 +153,7 @@ impl<'a> EventLoop<'a> {
                 Wait::Nothing | Wait::Yield => self.own(|ready| ready.push_back(started)),
                 Wait::Sleep(time) => {
                     let tag = RawToken(request);
-                    // The turn's time is that of its beginning, and the wait is to be a whole one.
+                    // The reactor's time is that of the pass's beginning, and the wait must be a whole one.
                     self.reactor.arm(sys::clock::monotonic() + time, WakeTarget::Token(tag));
                     self.waiting.insert(tag, started);
                 }

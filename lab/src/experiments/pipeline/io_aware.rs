@@ -1,8 +1,11 @@
-//! The engine's job pool: as many requests compute as there are CPUs, and one that says that it waits gives
-//! its permit to another meanwhile. Promises: the pool is the one that the gateway runs its jobs on, with
-//! threads for eight waiting requests a CPU at most; sleeps are declared, yields are not, since a thread
-//! that yields can go on at once. Leaves to others: the pool's monitor, a thread that does no request and
-//! sleeps while nobody waits, is not among the threads that are counted.
+//! The engine's job pool: as many requests compute as there are CPUs, and a request that declares a wait
+//! gives its permit to another meanwhile.
+//!
+//! Guarantees: the pool is the one on which the gateway runs its jobs, with threads for at most eight waiting
+//! requests a CPU; sleeps are declared, yields are not, since a yielding thread can go on at once.
+//!
+//! The pool's monitor, a thread that does no request and sleeps while no job waits, is not among the counted
+//! threads.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -17,7 +20,7 @@ use super::recording::LanePlacement;
 use super::waits::Wait;
 use super::work::{ThreadGuard, Work};
 
-/// Threads for each permit, those included that wait.
+/// Threads for each permit, waiting ones included.
 const THREADS_PER_CPU_MAX: usize = 8;
 
 pub(super) struct IoAware {
@@ -75,7 +78,7 @@ fn finish_request(work: &Work, request: u32) {
     });
 }
 
-/// Requests that are not done yet, and who waits for them.
+/// Requests that are not done yet, and the thread that waits for them.
 struct Countdown {
     left: AtomicU32,
     has_failed: AtomicBool,
@@ -91,7 +94,7 @@ impl Countdown {
         if outcome.is_err() {
             self.has_failed.store(true, Ordering::Relaxed);
         }
-        // Release pairs with the Acquire of `wait`: what the requests counted is seen then.
+        // Release pairs with the Acquire of `wait`, which then sees what the requests counted.
         if self.left.fetch_sub(1, Ordering::Release) == 1 {
             self.waiter.unpark();
         }

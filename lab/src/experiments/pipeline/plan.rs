@@ -1,6 +1,8 @@
-//! The plan: which strategies take a turn in which round. Promises: what verdicts compare is in every round,
-//! in an order that begins elsewhere each time; what takes long has fewer turns, spread over the rounds.
-//! The usual plan takes four minutes and a half on two CPUs. Leaves to others: turns that fail.
+//! The plan: which strategies run in which round.
+//!
+//! Guarantees: the strategies that verdicts compare are in every round, in an order that begins elsewhere
+//! each time; slow strategies have fewer trials, spread over the rounds. The usual plan takes four minutes
+//! and a half on two CPUs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,17 +13,17 @@ use super::waits::Wait;
 use super::work::REQUESTS;
 use crate::kit::options::{CommonOptions, Scale};
 
-/// A turn that is expected to take longer has fewer turns.
+/// A strategy with longer trials has fewer of them.
 const BRISK_MAX: Duration = Duration::from_millis(4_500);
 
-/// The CPU time of all requests on the machine of the published program's figures here, to tell turns that
-/// take long from others.
+/// The CPU time of all requests on the machine of the published program's figures here, to tell slow
+/// strategies from others.
 const CPU_EXPECTED: Duration = Duration::from_millis(3_600);
 
 /// Threads of a fixed pool that stands for "enough", and of the published batches.
 const MANY: u32 = 100;
 
-/// What `lab pipeline` may be told.
+/// The options of `lab pipeline`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
@@ -32,13 +34,13 @@ pub(crate) struct Options {
     /// The published program: an executable that does the 100,000 requests once
     #[arg(long, value_name = "PATH")]
     pub(super) article: Option<PathBuf>,
-    /// Test what the deaths of thread-per-request taught: raise vm.max_map_count for some seconds, and let
-    /// living threads use up the machine's process ids, both as root and on a machine of one's own
+    /// Test the limit that stopped thread-per-request: raise vm.max_map_count for some seconds, and let
+    /// living threads use up the machine's process ids; both need root and a machine without other users
     #[arg(long)]
     pub(super) confirm: bool,
     #[command(flatten)]
     pub(super) profiles: ProfileOptions,
-    /// Requests of a turn, for tests
+    /// Requests of a trial, for tests
     #[arg(long, hide = true, value_name = "COUNT")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(super) requests: Option<u32>,
@@ -49,7 +51,7 @@ pub(crate) struct Options {
 pub(crate) enum Part {
     /// One thread
     Sequential,
-    /// The death of a thread for each request
+    /// A thread for each request, until the kernel refuses one
     ThreadPerRequest,
     /// Batches of 100, 50, 16 and as many threads as CPUs
     Batches,
@@ -68,7 +70,7 @@ pub(crate) enum Part {
 pub(super) struct Effort {
     pub(super) requests: u32,
     pub(super) rounds: usize,
-    /// Turns of what takes long; at most `rounds`.
+    /// Trials of slow strategies; at most `rounds`.
     pub(super) slow_trials: usize,
 }
 
@@ -84,17 +86,17 @@ impl Effort {
         Self { requests, rounds, slow_trials: effort.slow_trials.min(rounds) }
     }
 
-    /// Minutes: what verdicts need.
+    /// Minutes: enough for verdicts.
     pub(super) const USUAL: Self = Self { requests: REQUESTS, rounds: 5, slow_trials: 1 };
 
     /// Twenty minutes.
     pub(super) const LONG: Self = Self { requests: REQUESTS, rounds: 11, slow_trials: 5 };
 
-    /// Seconds: whether it works at all.
+    /// Seconds: shows that the experiment works.
     pub(super) const QUICK: Self = Self { requests: 2_000, rounds: 1, slow_trials: 1 };
 }
 
-/// The strategies of these parts on so many CPUs, in the order of the report.
+/// The strategies of these parts on `cpus` CPUs, in the order of the report.
 pub(super) fn targets(parts: &[Part], cpus: u32) -> Vec<Target> {
     let mut targets = Vec::new();
     for part in parts {
@@ -134,7 +136,7 @@ fn distinct(mut counts: Vec<u32>) -> impl Iterator<Item = u32> {
     counts.into_iter()
 }
 
-/// Who takes a turn in each round, in order.
+/// The trials of each round, in order.
 pub(super) fn rounds(targets: &[Target], effort: &Effort, cpus: u32) -> Vec<Vec<Target>> {
     let (slow, brisk): (Vec<Target>, Vec<Target>) =
         targets.iter().partition(|target| is_slow(**target, cpus));
@@ -149,12 +151,12 @@ pub(super) fn rounds(targets: &[Target], effort: &Effort, cpus: u32) -> Vec<Vec<
     rounds
 }
 
-/// Whether a turn takes so long that a few must do.
+/// Whether a trial takes so long that a few must suffice.
 pub(super) fn is_slow(target: Target, cpus: u32) -> bool {
     expected(target, cpus) > BRISK_MAX
 }
 
-/// About how long a turn of all requests takes.
+/// About how long a trial of all requests takes.
 fn expected(target: Target, cpus: u32) -> Duration {
     let waits: Duration = (0..REQUESTS).map(|request| Wait::of_request(request).planned()).sum();
     let of_threads = |threads: u32| waits / threads + CPU_EXPECTED / threads.min(cpus);
@@ -201,7 +203,7 @@ mod tests {
         });
     }
 
-    /// The deaths and the traced turns take half a minute more.
+    /// The probes of the thread limit and the traced trials take half a minute more.
     #[test]
     fn the_usual_plan_takes_less_than_five_minutes_on_two_cpus() {
         let rounds = rounds(&targets(&PARTS, 2), &Effort::USUAL, 2).concat();

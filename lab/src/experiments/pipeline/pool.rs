@@ -1,7 +1,7 @@
-//! A fixed number of threads that take requests from a queue, whatever they wait for. Promises: the queue is
-//! the fastest of the usual ones, an array of numbers that threads claim by an exchange; no closure is
-//! boxed, no thread sleeps while there is a request. A queue under a mutex with a condition, as most
-//! programs write it, costs more, and would make our rival look worse.
+//! A fixed number of threads that take requests from a queue, whatever they wait for. The queue is the
+//! fastest of the usual ones, an array of numbers that threads claim by an exchange; no closure is boxed, and
+//! no thread sleeps while there is a request. A queue under a mutex with a condition variable, as most
+//! programs have it, costs more, and would make our rival look worse.
 
 use std::sync::Arc;
 use std::thread;

@@ -1,7 +1,8 @@
-//! Looks inside the strategies, on request: what their threads did over time, and where their CPU time went.
-//! Promises: each look is a turn of its own with fewer requests, and no other figure comes from it; a
-//! strategy that fails, or a machine without `perf`, is named and costs the other looks nothing. Leaves to
-//! others: the pages (`timeline.rs`, `trace.rs`, `flame.rs`) and who is looked at (`plan.rs`).
+//! Profiles of the strategies, on request: what their threads did over time, and where their CPU time went.
+//!
+//! Guarantees: each profile is a trial of its own with fewer requests, and no other figure comes from it; a
+//! strategy that fails, or a machine without `perf`, is skipped with its reason and does not affect the other
+//! profiles.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,14 +22,14 @@ use crate::kit::measurements::{Row, Run, Skipped};
 use crate::kit::progress::Progress;
 use crate::kit::stacks::{Profile, SampleScope};
 
-/// Requests of a turn that is looked at: a fifth of all, with waits in the same proportion, and few enough
-/// for a thread to be made for each of them.
+/// Requests of a profiled trial: a fifth of all, with waits in the same proportion, and few enough for a
+/// thread for each of them.
 const REQUESTS_MAX: u32 = 20_000;
 
-/// The part of the report that has the shares of CPU time.
+/// The part of the report with the shares of CPU time.
 const SHARES: &str = "cpu-shares";
 
-/// What `lab pipeline` may be told about looks.
+/// The options of `lab pipeline` for profiles.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct ProfileOptions {
     /// Write what each thread did over time as a page
@@ -42,7 +43,7 @@ pub(super) struct ProfileOptions {
     flame: Option<PathBuf>,
 }
 
-/// What the looks add to the report.
+/// What the profiles add to the report.
 #[derive(Debug, Default)]
 pub(super) struct Profiles {
     pub(super) rows: Vec<Row>,
@@ -50,7 +51,7 @@ pub(super) struct Profiles {
 }
 
 impl ProfileOptions {
-    /// How many turns they take.
+    /// The number of their trials.
     pub(super) fn steps(&self, targets: &[Target]) -> u64 {
         (u64::from(self.records()) + u64::from(self.flame.is_some())) * targets.len() as u64
     }
@@ -59,7 +60,7 @@ impl ProfileOptions {
         self.timeline.is_some() || self.trace.is_some()
     }
 
-    /// Takes them, on turns like `turn` of these strategies, and writes the files.
+    /// Profiles trials like `trial` of these strategies, and writes the files.
     ///
     /// # Errors
     /// A file could not be written, or the user interrupted.
@@ -103,7 +104,7 @@ impl ProfileOptions {
     }
 }
 
-/// A turn of each strategy, by `look`, which may use a directory for files.
+/// One trial of each strategy, by `look`, which may use a directory for files.
 fn for_each_target<Found>(
     trial: &Trial,
     targets: &[Target],
@@ -137,7 +138,7 @@ fn sample(trial: &Trial, scope: SampleScope, directory: &Path) -> Result<Profile
     })
 }
 
-/// A turn that noted what its threads did.
+/// A trial that recorded what its threads did.
 struct Recorded {
     name: String,
     recording: Recording,

@@ -1,7 +1,8 @@
-//! What threads did, noted by themselves: when requests and their waits began and ended, and what the thread
-//! had of a CPU until then. Promises: a note costs two system calls and no lock; memory is bounded, and what
-//! was left out is counted; a recording passes from one process to another by a file. Leaves to others: what
-//! the notes mean (`activity.rs`), and that a run which records is not one that is measured.
+//! Recorded events of threads: when requests and their waits began and ended, and the thread's CPU time until
+//! then.
+//!
+//! Guarantees: an event costs two system calls and no lock; memory is bounded, and lost events are counted; a
+//! recording passes from one process to another by a file. A recorded run is never a measured one.
 //!
 //! ```text
 //!   Recorder --track()--> Track, one on each thread: request_begins, wait_begins, wait_ends, request_ends
@@ -17,14 +18,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Notes of one recording, of 48 bytes each: 100,000 requests that wait, each on a thread of its own, need
+/// Events of one recording, of 48 bytes each: 100,000 requests that wait, each on a thread of its own, need
 /// 600,000.
 const EVENTS_MAX: usize = 1 << 20;
 
-/// What a thread's beginning and end count for among the notes.
+/// What a thread's beginning and end count for among the events.
 const EVENTS_PER_THREAD: usize = 2;
 
-/// Threads keep what they did here.
+/// Collects the events of all threads.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorder {
     shared: Arc<Shared>,
@@ -38,12 +39,12 @@ struct Shared {
     threads: Mutex<Vec<Thread>>,
 }
 
-/// The hand of one thread on a recorder, from where the thread begins to where it ends.
+/// One thread's events on their way to a recorder, from where the thread begins to where it ends.
 #[derive(Debug)]
 pub(crate) struct Track {
     shared: Arc<Shared>,
     clock: ThreadClock,
-    /// `None` once it has been handed over, or where the recorder was full from the beginning.
+    /// `None` once it was given to the recorder, or where the recorder was full from the beginning.
     thread: Option<Thread>,
 }
 
@@ -53,13 +54,13 @@ pub(crate) struct Recording {
     /// When the recorder began, on the monotonic clock.
     pub(crate) begun_ns: u64,
     pub(crate) ended_ns: u64,
-    /// Notes that found no room.
+    /// Events beyond the bound.
     pub(crate) events_lost: u64,
     /// In the order in which they ended.
     pub(crate) threads: Vec<Thread>,
 }
 
-/// One thread's notes, in the order of time.
+/// One thread's events, in the order of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Thread {
     pub(crate) placement: LanePlacement,
@@ -71,9 +72,9 @@ pub(crate) struct Thread {
 /// Where a thread is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LanePlacement {
-    /// The thread that gives the others their work and does no request.
+    /// The thread that distributes the requests and does none.
     Main,
-    /// The thread of this number; one that ended may have a successor there, as batches have.
+    /// The lane of this number; a thread that ended may have a successor there, as batches have.
     Slot(u32),
     /// The lowest one that is free while it lives.
     Any,
@@ -88,25 +89,25 @@ pub(crate) struct Event {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventKind {
-    /// By its number. An event loop notes one again when it goes on with it.
+    /// By its number. An event loop records one again when it continues with it.
     RequestBegins(u32),
-    /// The thread itself waits, for so long as is planned; zero for a yield.
+    /// The thread itself waits, with its planned duration; zero for a yield.
     WaitBegins(Duration),
     WaitEnds,
-    /// Or is put aside by an event loop.
+    /// Or is suspended by an event loop.
     RequestEnds,
-    /// Nothing but a look at the clocks, where a thread without requests works for long.
+    /// Only reads the clocks, where a thread without requests works for long.
     Checkpoint,
 }
 
-/// A moment, and what the thread had had until then, all in nanoseconds.
+/// A moment, and the thread's times until then, all in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stamp {
     /// On the monotonic clock.
     pub(crate) at: u64,
     /// Ran on a CPU.
     pub(crate) cpu: u64,
-    /// Could have run and had no CPU, by the kernel's account; `None` where it keeps none.
+    /// Could have run and had no CPU, by the kernel's count; `None` where it keeps none.
     pub(crate) ready: Option<u64>,
 }
 
@@ -126,7 +127,7 @@ impl Recorder {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The calling thread's track. The thread is to drop it as the last thing that it does.
+    /// The calling thread's track. The thread has to drop it as its last action.
     pub(crate) fn track(&self, placement: LanePlacement) -> Track {
         let clock = ThreadClock::new();
         let has_room = self.shared.admits(EVENTS_PER_THREAD);
@@ -135,7 +136,7 @@ impl Recorder {
         Track { shared: Arc::clone(&self.shared), clock, thread }
     }
 
-    /// What the tracks have kept that were dropped until now.
+    /// The recording of all tracks that were dropped until now.
     pub(crate) fn finish(self) -> Recording {
         let events = self.shared.events.load(Ordering::Relaxed);
         let threads = &mut *self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -149,14 +150,14 @@ impl Recorder {
 }
 
 impl Shared {
-    /// Whether there is room for so many notes. Relaxed: a count.
+    /// Whether this many further events are within the bound. Relaxed: a count.
     fn admits(&self, events: usize) -> bool {
         self.events.fetch_add(events, Ordering::Relaxed) + events <= self.events_max
     }
 }
 
 impl Track {
-    /// The thread begins with a request, or goes on with it.
+    /// The thread begins with a request, or continues with it.
     pub(crate) fn request_begins(&mut self, request: u32) {
         self.record(EventKind::RequestBegins(request));
     }
@@ -171,12 +172,12 @@ impl Track {
         self.record(EventKind::WaitEnds);
     }
 
-    /// The request is done, or put aside.
+    /// The request is done, or suspended.
     pub(crate) fn request_ends(&mut self) {
         self.record(EventKind::RequestEnds);
     }
 
-    /// Looks at the clocks: where a thread without requests, as `main`, has done a piece of its work.
+    /// Reads the clocks where a thread without requests, as `main`, has done a piece of its work.
     pub(crate) fn checkpoint(&mut self) {
         self.record(EventKind::Checkpoint);
     }
@@ -201,7 +202,7 @@ impl Drop for Track {
 /// The calling thread's clocks.
 #[derive(Debug)]
 struct ThreadClock {
-    /// Fields: time on a CPU, time ready without one, turns (Documentation/scheduler/sched-stats.rst).
+    /// Fields: time on a CPU, time ready without one, time slices (Documentation/scheduler/sched-stats.rst).
     schedstat: Option<File>,
 }
 

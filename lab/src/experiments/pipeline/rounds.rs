@@ -1,6 +1,6 @@
-//! The rounds: turns in their order, contaminated ones again, everything noted for the report. Promises: a
-//! strategy that fails is set aside with its reason and stops nobody else. Leaves to others: the order
-//! (`plan.rs`), one turn (`turn.rs`).
+//! The rounds: trials in their order, contaminated ones repeated, everything recorded for the report.
+//!
+//! Guarantees: a strategy that fails is skipped with its reason, and the others go on.
 
 use std::path::Path;
 
@@ -17,36 +17,35 @@ use crate::kit::child;
 use crate::kit::measurements::{self, Numbers, Row, Run, Skipped};
 use crate::kit::progress::Progress;
 
-/// The part of the report that tells what is done.
+/// The part of the report on the work itself.
 const WORK: &str = "work";
 
-/// Requests by which one is timed.
+/// Requests by which the time of one is measured.
 const TIMED_REQUESTS: u32 = 2_000;
 
-/// How often a contaminated turn of what verdicts compare is taken again at once.
+/// How often a contaminated trial that verdicts compare is repeated at once.
 const REPEATS_MAX: usize = 1;
 
-/// What all turns have in common.
+/// What all trials have in common.
 pub(super) struct Rounds<'a> {
     pub(super) order: Vec<Vec<Target>>,
-    /// Of every turn, with any strategy.
+    /// Of every trial, with any strategy.
     pub(super) trial: Trial,
     pub(super) article: Option<&'a Path>,
     pub(super) cpus: u32,
 }
 
-/// What the rounds found.
+/// The results of the rounds.
 #[derive(Debug, Default)]
 pub(super) struct RoundResults {
     pub(super) rows: Vec<Row>,
     pub(super) failed: Vec<Skipped>,
-    /// Rounds that nothing else is in, one for each contaminated turn that was taken again: it is kept, and
-    /// compared with nothing.
+    /// Round numbers for repeated trials: the contaminated one is kept, and compared with nothing.
     spare_rounds: usize,
 }
 
 impl Rounds<'_> {
-    /// How many steps of progress they are.
+    /// The number of their steps of progress.
     pub(super) fn steps(&self) -> u64 {
         let articles = if self.article.is_some() { self.order.len() } else { 0 };
         (self.order.iter().map(Vec::len).sum::<usize>() + articles) as u64

@@ -1,4 +1,4 @@
-//! One request after the other on one thread: what every other strategy has to beat.
+//! One request after the other on one thread: the baseline of every other strategy.
 
 use std::sync::Arc;
 

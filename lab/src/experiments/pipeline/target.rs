@@ -1,5 +1,5 @@
-//! The strategies by name, as reports and child processes call them. Promises: a name says everything that
-//! makes one variant differ from another. Leaves to others: which of them run (`plan.rs`).
+//! The strategies by name, as reports and child processes call them. A name contains everything that
+//! distinguishes one variant from another.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,18 +23,18 @@ const COUNT_MAX: u32 = 1_000_000;
 pub(super) enum Target {
     Sequential,
     ThreadPerRequest,
-    /// So many threads at a time.
+    /// This many threads at a time.
     Batches(u32),
-    /// So many threads.
+    /// This many threads.
     Pool(u32),
     /// At most eight threads a CPU.
     IoAware,
-    /// So many requests admitted at a time; `None` for all.
+    /// This many requests admitted at a time; `None` for all.
     Event(Option<u32>),
 }
 
 impl Target {
-    /// What does it on so many CPUs.
+    /// The strategy on this number of CPUs.
     pub(super) fn strategy(self, cpus: usize) -> Box<dyn Strategy> {
         match self {
             Self::Sequential => Box::new(Sequential),
@@ -46,7 +46,7 @@ impl Target {
         }
     }
 
-    /// How many requests it may have begun before the first is done, beyond one for each free thread: see
+    /// How many requests it may begin before the first is done, beyond one for each free thread: see
     /// `bounds.rs`.
     pub(super) fn ahead(self) -> u32 {
         match self {

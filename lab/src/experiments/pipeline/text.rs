@@ -1,16 +1,15 @@
-//! The text that every response quotes: a file of the user's, or one that the lab makes. Promises: what the
-//! lab makes is the same on every machine, and has a `v` about as often as English has it. Leaves to
-//! others: what is done with it (`work.rs`).
+//! The text that every response quotes: a file of the user's, or one that the lab generates, which is the
+//! same on every machine and has a `v` about as often as English has it.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-/// What a response quotes at most, in bytes, as the published program does.
+/// The most bytes that a response quotes, as in the published program.
 pub(super) const TEXT_BYTES_MAX: usize = 16_384;
 
-/// What sentences are made of; three of them have a `v`.
+/// The words of sentences; three of them have a `v`.
 const WORDS: [&str; 32] = [
     "the", "server", "of", "requests", "and", "threads", "to", "wait", "in", "a", "queue", "that", "is",
     "never", "empty", "while", "for", "each", "answer", "it", "has", "to", "copy", "some", "text", "over",
@@ -32,8 +31,8 @@ pub(super) fn read(file: Option<&Path>) -> Result<String> {
     Ok(text)
 }
 
-/// Words in an order that repeats itself late enough: the high bits of a linear congruential generator
-/// with the constants of Knuth's MMIX.
+/// Words in an order with a period long enough: the high bits of a linear congruential generator with the
+/// constants of Knuth's MMIX.
 fn made() -> String {
     let mut text = String::with_capacity(TEXT_BYTES_MAX);
     let mut state: u64 = 1;

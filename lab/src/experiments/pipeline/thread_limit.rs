@@ -1,4 +1,4 @@
-//! How many threads a process can create, and which limit of the kernel stops it.
+//! How many threads a process can create, and which kernel limit stops it.
 
 pub(super) mod child;
 pub(super) mod limits;

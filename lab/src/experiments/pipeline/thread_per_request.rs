@@ -1,5 +1,5 @@
-//! A thread for each request, none joined before all were created. Promises: a thread that cannot be created
-//! ends the run with an error that says how far it came. Leaves to others: why (`death.rs`).
+//! A thread for each request, none joined before all were created. A thread that cannot be created ends the
+//! run with an error that has the number of threads before it (`thread_limit/probe.rs` explains why).
 
 use std::sync::Arc;
 use std::thread;

@@ -1,6 +1,7 @@
-//! What the threads of each strategy did over time, as one HTML page. Promises: it needs nothing but itself,
-//! in light and in dark; its size is bounded by rows and bins, however many threads there were. Leaves to
-//! others: drawing, which the page's own script does (`timeline.js`), and what is in the bins (`picture.rs`).
+//! The activity of each strategy's threads over time, as one HTML page.
+//!
+//! Guarantees: it needs nothing but itself, in light and in dark; its size is bounded by rows and bins,
+//! however many threads there were. The page's own script draws it (`timeline.js`).
 
 use std::fmt::Write;
 
@@ -17,13 +18,13 @@ const INTRODUCTION: &str = include_str!("timeline.html");
 /// Below this share of the CPUs, a bin counts as one in which they stood still.
 const STILL_SHARE_MAX: f64 = 0.05;
 
-/// A share is one of so many letters, beside that for nothing.
+/// A share is one of this many letters, beside that for nothing.
 const LEVELS: f64 = 51.0;
 
 /// One strategy's part of the page.
 pub(super) struct Section {
     pub(super) timeline: BinnedTimeline,
-    /// CPU time of the whole process during the turn, what no thread noted included.
+    /// CPU time of the whole process during the trial, including what no thread recorded.
     pub(super) process_cpu_ns: f64,
 }
 
@@ -71,7 +72,7 @@ fn summary(sections: &[Section], cpus: usize) -> String {
             noted, most of it the creation and end of threads.</p>"
 }
 
-/// A strategy's picture, its data beside it, and the figures of its rows.
+/// A strategy's timeline, its data beside it, and the figures of its rows.
 fn section_html(timeline: &BinnedTimeline, cpus: usize) -> String {
     let mut text = format!("<h2>{}</h2>", escape(&timeline.name));
     if timeline.events_lost > 0 {
@@ -80,7 +81,7 @@ fn section_html(timeline: &BinnedTimeline, cpus: usize) -> String {
     if timeline.rows.is_empty() {
         return text + "<p>No thread noted anything.</p>";
     }
-    // In JSON a `<` stands in strings alone, where its escape is the same and cannot end the script.
+    // In JSON a `<` occurs in strings alone, where its escape is the same and cannot end the script.
     let data = data(timeline, cpus).to_string().replace('<', "\\u003c");
     let _ = write!(
         text,
@@ -137,7 +138,7 @@ fn encode(row: &Row, bin_ns: f64) -> String {
     text
 }
 
-/// A share from `A` for nothing to `z` for all; what is there at all is at least a `B`.
+/// A share from `A` for nothing to `z` for all; anything above nothing is at least a `B`.
 fn letter(share: f64) -> char {
     let level = (share.min(1.0) * LEVELS).round() as u8;
     let level = if share > 0.0 { level.max(1) } else { 0 };

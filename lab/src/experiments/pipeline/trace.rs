@@ -1,7 +1,8 @@
-//! What the threads of each strategy did over time, for trace viewers: Chrome's trace event format, which
-//! Perfetto, chrome://tracing and speedscope read. Promises: one process per strategy and one thread per
-//! lane; events of a lane lie within one another or apart; the file is bounded. Leaves to others: the rest
-//! of the time and of the requests, which the timeline shows.
+//! The activity of each strategy's threads over time, for trace viewers: Chrome's trace event format, which
+//! Perfetto, chrome://tracing and speedscope read.
+//!
+//! Guarantees: one process per strategy and one thread per lane; events of a lane lie within one another or
+//! apart; the file is bounded. The timeline shows the remaining time and requests.
 //!
 //! ```text
 //!   lane:  |-- thread ------------------------------------|
@@ -15,8 +16,8 @@ use serde_json::{Value, json};
 use super::activity::{self, Span, ThreadState, TimelineLane};
 use super::recording::Recording;
 
-/// Requests of each strategy in the file are those below: among them one that waits a second, four that
-/// wait 88 ms and five of 10 ms. That is about 2 MB.
+/// The file has the requests of each strategy below this number: among them one that waits a second, four
+/// that wait 88 ms and five of 10 ms. That is about 2 MB.
 pub(super) const REQUESTS_MAX: u32 = 5_000;
 
 /// All strategies, by name, as one document.
@@ -33,7 +34,7 @@ pub(super) fn document(recordings: &[(String, Recording)]) -> Value {
     json!({ "displayTimeUnit": "ms", "otherData": about, "traceEvents": events })
 }
 
-/// One strategy on its way into the file.
+/// One strategy while it is written.
 struct Process<'a> {
     id: usize,
     begun: u64,
@@ -61,7 +62,7 @@ impl Process<'_> {
         let mut free = 0;
         for thread_spans in &lane.threads {
             let (Some(first), Some(last)) = (thread_spans.first(), thread_spans.last()) else { continue };
-            // By a rounding, a thread may seem to begin before the one in front of it ended.
+            // By rounding, a thread may seem to begin before the previous one of its lane ended.
             let (from, to) = (first.from.max(free), last.to);
             if from >= to.min(until) {
                 continue;
@@ -124,7 +125,7 @@ fn account(spans: &[&Span]) -> Value {
     json!({ "cpu_us": running, "ready_us": ready, "waiting_us": sum(stopped) })
 }
 
-/// The format's unit.
+/// Microseconds, the format's unit.
 fn us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
@@ -146,7 +147,7 @@ mod tests {
         events(&[("pool-1".to_owned(), recording(threads))])
     }
 
-    /// What every viewer relies on, by the format's description.
+    /// Checks the format's rules, on which every viewer relies.
     fn check_rules(events: &[Value]) {
         let mut open: HashMap<(u64, u64), Vec<(f64, f64)>> = HashMap::new();
         for event in events {
@@ -226,7 +227,7 @@ mod tests {
         check(vec![late, waiting_thread(LanePlacement::Slot(1), 5)], 1);
         check(vec![Thread { events: Vec::new(), ..whole.clone() }], 0);
         check(vec![Thread { events: whole.events[..2].to_vec(), ..whole.clone() }], 1);
-        // Two that overlap in one place: what would stand across the first is left out.
+        // Two threads that overlap in one lane: what would overlap the first is left out.
         check(vec![whole, waiting_thread(LanePlacement::Slot(0), 3)], 1);
     }
 }

@@ -1,6 +1,8 @@
-//! A turn: one strategy does all requests once, in a process of its own, so that its CPU time, its peak of
-//! memory and its threads are its own. Promises: the process exists, with its text read, before the watch
-//! begins, and until after it ends; only the requests are timed. Leaves to others: which strategy, when.
+//! A trial: one strategy does all requests once, in a process of its own, so that its CPU time, its peak
+//! memory and its threads are its own.
+//!
+//! Guarantees: the process exists, with its text read, before the disturbance watch begins, and until after
+//! it ends; only the requests are timed.
 //!
 //! ```text
 //!   lab:    start ..............  watch, "go" ................  unwatch, end of input
@@ -27,7 +29,7 @@ use crate::kit::machine;
 use crate::kit::usage::own_memory_bytes;
 use crate::kit::worker_process::{GO, READY, WorkerProcess, print_line};
 
-/// What `lab turn` is told.
+/// The arguments of `lab trial`.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Trial {
     /// The strategy
@@ -44,26 +46,26 @@ pub(crate) struct Trial {
     pub(super) recording: Option<PathBuf>,
 }
 
-/// What a turn came to.
+/// The result of a trial.
 #[derive(Debug)]
 pub(super) struct TrialResult {
     /// The process's id.
     pub(super) process: u32,
     /// From the first request to after the last.
     pub(super) elapsed: Duration,
-    /// The process's life without what it had to wait for the lab.
+    /// The process's life without the time in which it waited for the lab.
     pub(super) whole: Duration,
     /// CPU time of all its threads between the same moments as `elapsed`.
     pub(super) cpu: Duration,
     pub(super) threads_peak: u64,
     pub(super) memory_peak_bytes: u64,
     pub(super) controls: Controls,
-    /// Why the turn is contaminated.
+    /// Why the trial is contaminated.
     pub(super) marks: Vec<String>,
 }
 
 impl Trial {
-    /// Has it done.
+    /// Runs the trial.
     ///
     /// # Errors
     /// The strategy failed, or the user interrupted.
@@ -71,10 +73,10 @@ impl Trial {
         self.run_under(&child::own_program()?, &[])
     }
 
-    /// Has it done by a program that starts others, such as a tracer.
+    /// Runs the trial by a program that starts others, such as a tracer.
     ///
     /// # Errors
-    /// As `run`, and what the program brings.
+    /// As `run`, and the errors of that program.
     pub(super) fn run_under(&self, program: &Path, its_arguments: &[OsString]) -> Result<TrialResult> {
         let arguments: Vec<OsString> = its_arguments.iter().cloned().chain(self.arguments()).collect();
         let started = Instant::now();
@@ -126,10 +128,10 @@ impl TrialResult {
     }
 }
 
-/// The child's side: takes the turn when told, and stays until its input ends.
+/// The child's side: runs the strategy on command, and stays until its input ends.
 ///
 /// # Errors
-/// The text cannot be read, or the lab is gone.
+/// The text cannot be read, or the lab has ended.
 pub(crate) fn run_trial(trial: &Trial) -> Result<()> {
     let work = Work::new(trial.requests, text::read(trial.text.as_deref())?);
     let strategy = trial.strategy.strategy(machine::allowed_cpus().len());

@@ -1,5 +1,5 @@
-//! The promises that `lab pipeline` checks. Promises: the names are fixed; one that this run cannot pass is
-//! left out with the reason. Leaves to others: when an interval decides (`verdict.rs`).
+//! The verdicts of `lab pipeline`. Their names are fixed; one that this run cannot reach is left out with the
+//! reason.
 
 use super::article::ARTICLE;
 use super::target::Target;
@@ -13,7 +13,7 @@ use crate::kit::verdict::{Threshold, Verdict, best_rival, paired_ratios};
 /// A verdict, or why it is left out.
 type Judged = Result<Verdict, String>;
 
-/// What 100,000 requests must come to, to the digits that are published.
+/// The controls of 100,000 requests, to the digits that are published.
 const PUBLISHED_CONTROLS: [(&str, &str); 4] = [
     ("requests", "1.00000e5"),
     ("sum_of_r", "6.49994e10"),
@@ -21,7 +21,7 @@ const PUBLISHED_CONTROLS: [(&str, &str); 4] = [
     ("yields", "4.98000e4"),
 ];
 
-/// Judges all promises, or says why not.
+/// Reaches all verdicts, or records why not.
 pub(super) fn judge(report: &mut Report, requests: u32, limit_hits: &LimitHits, cpus: u32) {
     let judged = [
         ("controls-equal", controls_equal(report, requests)),
@@ -40,7 +40,7 @@ pub(super) fn judge(report: &mut Report, requests: u32, limit_hits: &LimitHits, 
     }
 }
 
-/// How many turns differ from the first, or from what is published.
+/// How many trials differ from the first, or from the published values.
 fn controls_equal(report: &Report, requests: u32) -> Judged {
     let rows = || report.rows.iter().filter(|row| row.part == CONTROLS);
     let runs: Vec<_> = rows().flat_map(|row| &row.runs).collect();
@@ -99,7 +99,7 @@ fn beside_article(report: &Report) -> Judged {
         .ok_or_else(|| "no round has both".to_owned())
 }
 
-/// The worse of two steps, each from the extremes of both sides, since what takes long has few turns.
+/// The worse of two steps, each from the extremes of both sides, since slow strategies have few trials.
 fn ordering(report: &Report, cpus: u32) -> Judged {
     let [batches, sequential, pool] = [Target::Batches(100), Target::Sequential, Target::Pool(cpus)];
     let step = |slower: Target, faster: Target| -> Judged {
@@ -126,7 +126,7 @@ fn rates(row: &Row) -> Vec<Sample> {
     row.samples("requests_per_s").into_iter().map(|sample| sample.1).collect()
 }
 
-/// Each death must have met one limit, and the prediction must have come true where it was tried.
+/// Each mode must have reached one limit, and the prediction must be right where it was tested.
 fn death(limit_hits: &LimitHits) -> Judged {
     if limit_hits.seen.is_empty() {
         return Err("no process died of its threads".to_owned());

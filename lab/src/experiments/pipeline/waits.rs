@@ -1,5 +1,4 @@
-//! What each request waits for. Promises: 100,000 requests wait 18,920 ms in 200 sleeps, and yield 49,800
-//! times. Leaves to others: whether a thread is held meanwhile.
+//! The wait of each request: 100,000 requests wait 18,920 ms in 200 sleeps, and yield 49,800 times.
 
 use std::thread;
 use std::time::Duration;
@@ -8,14 +7,14 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     Nothing,
-    /// Lets others go first.
+    /// Lets other threads run first.
     Yield,
     /// As for a disk or another server.
     Sleep(Duration),
 }
 
 impl Wait {
-    /// That of request `request`.
+    /// The wait of request `request`.
     pub(super) fn of_request(request: u32) -> Self {
         match request {
             _ if request.is_multiple_of(10_000) => Self::Sleep(Duration::from_secs(1)),
@@ -26,7 +25,7 @@ impl Wait {
         }
     }
 
-    /// How long it is meant to be; zero for a yield.
+    /// The planned duration; zero for a yield.
     pub(super) fn planned(self) -> Duration {
         match self {
             Self::Sleep(time) => time,
@@ -43,7 +42,7 @@ impl Wait {
         }
     }
 
-    /// The same wait, shortened by `divisor`.
+    /// The same wait, divided by `divisor`.
     pub(super) fn shortened(self, divisor: u32) -> Self {
         match self {
             Self::Sleep(time) => Self::Sleep(time / divisor),

@@ -1,7 +1,7 @@
-//! The work: requests that compute, wait and answer, and the counts that prove that they did. Promises: a
-//! response is made letter by letter and read to its end; what is counted does not depend on the order in
-//! which requests end, so that all strategies must agree to the last digit. Leaves to others: which thread
-//! does what and when (the strategies).
+//! The work: requests that compute, wait and answer, and the counts that prove it.
+//!
+//! Guarantees: a response is made letter by letter and read to its end; the counts do not depend on the order
+//! in which requests end, so all strategies must agree to the last digit.
 //!
 //! Request `i`, as published:
 //!
@@ -26,8 +26,8 @@ pub(super) const REQUESTS: u32 = 100_000;
 #[expect(clippy::approx_constant, reason = "the published program has these digits and no more")]
 const FACTOR: f64 = 3.1415;
 
-/// Digits that the sum of `r` keeps behind the point, as a factor. Whole numbers add up to the same in
-/// every order, and 100,000 of them fit.
+/// Digits of the sum of `r` behind the point, as a factor. Integers have the same sum in every order, and
+/// 100,000 of them fit.
 const SUM_FACTOR: f64 = 1e6;
 
 /// What all threads of a strategy share.
@@ -35,15 +35,15 @@ const SUM_FACTOR: f64 = 1e6;
 pub(super) struct Work {
     requests: u32,
     text: String,
-    /// By how much each sleep is shortened: 1, but for tests.
+    /// By how much each sleep is shortened: 1, except in tests.
     waits_divisor: u32,
     counters: Counters,
     threads: Arc<Threads>,
-    /// Where threads note what they do, in a turn that is recorded.
+    /// Where threads record their events, in a recorded trial.
     recorder: Option<Recorder>,
 }
 
-/// What was done, for comparison.
+/// The counts of the done work, for comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Controls {
     pub(super) requests: u64,
@@ -56,7 +56,7 @@ pub(super) struct Controls {
 }
 
 /// The controls while they grow. All orderings are Relaxed: they are read when the threads have ended, or
-/// have handed over what they did by a channel.
+/// have sent their results through a channel.
 #[derive(Debug, Default)]
 struct Counters {
     requests: AtomicU64,
@@ -73,7 +73,7 @@ struct Threads {
     peak: AtomicUsize,
 }
 
-/// A thread's place in the work, for as long as it does requests.
+/// A thread's registration in the work, for as long as it does requests.
 #[derive(Debug)]
 pub(super) struct ThreadGuard {
     threads: Arc<Threads>,
@@ -81,7 +81,7 @@ pub(super) struct ThreadGuard {
 }
 
 impl Work {
-    /// So many requests that quote `text`.
+    /// `requests` requests that quote `text`.
     pub(super) fn new(requests: u32, text: String) -> Self {
         Self {
             requests,
@@ -98,19 +98,19 @@ impl Work {
         Self { recorder: Some(recorder), ..self }
     }
 
-    /// How many there are.
+    /// The number of requests.
     pub(super) fn requests(&self) -> u32 {
         self.requests
     }
 
-    /// A place for the calling thread, which is drawn there.
+    /// Registers the calling thread, which is drawn at `placement`.
     pub(super) fn enter(&self, placement: LanePlacement) -> ThreadGuard {
         let now = self.threads.now.fetch_add(1, Ordering::Relaxed) + 1;
         self.threads.peak.fetch_max(now, Ordering::Relaxed);
         ThreadGuard { threads: Arc::clone(&self.threads), track: self.track(placement) }
     }
 
-    /// A place for the thread that does no request, but gives them to others.
+    /// The track of the thread that does no request, but distributes them.
     pub(super) fn main_track(&self) -> Option<Track> {
         self.track(LanePlacement::Main)
     }
@@ -143,7 +143,7 @@ impl Work {
         format!("Resp: {r}")
     }
 
-    /// Step 2: what has to be waited for now.
+    /// Step 2: the wait that follows.
     pub(super) fn wait(&self, request: u32) -> Wait {
         let wait = Wait::of_request(request);
         match wait {
@@ -166,7 +166,7 @@ impl Work {
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What was done so far.
+    /// The counts so far.
     pub(super) fn controls(&self) -> Controls {
         Controls {
             requests: self.counters.requests.load(Ordering::Relaxed),
@@ -177,7 +177,7 @@ impl Work {
         }
     }
 
-    /// Whether some thread still has a lane.
+    /// Whether a thread is still registered.
     pub(super) fn has_running_threads(&self) -> bool {
         self.threads.now.load(Ordering::Relaxed) > 0
     }
@@ -198,14 +198,14 @@ impl Work {
 
 #[cfg(test)]
 impl Work {
-    /// The work with sleeps that a test can wait for.
+    /// The work with sleeps short enough for a test.
     pub(super) fn with_short_waits(requests: u32, text: &str) -> Arc<Self> {
         Arc::new(Self { waits_divisor: 1_000, ..Self::new(requests, text.to_owned()) })
     }
 }
 
 impl ThreadGuard {
-    /// Notes what its thread does, in a turn that is recorded.
+    /// Records an event of its thread, in a recorded trial.
     pub(super) fn note(&mut self, what: impl FnOnce(&mut Track)) {
         self.track.as_mut().map(what);
     }
@@ -213,14 +213,14 @@ impl ThreadGuard {
 
 impl Drop for ThreadGuard {
     fn drop(&mut self) {
-        // Before anybody sees that nobody is there any more and collects what was noted.
+        // Before the thread is counted out, after which the events are collected.
         drop(self.track.take());
         self.threads.now.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Controls {
-    /// As one process tells another.
+    /// As one process sends it to another.
     pub(super) fn to_json(self) -> Value {
         json!({
             "requests": self.requests,
@@ -231,7 +231,7 @@ impl Controls {
         })
     }
 
-    /// Understands it.
+    /// Reads what `to_json` wrote.
     pub(super) fn from_json(value: &Value) -> Option<Self> {
         Some(Self {
             requests: value["requests"].as_u64()?,

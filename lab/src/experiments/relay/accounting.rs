@@ -1,9 +1,9 @@
-//! What accounting costs. The gateway has no switch for it, so its own part is measured: the calls into the
-//! ledger that a relay makes, with nothing around them, in nanoseconds for a relayed read and write; and
-//! their instructions for a whole connection, beside those of a gateway that does all the rest as well.
-//! Promises: the calls are those that the gateway makes, in its order (`gateway/src/relay.rs`, `meter.rs`);
-//! the ledger behind them is a real one, to its database. Leaves to others: counting instructions
-//! (`callgrind.rs`).
+//! The cost of accounting. The gateway cannot switch it off, so its calls into the ledger are measured alone:
+//! in nanoseconds for a relayed read and write, and in instructions for a whole connection, beside the
+//! instructions of a complete gateway.
+//!
+//! Guarantees: the calls are those that the gateway makes, in its order (`gateway/src/relay.rs`, `meter.rs`);
+//! the ledger behind them is a real one, with its database.
 
 use std::ffi::OsString;
 use std::hint::black_box;
@@ -32,31 +32,31 @@ pub(super) const INSTRUCTIONS: &str = "instructions";
 /// Nanoseconds for both calls together, although each is an I/O.
 pub(super) const NS_PER_IO: &str = "accounting_ns_per_read_and_write";
 
-/// Reads and writes of one run: a tenth of a second or so.
+/// Reads and writes of one run: about a tenth of a second.
 const TIMES: u32 = 20_000_000;
 
 /// Connections of the two runs under callgrind, which are some ten times slower there than elsewhere.
 const CONNECTIONS_FEW: u32 = 200;
 const CONNECTIONS_MANY: u32 = 1_200;
 
-/// At a time.
+/// Connections at a time.
 const CONCURRENCY: u32 = 20;
 
 /// How long a gateway may take under callgrind until it forwards, and to end.
 const READY: Duration = Duration::from_secs(60);
 
-/// What `lab flows` is told.
+/// The arguments of `lab ledger-flows`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct LedgerFlows {
     /// How many flows
     #[arg(long)]
     count: u32,
-    /// Where the ledger is kept
+    /// The directory of the ledger
     #[arg(long)]
     directory: PathBuf,
 }
 
-/// Nanoseconds for what is counted of a read and of a write.
+/// The nanoseconds that accounting adds to a read and a write.
 ///
 /// # Errors
 /// The ledger could not be opened or closed.
@@ -75,7 +75,7 @@ pub(super) fn time(directory: &Path) -> Result<Numbers> {
     Ok(vec![(NS_PER_IO, spent.as_secs_f64() * 1e9 / f64::from(TIMES))])
 }
 
-/// The child's side of the count: the accounting of so many connections, and nothing else.
+/// The child's side of the count: the accounting of `count` connections, and nothing else.
 ///
 /// # Errors
 /// The ledger failed.
@@ -89,9 +89,9 @@ pub(crate) fn run_flows(settings: &LedgerFlows) -> Result<()> {
     Ok(())
 }
 
-/// The accounting of so many connections; returns for how many the ledger has a record.
+/// The accounting of `count` connections; returns how many of them the ledger has recorded.
 fn flows(count: u32, directory: &Path) -> Result<u64> {
-    // A slot for each, so that nothing is ever waited for.
+    // A slot for each flow, so that nothing ever waits.
     let (ledger, mut flow_writers) = Ledger::open(&OpenSettings::new(directory, 1, count))?;
     let flow_writer = &mut flow_writers[0];
     for number in 0..count {
@@ -105,7 +105,7 @@ fn flows(count: u32, directory: &Path) -> Result<u64> {
     Ok(ledger.close()?.records)
 }
 
-/// What a relay counts of a read from the client and of the write to the destination that follows.
+/// The accounting of a read from the client and of the following write to the destination.
 fn move_up(flow_writer: &mut FlowWriter, flow: &mut LiveFlow, bytes: usize) {
     let mut tally = flow_writer.counters(flow);
     let (mut received, mut sent) = tally.up();
@@ -115,7 +115,7 @@ fn move_up(flow_writer: &mut FlowWriter, flow: &mut LiveFlow, bytes: usize) {
     flow_writer.request_interim_if_due(flow);
 }
 
-/// The same the other way.
+/// The same in the other direction.
 fn move_down(flow_writer: &mut FlowWriter, flow: &mut LiveFlow, bytes: usize) {
     let mut tally = flow_writer.counters(flow);
     let (mut received, mut sent) = tally.down();
@@ -180,7 +180,8 @@ fn per_connection(few: u64, many: u64) -> f64 {
     (many as f64 - few as f64) / f64::from(CONNECTIONS_MANY - CONNECTIONS_FEW)
 }
 
-/// Instructions of a gateway with one reactor, from its start to its end, that led so many connections.
+/// Instructions of a gateway with one reactor, from its start to its end, for a number of relayed
+/// connections.
 fn of_gateway(
     installed: &InstalledTarget,
     upstream: &Endpoints,

@@ -1,5 +1,6 @@
 //! Whether Tollgate billed what the load moved: its own `usage` beside the clients' count.
-//! Promises: asked before the first and after the last round, so that no run is disturbed by the question.
+//!
+//! Guarantees: `usage` runs before the first and after the last round, so it disturbs no run.
 
 use std::process::Command;
 use std::time::Duration;
@@ -14,19 +15,19 @@ use crate::kit::relays::running::{RunningRelay, Workload};
 use crate::kit::relays::target::Target;
 use crate::kit::rounds::Outcome;
 
-/// What is billed in a part of the experiment in which so many pieces of work are done.
+/// The bill of a part of the experiment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bill {
-    /// What the bill is called, as a part of its own.
+    /// The name of the bill, which is a part of its own.
     pub(super) part: &'static str,
-    /// The part that is billed, and what it calls its failures.
+    /// The part that is billed, and the name of its failures.
     pub(super) of: &'static str,
     pub(super) failed: &'static str,
-    /// Flows, bytes up and bytes down for each piece that succeeded: the name, and what is right.
+    /// Flows, bytes up and bytes down for each success: the name, and the right value where there is one.
     pub(super) numbers: [(&'static str, Option<f64>); 3],
 }
 
-/// What the ledger holds.
+/// The totals in the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct BilledTotals {
     flows: f64,
@@ -34,11 +35,11 @@ pub(super) struct BilledTotals {
     down_bytes: f64,
 }
 
-/// What has been billed so far, as soon as that stays the same for a while: a flow is seen some time after it
-/// has ended. `None` where no relay bills anybody.
+/// The billed totals so far, once they stay the same for a while: a flow is billed some time after it has
+/// ended. `None` where no relay bills.
 ///
 /// # Errors
-/// The relay could not be asked.
+/// `usage` failed.
 pub(super) fn settled_totals<W: Workload>(relays: &[RunningRelay<W>]) -> Result<Option<BilledTotals>> {
     let mut last = billed(relays)?;
     for _ in 0..POLLS_MAX {
@@ -52,10 +53,10 @@ pub(super) fn settled_totals<W: Workload>(relays: &[RunningRelay<W>]) -> Result<
     Ok(last)
 }
 
-/// Between two looks at the bill: several of the gateway's pauses between two transactions.
+/// Between two polls of the bill: several of the gateway's pauses between two transactions.
 const POLL: Duration = Duration::from_millis(500);
 
-/// Looks at a bill that does not come to rest, which then shows.
+/// Polls of a bill that keeps changing, which the figures then show.
 const POLLS_MAX: usize = 20;
 
 fn billed<W: Workload>(relays: &[RunningRelay<W>]) -> Result<Option<BilledTotals>> {
@@ -81,8 +82,8 @@ fn parse(report: &Value) -> Result<BilledTotals> {
 }
 
 impl Bill {
-    /// Adds to the rounds of a part what was billed for them, `count` pieces each; `before` is what had been
-    /// billed before the first.
+    /// Adds the bill for the rounds of a part, each with `count` connections or requests; `before` is the
+    /// bill before the first.
     pub(super) fn add<W: Workload>(
         &self,
         outcome: &mut Outcome,
@@ -103,7 +104,7 @@ impl Bill {
         }
     }
 
-    /// What was billed for each piece between two answers, over all rounds.
+    /// The bill for each success between two totals, over all rounds.
     fn row(&self, before: BilledTotals, after: BilledTotals, rows: &[Row], count: u32) -> Option<Row> {
         let billed_row = self.billed_row(rows)?;
         let failures = billed_row.series(self.failed);
@@ -124,7 +125,7 @@ impl Bill {
         rows.iter().find(|row| row.part == self.of && row.target == Target::Tollgate.name())
     }
 
-    /// Says what is wrong with it, if every piece succeeded and yet it is not exact.
+    /// The error of the bill, if every attempt succeeded and the bill is still not exact.
     fn warning(&self, rows: &[Row]) -> Option<String> {
         let bill = rows.iter().find(|row| row.part == self.part)?;
         if self.billed_row(rows)?.series(self.failed).iter().any(|&failed| failed > 0.0) {
@@ -138,7 +139,7 @@ impl Bill {
     }
 }
 
-/// Says what is wrong with a bill.
+/// The error of the first bill that has one.
 pub(super) fn warning(bills: &[Bill], rows: &[Row]) -> Option<String> {
     bills.iter().find_map(|bill| bill.warning(rows))
 }

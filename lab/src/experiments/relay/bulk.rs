@@ -1,6 +1,7 @@
 //! Bulk streams through each relay, down and up, one and a hundred at a time: rate, and the relay's CPU time
-//! for a gigabyte. Promises: the bytes that one end counted are those that the other counted, or the run
-//! fails.
+//! for a gigabyte.
+//!
+//! Guarantees: both ends count the same number of bytes, or the run fails.
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use crate::kit::relays::target::Target;
 pub(super) struct Case {
     pub(super) part: &'static str,
     pub(super) direction: Direction,
-    /// At a time.
+    /// Streams at a time.
     pub(super) streams: u32,
 }
 

@@ -18,10 +18,10 @@ pub(super) fn quoted(addresses: &[SocketAddr]) -> String {
     quoted.join(", ")
 }
 
-/// What every configuration of nginx begins with: its workers, and where it leaves its files.
+/// The head of every configuration of nginx: its workers, and the paths of its files.
 pub(super) fn nginx_head<L>(inputs: &ConfigInputs<'_, L>) -> String {
     let directory = inputs.directory.display();
-    // As root it would become a user who may not be able to enter the directory.
+    // As root, nginx would become a user that may not be able to enter the directory.
     let user = if rustix::process::geteuid().is_root() { "user root;\n" } else { "" };
     format!(
         r"{user}daemon off;

@@ -1,5 +1,7 @@
-//! The four ends of a setting: where the short connections, the echoes and the streams of either direction
-//! go. Promises: the listeners of a relay and the servers behind it are paired by position.
+//! The four endpoints of a setup: the addresses for short connections, echoes and the streams of either
+//! direction.
+//!
+//! Guarantees: the listeners of a relay and the servers behind it are paired by position.
 
 pub(super) mod configuration;
 
@@ -27,36 +29,36 @@ pub(crate) struct Endpoints {
 }
 
 impl Endpoints {
-    /// What each end is called, by position.
+    /// The name of each endpoint, by position.
     pub(crate) const NAMES: [&'static str; 4] = ["reply", "echo", "source", "sink"];
 
-    /// Who leads to destinations that it knows beforehand.
+    /// The relays that forward to destinations known beforehand.
     pub(super) const TARGETS: &'static [Target] =
         &[Target::Direct, Target::Tollgate, Target::Haproxy, Target::Nginx];
 
     const ROLES: [Role; 4] = [Role::Reply, Role::Echo, Role::Source, Role::Sink];
 
-    /// The ends in the order of `NAMES`.
+    /// The endpoints in the order of `NAMES`.
     pub(crate) fn new(addresses: [SocketAddr; 4]) -> Self {
         Self { addresses }
     }
 
-    /// Starts the four servers, the echo in an agent of its own so that streams do not delay it.
+    /// Starts the four servers, the echo in a load process of its own so that streams do not delay it.
     ///
     /// # Errors
-    /// An agent could not listen.
+    /// A load process could not listen.
     pub(crate) fn serve(server: &mut LoadProcess, echo: &mut LoadProcess) -> Result<Self> {
         let mut serve = |role| if role == Role::Echo { echo.serve(role) } else { server.serve(role) };
         let [reply, echo, source, sink] = Self::ROLES;
         Ok(Self { addresses: [serve(reply)?, serve(echo)?, serve(source)?, serve(sink)?] })
     }
 
-    /// Whether the end of this name carries bulk streams.
+    /// Whether the endpoint of this name carries bulk streams.
     pub(crate) fn is_stream(name: &str) -> bool {
         matches!(name, "source" | "sink")
     }
 
-    /// Each of these beside the other's that has the same position.
+    /// Each address beside the other's of the same position.
     pub(crate) fn pairs<'a>(
         &'a self,
         other: &'a Self,
@@ -76,7 +78,7 @@ impl Endpoints {
         self.addresses[1]
     }
 
-    /// Where a stream of this direction goes.
+    /// The address for a stream of this direction.
     pub(super) fn stream(&self, direction: Direction) -> SocketAddr {
         match direction {
             Direction::Down => self.addresses[2],
@@ -85,7 +87,7 @@ impl Endpoints {
     }
 }
 
-/// A way for clients to the ends, straight or through a relay.
+/// The clients' path to the endpoints, direct or through a relay.
 pub(crate) trait Transport: Workload {
     /// For short connections.
     fn reply_tunnel(&self) -> Tunnel;
@@ -104,7 +106,7 @@ impl Transport for Endpoints {
     }
 }
 
-/// Tunnels to all four; the echo shows that they stand.
+/// Tunnels to all four; the echo shows that they work.
 impl Workload for Endpoints {
     fn targets(&self) -> &'static [Target] {
         Self::TARGETS

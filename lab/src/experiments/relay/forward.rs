@@ -1,7 +1,7 @@
-//! Tunnels that a forward proxy opens when it is asked, by CONNECT or SOCKS5: to the same ends as those of a
-//! relay that knows its destination. Promises: each connection has a handshake of its own in front; directly
-//! there is none. Leaves to others: what is said (`load/handshake.rs`), and how each proxy is configured
-//! (`forward/configuration.rs`).
+//! Tunnels that a forward proxy opens on request, by CONNECT or SOCKS5: to the same endpoints as those of a
+//! relay that knows its destination.
+//!
+//! Guarantees: each connection begins with a handshake of its own; a direct one has none.
 
 mod configuration;
 
@@ -22,13 +22,13 @@ use crate::kit::relays::ports::free_port;
 use crate::kit::relays::running::{self, PROBE_TIMEOUT, Workload};
 use crate::kit::relays::target::Target;
 
-/// What one protocol's parts of the experiment are called.
+/// The names of one protocol's parts of the experiment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProtocolCases {
     pub(super) protocol: Protocol,
     pub(super) short: &'static str,
     pub(super) bulk: [Case; 2],
-    /// What the progress calls them.
+    /// Their names in the progress.
     pub(super) what: [&'static str; 2],
     pub(super) bill: Bill,
     /// CPU time and rate of short connections, then of streams.
@@ -59,22 +59,22 @@ pub(super) const SOCKS5: ProtocolCases = ProtocolCases {
     verdicts: ["socks5-short-cpu", "socks5-short-rate", "socks5-bulk-cpu", "socks5-bulk-rate"],
 };
 
-/// Where the tunnels lead, and whom to ask for them.
+/// The endpoints of the tunnels, and the proxy that opens them.
 #[derive(Clone, Debug)]
 pub(crate) struct ForwardTunnels {
     pub(super) protocol: Protocol,
-    /// `None` where there is nobody between.
+    /// `None` for a direct connection.
     pub(super) proxy: Option<SocketAddr>,
     pub(super) endpoints: Endpoints,
 }
 
 impl ForwardTunnels {
-    /// Straight to the ends, where a proxy would be asked in this way.
+    /// Directly to the endpoints, in place of a proxy with this protocol.
     pub(super) fn to(endpoints: &Endpoints, protocol: Protocol) -> Self {
         Self { protocol, proxy: None, endpoints: endpoints.clone() }
     }
 
-    /// Who opens tunnels when asked so.
+    /// The proxies that open tunnels by this protocol.
     pub(super) fn targets(protocol: Protocol) -> &'static [Target] {
         match protocol {
             Protocol::Connect => &[
@@ -112,7 +112,7 @@ impl Transport for ForwardTunnels {
     }
 }
 
-/// Tunnels to all four; the echo shows that they stand.
+/// Tunnels to all four; the echo shows that they work.
 impl Workload for ForwardTunnels {
     fn targets(&self) -> &'static [Target] {
         Self::targets(self.protocol)

@@ -1,6 +1,8 @@
-//! What an idle tunnel costs each relay in memory: the growth of its proportional set size, shared memory
-//! and tmpfs included, the kernel's own memory not. Promises: every tunnel was open when memory was read,
-//! and still carried bytes afterwards; each run starts the relay anew.
+//! The memory that an idle tunnel costs each relay: the growth of its proportional set size, shared memory
+//! and tmpfs included, the kernel's own memory excluded.
+//!
+//! Guarantees: every tunnel was open when memory was read, and still carried bytes afterwards; each run
+//! starts the relay anew.
 
 use std::time::Duration;
 
@@ -15,7 +17,7 @@ use crate::kit::relays::cost::wait_until_quiet;
 use crate::kit::relays::running::RunningRelay;
 use crate::kit::usage;
 
-/// The counts of open tunnels at which memory is read, and what the part is called then.
+/// The numbers of open tunnels at which memory is read, and the name of the part then.
 pub(super) const COUNTS: [(u32, &str); 3] =
     [(1_000, "idle-1000"), (5_000, "idle-5000"), (9_000, "idle-9000")];
 
@@ -26,7 +28,7 @@ const _: () = assert!(COUNTS[2].0 < TUNNELS_MAX);
 /// tunnels.
 const WARM_UP: u32 = 16;
 
-/// How long tunnels are idle before memory is read, so that what a relay holds for handshakes can go.
+/// How long tunnels are idle before memory is read, so that a relay can free what it holds for handshakes.
 const IDLE_BEFORE_READING: Duration = Duration::from_millis(500);
 
 /// One run of one freshly started relay.

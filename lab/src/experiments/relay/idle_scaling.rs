@@ -1,7 +1,8 @@
-//! What a short connection costs each relay while 100 and while 9,000 idle tunnels are open beside it.
-//! Promises: the tunnels were open before the first connection and still carried bytes after the last; both
-//! counts are of one round, through one running relay. Leaves to others: what the tunnels themselves cost
-//! (`idle.rs`).
+//! The cost of a short connection through each relay while 100 and while 9,000 idle tunnels are open beside
+//! it.
+//!
+//! Guarantees: the tunnels were open before the first connection and still carried bytes after the last; both
+//! counts are of one round, through one running relay.
 
 use anyhow::{Result, ensure};
 
@@ -13,7 +14,7 @@ use crate::kit::relays::config::TUNNELS_MAX;
 use crate::kit::relays::cost::wait_until_quiet;
 use crate::kit::relays::running::RunningRelay;
 
-/// So many open tunnels, and what the part is called then.
+/// A number of open tunnels, and the name of the part then.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     pub(super) part: &'static str,
@@ -26,10 +27,10 @@ pub(super) const MANY: Case = Case { part: "open-9000", tunnels: 9_000 };
 /// Clients at a time.
 const CONCURRENCY: u32 = 100;
 
-// Some connections are still being closed when as many new ones have come.
+// Some connections are still being closed when as many new ones have arrived.
 const _: () = assert!(MANY.tunnels + 4 * CONCURRENCY <= TUNNELS_MAX);
 
-/// One run of one relay: so many short connections beside each count of tunnels.
+/// One run of one relay: short connections beside each number of tunnels.
 ///
 /// # Errors
 /// The load or the relay failed, or a tunnel was lost.
@@ -42,7 +43,7 @@ pub(super) fn run(
     let lines = relay.log_lines()?;
     // Also after a failure, or the next relay would be measured beside this one's tunnels.
     client.call(&LoadCommand::Release)?;
-    // Each tunnel's end is a line, which some relays keep for a while.
+    // Each tunnel's end is a log line, which some relays buffer for a while.
     wait_until_quiet(relay, lines + u64::from(MANY.tunnels))?;
     cases.into_iter().collect()
 }

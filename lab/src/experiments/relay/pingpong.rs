@@ -1,7 +1,9 @@
 //! Small messages at a fixed rate on 1, 100 and 1,000 connections, and on one beside a stream that saturates
-//! the same relay. Promises: the relay has one thread on one CPU, so that all connections meet on it, and the
-//! load has the others; the messages' two ends have a higher priority where that is allowed, so that what is
-//! measured is the relay; what a relay adds to the direct way is of the same round.
+//! the same relay.
+//!
+//! Guarantees: the relay has one thread on one CPU, so that all connections meet on it, and the load has the
+//! other CPUs; both ends of the messages have a higher priority where that is allowed, so that the relay is
+//! measured; what a relay adds to the direct latency is of the same round.
 
 use std::time::Duration;
 
@@ -16,8 +18,7 @@ use crate::kit::measurements::{Numbers, Row};
 use crate::kit::relays::running::RunningRelay;
 use crate::kit::relays::target::Target;
 
-/// Messages on connections that are alone with each other: far below saturation, often enough for a p99
-/// within seconds.
+/// Messages on connections without other load: far below saturation, and enough for a p99 within seconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     pub(super) part: &'static str,
@@ -36,7 +37,7 @@ pub(super) const BESIDE_STREAM: &str = "pingpong-beside-stream";
 
 pub(super) const P99: &str = "latency_p99_ms";
 
-/// Each latency, and what a relay's is beyond the direct one.
+/// Each latency, and its excess over the direct one.
 const ADDED: [(&str, &str); 3] =
     [("latency_p50_ms", "added_p50_ms"), (P99, "added_p99_ms"), ("latency_p999_ms", "added_p999_ms")];
 
@@ -87,7 +88,7 @@ fn beside_stream(
     Ok(numbers)
 }
 
-/// Adds to each relay's runs what its latencies are beyond the direct ones.
+/// Adds to each relay's runs the excess of its latencies over the direct ones.
 pub(super) fn add_excess_over_direct(rows: &mut [Row]) {
     let is_direct = |row: &Row| row.target == Target::Direct.name();
     let directs: Vec<Row> = rows.iter().filter(|row| is_direct(row)).cloned().collect();

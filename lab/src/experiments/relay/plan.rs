@@ -14,7 +14,7 @@ use crate::kit::options::{CommonOptions, Scale};
 use crate::kit::relays::installed::InstalledTarget;
 use crate::kit::relays::target::Target;
 
-/// Memory hardly varies, so fewer runs tell as much.
+/// Memory hardly varies, so fewer runs are enough.
 pub(super) const IDLE_ROUNDS_MAX: usize = 3;
 
 /// More would need descriptors that the load's own processes may not have.
@@ -23,7 +23,7 @@ const CONNECTIONS_MAX: i64 = 1_000_000;
 /// Clients that keep their connections.
 const KEPT_CLIENTS: u32 = 100;
 
-/// What `lab relay` may be told.
+/// The options of `lab relay`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
@@ -74,7 +74,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// Who can do this part of the work.
+    /// The targets that can do this part of the work.
     pub(super) fn targets(self) -> &'static [Target] {
         match self {
             Self::Short | Self::Bulk | Self::Idle | Self::Pingpong | Self::Growth => Endpoints::TARGETS,
@@ -90,12 +90,12 @@ impl Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Effort {
     pub(super) rounds: usize,
-    /// Short connections are judged to the percent, and one round of them is soon over.
+    /// Short connections are judged to the percent, and one round of them is short.
     pub(super) short_rounds: usize,
-    /// Whether instructions are counted, too, which takes a minute.
+    /// Whether instructions are counted as well, which takes a minute.
     pub(super) counts_instructions: bool,
     pub(super) connections: u32,
-    /// Short connections beside other ones that are open.
+    /// Short connections beside open ones.
     pub(super) beside_idle: u32,
     /// Short connections through forward proxies, of which there are more, and slower ones.
     pub(super) tunnels: u32,
@@ -170,8 +170,8 @@ impl Effort {
         }
     }
 
-    /// How many requests, and how many of them at once. Clients that keep their connections are fewer and
-    /// ask more.
+    /// How many requests, and how many of them at once. Clients that keep their connections are fewer, and
+    /// each makes more requests.
     pub(super) fn requests(&self, persistence: Persistence) -> (u32, u32) {
         match persistence {
             Persistence::KeepAlive => (self.kept_requests, KEPT_CLIENTS),

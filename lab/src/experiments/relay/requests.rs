@@ -1,6 +1,8 @@
-//! Plain HTTP requests through each forward proxy, with connections that are kept and with one for each
-//! request: rate, latency, failures, and the proxy's cost for one request. Promises: every answer was
-//! checked to its last byte, and how many connections there were on both sides is told beside.
+//! Plain HTTP requests through each forward proxy, on kept connections and on a connection for each request:
+//! rate, latency, failures, and the proxy's cost for one request.
+//!
+//! Guarantees: every response was checked to its last byte; the report has the number of connections on both
+//! sides.
 
 use anyhow::{Result, ensure};
 
@@ -12,11 +14,11 @@ use crate::kit::measurements::Numbers;
 use crate::kit::relays::cost::CostBaseline;
 use crate::kit::relays::running::RunningRelay;
 
-/// One way of making requests.
+/// One persistence of the connections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     pub(super) part: &'static str,
-    /// What the progress calls it.
+    /// The name in the progress.
     pub(super) what: &'static str,
     pub(super) persistence: Persistence,
     pub(super) bill: Bill,
@@ -38,7 +40,7 @@ pub(super) const CLOSED: Case = Case {
     bill: bill("billing-close", "requests-close"),
 };
 
-/// A request is a flow. How long its heads are is the proxy's choice, so its bytes are shown only.
+/// A request is a flow. The proxy determines the length of its heads, so bytes are only shown.
 const fn bill(part: &'static str, of: &'static str) -> Bill {
     let numbers = [
         ("billed_flows_per_request", Some(1.0)),

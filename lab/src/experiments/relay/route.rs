@@ -1,5 +1,6 @@
-//! The way of a plain request: to a proxy, or to nobody in its place, and to the origin that it names.
-//! Promises: a proxy counts as running once a right answer came through it; one that answers something else
+//! The route of a plain request: to a proxy, or directly, and to the origin that the request names.
+//!
+//! Guarantees: a proxy counts as running once a correct response came through it; one with another response
 //! is not waited for.
 
 mod configuration;
@@ -16,7 +17,7 @@ use crate::kit::relays::ports::free_port;
 use crate::kit::relays::running::{PROBE_TIMEOUT, Workload};
 use crate::kit::relays::target::Target;
 
-/// Where requests go, and whether connections are kept, on both sides of a proxy.
+/// The destination of requests, and whether connections are kept, on both sides of a proxy.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
     /// The proxy, or the origin itself.
@@ -26,14 +27,14 @@ pub(crate) struct Route {
 }
 
 impl Route {
-    /// HAProxy is no forward proxy; those that are left out here are measured by their tunnels.
+    /// HAProxy is no forward proxy; the proxies that are missing here are measured by their tunnels.
     pub(super) const TARGETS: &'static [Target] =
         &[Target::Direct, Target::Tollgate, Target::Nginx, Target::Squid];
 
-    /// Starts an origin; the way to it is direct.
+    /// Starts an origin, reached directly.
     ///
     /// # Errors
-    /// The agent could not listen.
+    /// The load process could not listen.
     pub(crate) fn serve(server: &mut LoadProcess, persistence: Persistence) -> Result<Self> {
         let origin = server.serve(Role::Origin)?;
         Ok(Self { via: origin, origin, persistence })

@@ -18,7 +18,7 @@ pub(super) const FAILED: &str = "failed_connections";
 
 pub(super) const BILL: Bill = bill("billing", PART);
 
-/// Each connection is a flow. What is said to open a tunnel is no byte of it.
+/// Each connection is a flow. The bytes of the handshake that opens a tunnel are not part of it.
 pub(super) const fn bill(part: &'static str, of: &'static str) -> Bill {
     let numbers = [
         ("billed_flows_per_connection", Some(1.0)),
@@ -28,7 +28,7 @@ pub(super) const fn bill(part: &'static str, of: &'static str) -> Bill {
     Bill { part, of, failed: FAILED, numbers }
 }
 
-/// One run of one relay: so many connections, so many of them at once.
+/// One run of one relay: `connections`, `concurrency` of them at once.
 ///
 /// # Errors
 /// The load or the relay failed.

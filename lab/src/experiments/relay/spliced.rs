@@ -1,6 +1,8 @@
-//! How many of a stream's bytes a relay splices, counted from outside: strace adds up what its `splice`
-//! calls return. Promises: the traced stream is one of its own, since tracing slows it down; no other
-//! figure comes from it.
+//! How many of a stream's bytes a relay splices, counted from outside: the sum of the return values of its
+//! `splice` calls, by strace.
+//!
+//! Guarantees: the traced stream is one of its own, since tracing slows it down; no other figure comes from
+//! it.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +17,7 @@ use crate::kit::measurements::Numbers;
 use crate::kit::relays::running::RunningRelay;
 use crate::kit::strace::Tracer;
 
-/// Long enough for a relay to see that the stream is one.
+/// Long enough for a relay to recognise a stream.
 const STREAM: Duration = Duration::from_millis(700);
 
 /// The spliced share of one stream in each direction.
@@ -51,8 +53,8 @@ fn one(
     Ok(returned_bytes(&text) as f64 / 2.0 / number_in(&answer, "bytes")?)
 }
 
-/// The sum of what the traced calls returned; a call that was cut in two by another thread's ends on the
-/// line that says `resumed`.
+/// The sum of the traced return values; a call that another thread's interrupted ends on the line with
+/// `resumed`.
 fn returned_bytes(trace: &str) -> u64 {
     let returned = |line: &str| -> Option<u64> {
         if !line.contains("splice") {

@@ -1,5 +1,5 @@
-//! The promises that `lab relay` checks. Promises: the names are fixed; one that this run cannot pass is
-//! left out with the reason. Leaves to others: when an interval decides (`verdict.rs`).
+//! The verdicts of `lab relay`. Their names are fixed; one that this run cannot reach is left out with the
+//! reason.
 
 use super::forward::{self, ForwardTunnels, ProtocolCases};
 use super::{accounting, bulk, idle_scaling, pingpong, requests, short};
@@ -8,19 +8,19 @@ use crate::kit::relays::target::Target;
 use crate::kit::report::Report;
 use crate::kit::verdict::{Threshold, Verdict, best_rival, paired_ratios};
 
-/// A rival must have spliced this share of its bytes, or it was not the rival that the promise is about.
+/// The share of bytes that a rival must have spliced to be the rival of the claim.
 const SPLICED_SHARE_MIN: f64 = 0.9;
 
-/// Whom short connections and small messages are compared with.
+/// The rivals in short connections and small messages.
 const STATIC_RELAYS: [Target; 2] = [Target::Haproxy, Target::Nginx];
 
-/// Whom plain requests are compared with.
+/// The rivals in plain requests.
 const FORWARD_PROXIES: [Target; 2] = [Target::Nginx, Target::Squid];
 
-/// Why a verdict is left out, or the verdict.
+/// The verdict, or its name and why it is left out.
 type Judged = Result<Verdict, (&'static str, String)>;
 
-/// Judges all promises, or says why not.
+/// Reaches all verdicts, or records why not.
 pub(super) fn judge(report: &mut Report) {
     let judges = [
         short_cpu,
@@ -79,7 +79,7 @@ fn pingpong_p99(report: &Report) -> Judged {
     worst(threshold, judged)
 }
 
-/// The verdict that leaves the least room for doubt in our favour; all of them must be there.
+/// The verdict that is worst for us; all of them must be present.
 fn worst<const COUNT: usize>(threshold: Threshold, judged: [Judged; COUNT]) -> Judged {
     let verdicts: Result<Vec<Verdict>, _> = judged.into_iter().collect();
     let worst = verdicts?.into_iter().reduce(|one, other| threshold.worse(one, other));
@@ -146,7 +146,7 @@ fn requests_close_rate(report: &Report) -> Judged {
     )
 }
 
-/// Four promises about the tunnels that are opened by one protocol, beside all who open them.
+/// Four verdicts on the tunnels that are opened by one protocol, beside all proxies that open them.
 fn tunnels(report: &Report, protocol_cases: &ProtocolCases) -> [Judged; 4] {
     let rivals: Vec<Target> = ForwardTunnels::targets(protocol_cases.protocol)
         .iter()
@@ -190,7 +190,7 @@ fn ours(
     Ok(row.samples(number).into_iter().map(|sample| sample.1).collect())
 }
 
-/// Our number as a share of the best of some rivals'.
+/// Our number as a share of the best rival's.
 fn against_better(
     name: &'static str,
     report: &Report,
@@ -213,7 +213,7 @@ fn against_better(
     })
 }
 
-/// Whether connections or requests failed: ours may have been cheap for it, and a rival's dear.
+/// Whether connections or requests failed: failures make ours cheap, and a rival's expensive.
 fn has_failed(row: &Row) -> bool {
     let failures = [short::FAILED, requests::FAILED].map(|name| row.series(name));
     failures.iter().flatten().any(|count| *count > 0.0)
@@ -370,7 +370,7 @@ mod tests {
         check([0.0; 3], Outcome::Holds);
         check([1.0, 0.0, 0.0], Outcome::Undecided);
         check([0.0, 1.0, 0.0], Outcome::Undecided);
-        // Nobody is compared with Squid where nginx is the better one.
+        // Where nginx is the better rival, Squid's figures are not used.
         check([0.0, 0.0, 1.0], Outcome::Holds);
         let alone = judged(vec![request_row("tollgate", 30.0, 30_000.0, 0.0)]);
         let left_out = alone.left_out.iter().find(|left_out| left_out.name == "requests-cpu");
@@ -388,7 +388,7 @@ mod tests {
             row("socks5-short", "tollgate", [60.0, 8_000.0, 0.0, 0.0, 0.0]),
             row("socks5-short", "3proxy", [120.0, 4_000.0, 0.0, 0.0, 0.0]),
             row("socks5-short", "dante", [400.0, 10_000.0, 0.0, 0.0, 0.0]),
-            // It speaks no SOCKS5, so nobody looks at it here.
+            // Squid speaks no SOCKS5, so its row is not used here.
             row("socks5-short", "squid", [1.0, 99_000.0, 0.0, 0.0, 0.0]),
             row("socks5-bulk-down", "tollgate", [0.0, 0.0, 0.2, 30.0, 0.0]),
             row("socks5-bulk-up", "tollgate", [0.0, 0.0, 0.4, 30.0, 0.0]),

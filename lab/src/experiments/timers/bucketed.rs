@@ -1,18 +1,19 @@
-//! The bucketed design of brpc's TimerThread up to release 1.17.0: to arm is a push under one of 13 mutexes,
-//! to cancel one exchange of a version, and one thread has a heap of its own.
+//! The bucketed design of brpc's TimerThread up to release 1.17.0: arming is a push under one of 13 mutexes,
+//! cancelling one exchange of a version, and one thread has a heap of its own.
 //!
-//! Promises: to cancel takes no lock; the thread is woken early only by a timer that is due before all
-//! others. Leaves to others: what was cancelled, which takes its memory until the thread finds it while
-//! pulling, or else at its deadline; the thread wakes for it then, and pulls what is in flight at that
-//! moment, which is found dead later in the same way.
+//! Guarantees: cancelling takes no lock; only a timer that is due before all others wakes the thread early.
+//!
+//! Not handled here: the memory of cancelled timers. The thread frees one when it finds it while pulling, or
+//! else at its deadline; it wakes for it then, and pulls what is in flight at that moment, which it finds
+//! dead later in the same way.
 //!
 //! ```text
 //!   user --hash--> bucket 0..12: mutex, nearest, list --pull--> heap (one thread's) --due--> sink
 //!                          '--nearest of its bucket--> global nearest --earlier: wake--'
 //! ```
-//! A task is its owner's until it is pushed, then its bucket's, then the thread's, which alone gives it back
-//! to the pool. Its version says whether it is wanted: even `v` while armed, `v + 1` while it fires, `v + 2`
-//! when it has fired or was cancelled, which is what it is armed with next.
+//! A task belongs to its owner until it is pushed, then to its bucket, then to the thread, which alone
+//! returns it to the free list. Its version says whether it is wanted: even `v` while armed, `v + 1` while it
+//! fires, `v + 2` when it has fired or was cancelled, which is the version of its next arming.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -33,7 +34,7 @@ use super::timer_thread::{TimerLoop, TimerThread};
 
 const BUCKETS: usize = 13;
 
-/// See the file's header.
+/// The bucketed timers; clones share the buckets and the thread.
 #[derive(Clone)]
 pub(super) struct Bucketed(Arc<TimerThread<Timers>>);
 
@@ -56,14 +57,14 @@ impl TimerImpl for Bucketed {
     }
 }
 
-/// A thread's end: its bucket and its spare tasks.
+/// A thread's handle: its bucket and its free tasks.
 pub(super) struct User {
     timers: Arc<TimerThread<Timers>>,
     bucket: usize,
     free: LocalFreeList<u32>,
 }
 
-/// Names an armed timer.
+/// The number and version of an armed timer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Id {
     task: u32,
@@ -95,13 +96,13 @@ impl timer_impl::User for User {
     }
 }
 
-/// Fills a cache line, as in the original. All but the version is handed on by the bucket's mutex.
+/// Fills a cache line, as in the original. The bucket's mutex publishes every field but the version.
 #[derive(Default)]
 #[repr(align(64))]
 struct Task {
     deadline: AtomicU64,
     next: AtomicU32,
-    /// The version that it was armed with.
+    /// The version with which it was armed.
     armed: AtomicU32,
     version: AtomicU32,
 }
@@ -116,7 +117,7 @@ impl Task {
     }
 }
 
-/// The timers of some threads since the last pull. All but a look whether there is any is under the mutex.
+/// The timers of some threads since the last pull. The mutex protects everything but the check for emptiness.
 #[repr(align(64))]
 struct Bucket {
     mutex: Mutex<()>,
@@ -129,7 +130,7 @@ impl Bucket {
         Self { mutex: Mutex::new(()), head: AtomicU32::new(NONE), nearest: AtomicU64::new(Nanos::NEVER.0) }
     }
 
-    /// Whether the task is due before all others of the bucket.
+    /// Pushes a task; returns whether it is due before all others of the bucket.
     fn push(&self, number: u32, task: &Task, deadline: Nanos) -> bool {
         let _inside = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
         task.next.store(self.head.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -142,8 +143,8 @@ impl Bucket {
     }
 
     fn take(&self) -> u32 {
-        // Whoever pushed the first task of a bucket goes on to `expect`, whose mutex the thread takes before
-        // it sleeps: a task that this look misses is not missed for longer.
+        // The thread that pushed the first task of a bucket then calls `expect`, whose mutex the timer thread
+        // takes before it sleeps: so a task that this load misses is found in the next pull.
         if self.head.load(Ordering::Relaxed) == NONE {
             return NONE;
         }
@@ -163,12 +164,13 @@ struct Timers {
 }
 
 struct Global {
-    /// While the thread works: of what was armed since it began. While it sleeps: what it sleeps until.
+    /// While the thread works: the nearest deadline armed since it began. While it sleeps: the time until
+    /// which it sleeps.
     nearest: Nanos,
     is_closed: bool,
 }
 
-/// What the thread has for itself.
+/// The data that only the thread uses.
 struct ThreadState<'a> {
     heap: BinaryHeap<Reverse<(Nanos, u32)>>,
     free: LocalFreeList<u32>,
@@ -216,7 +218,7 @@ impl Timers {
         }
     }
 
-    /// Whether all that is due was run: false if a nearer one came meanwhile.
+    /// Returns whether all that is due has run: false if a nearer timer arrived meanwhile.
     fn run_due(&self, state: &mut ThreadState<'_>) -> bool {
         while let Some(&Reverse((deadline, number))) = state.heap.peek()
             && deadline <= monotonic()
@@ -239,7 +241,8 @@ impl Timers {
         let is_wanted = task.claim(version, version.wrapping_add(1));
         if is_wanted {
             (self.sink)(deadline);
-            // Release pairs with the Acquire of `claim`: who is told that it was too late sees it done.
+            // Release pairs with the Acquire of `claim`: a canceller that comes too late sees the completed
+            // firing.
             task.version.store(version.wrapping_add(2), Ordering::Release);
         }
         is_wanted

@@ -1,7 +1,7 @@
-//! Calls of 5 ms with deadlines of 500 ms, at a fixed rate: who is woken how often, and for what.
+//! Calls of 5 ms with deadlines of 500 ms, at a fixed rate: how often timer threads wake, and for what.
 //!
-//! Promises: every 200th call is never answered, so that its deadline fires; how late that was is known of
-//! each. Leaves to others: what the wakes of a facility are (`facility.rs`).
+//! Guarantees: every 200th call is never answered, so that its deadline fires; the lateness of each is
+//! recorded.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,15 +14,15 @@ use super::DEADLINE;
 use super::timer_impl::{Sink, TimerImpl, User, Wakes};
 use crate::kit::usage::own_memory_bytes;
 
-/// The loop of the client: so often it sees to what has come.
+/// The interval of the client's event loop.
 const PASS: Duration = Duration::from_millis(1);
 const CALLS_PER_PASS: usize = 20;
-/// Turns after which a call is answered.
+/// Passes after which a call is answered.
 const ANSWERED_AFTER: usize = 5;
-/// One of so many calls is never answered.
+/// One in this many calls is never answered.
 const UNANSWERED_SHARE: u64 = 200;
-/// How long a facility has to fire the last deadline after the last call was made, and how long it has if the
-/// machine stands still meanwhile.
+/// How long an implementation may take to fire the last deadline after the last call, and how long on a
+/// machine that stands still meanwhile.
 const LAST_DEADLINE_MAX: Duration = Duration::from_millis(700);
 const STALL_MAX: Duration = Duration::from_secs(10);
 
@@ -30,7 +30,7 @@ const STALL_MAX: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lateness(Arc<Mutex<Vec<i64>>>);
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub(super) struct CallResults {
     pub(super) calls: u64,
@@ -43,7 +43,7 @@ pub(super) struct CallResults {
 }
 
 impl Lateness {
-    /// Who is told of timers that fire.
+    /// The sink that records timers that fire.
     pub(super) fn sink(&self) -> Sink {
         let fired = Arc::clone(&self.0);
         Arc::new(move |deadline| {
@@ -56,7 +56,7 @@ impl Lateness {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).len() as u64
     }
 
-    /// All of them, in order of size.
+    /// All values in order of size.
     pub(super) fn sorted(&self) -> Vec<i64> {
         let mut late = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         late.sort_unstable();
@@ -67,7 +67,7 @@ impl Lateness {
 /// Makes calls for `time`.
 ///
 /// # Errors
-/// A timer could not be armed, or fired although it was to be cancelled, or not at all.
+/// A timer could not be armed, or fired although it was to be cancelled, or did not fire at all.
 pub(super) fn run<F: TimerImpl>(time: Duration) -> Result<CallResults> {
     let lateness = Lateness::default();
     let timer_impl = F::start(lateness.sink())?;
@@ -102,7 +102,7 @@ pub(super) fn run<F: TimerImpl>(time: Duration) -> Result<CallResults> {
 /// A thread that makes calls.
 struct Client<U: User> {
     user: U,
-    /// The calls of each turn that are answered, oldest first, with their deadline.
+    /// The answered calls of each pass, oldest first, with their deadline.
     under_way: VecDeque<(Nanos, Vec<U::Handle>)>,
     calls: u64,
     unanswered: u64,
@@ -120,7 +120,7 @@ impl<U: User> Client<U> {
             self.calls += 1;
             if self.calls.is_multiple_of(UNANSWERED_SHARE) {
                 self.unanswered += 1;
-                // Its name is lost; it fires.
+                // The dropped handle does not cancel the timer; it fires.
                 drop(handle);
             } else {
                 batch.push(handle);
@@ -131,7 +131,7 @@ impl<U: User> Client<U> {
         Ok(())
     }
 
-    /// The oldest calls are answered.
+    /// Answers the oldest calls.
     fn answer(&mut self) -> Result<Vec<U::Handle>> {
         let Some((deadline, mut batch)) = self.under_way.pop_front() else { return Ok(Vec::new()) };
         for handle in batch.drain(..) {
@@ -144,7 +144,7 @@ impl<U: User> Client<U> {
         Ok(batch)
     }
 
-    /// Answers what is under way, and awaits the deadlines of the rest.
+    /// Answers the calls in flight, and awaits the deadlines of the others.
     fn finish(&mut self, fired: impl Fn() -> u64) -> Result<()> {
         while !self.under_way.is_empty() {
             self.answer()?;

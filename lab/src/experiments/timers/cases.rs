@@ -1,12 +1,10 @@
-//! The cases by name, and the names of their numbers.
-//!
-//! Promises: a process that measures for the lab can say nothing under another name. Leaves to others: the
-//! measuring.
+//! The cases by name, and the names of their numbers: a process that measures for the lab can report nothing
+//! under another name.
 
 use super::pairs::{CancelledBy, Pairs};
 use super::target::BuiltIn;
 
-/// Cases of schedule and cancel, in the order of the report: who cancels, window, threads.
+/// Cases of schedule and cancel, in the order of the report: which thread cancels, window, threads.
 pub(super) const PAIRS: [(&str, Pairs); 18] = [
     ("owner-w1-1", pairs(CancelledBy::Owner, 1, 1)),
     ("owner-w1-2", pairs(CancelledBy::Owner, 1, 2)),
@@ -28,9 +26,8 @@ pub(super) const PAIRS: [(&str, Pairs); 18] = [
     ("other-w64-50", pairs(CancelledBy::Other, 64, 50)),
 ];
 
-/// The case of [`PAIRS`] that is measured once more, by [`INTERLEAVED_TARGETS`] in turns of their own, and
-/// the name of that part. Between two ways of a whole round pass seconds, in which a shared machine becomes
-/// another one.
+/// The case of [`PAIRS`] that is measured once more, by [`INTERLEAVED_TARGETS`] one after another, and the
+/// name of that part. Between two targets of a whole round seconds pass, in which a shared machine changes.
 pub(super) const INTERLEAVED_CASE: &str = "other-w64-8";
 pub(super) const INTERLEAVED: &str = "other-w64-8-in-turn";
 pub(super) const INTERLEAVED_TARGETS: [BuiltIn; 3] =
@@ -78,10 +75,10 @@ pub(super) fn part(name: &str) -> Option<&'static str> {
     parts().find(|part| *part == name)
 }
 
-/// A case of schedule and cancel, as the command line names it.
+/// Parses the name of a case of schedule and cancel.
 ///
 /// # Errors
-/// There is none of that name.
+/// There is no case of that name.
 pub(super) fn pairs_named(name: &str) -> Result<&'static str, String> {
     let found = PAIRS.iter().find(|case| case.0 == name);
     found.map(|case| case.0).ok_or_else(|| "cases are owner-wW-T and other-wW-T".to_owned())
@@ -92,7 +89,7 @@ pub(super) fn number(name: &str) -> Option<&'static str> {
     NUMBERS.into_iter().find(|number| *number == name)
 }
 
-/// Where a part stands in the report.
+/// The position of a part in the report.
 pub(super) fn place(part: &str) -> usize {
     parts().position(|it| it == part).unwrap_or(usize::MAX)
 }

@@ -1,18 +1,19 @@
-//! The sleeps of a facility's threads, counted. Promises: a wake is charged as dead when its thread goes to
-//! sleep again and has said nothing else. Leaves to others: what makes a wake worth it (`facility.rs`).
+//! Counts the sleeps of an implementation's threads.
+//!
+//! Guarantees: a wake counts as dead when its thread sleeps again without having noted that a timer fired.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::timer_impl::Wakes;
 
-/// Sleeps that have ended, of any number of threads.
+/// Completed sleeps of any number of threads.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     all: AtomicU64,
     dead: AtomicU64,
 }
 
-/// One thread's account of its present wake.
+/// One thread's count of its present wake.
 #[derive(Debug)]
 pub(super) struct WakeAccount<'a> {
     counters: &'a Counters,
@@ -20,12 +21,12 @@ pub(super) struct WakeAccount<'a> {
 }
 
 impl Counters {
-    /// Opens the account of a thread that has not slept yet.
+    /// The account of a thread that has not slept yet.
     pub(super) fn account(&self) -> WakeAccount<'_> {
         WakeAccount { counters: self, has_fired: true }
     }
 
-    /// A sleep has ended of a thread that keeps no account.
+    /// Records a completed sleep of a thread without an account.
     pub(super) fn record_wake(&self, has_fired: bool) {
         self.all.fetch_add(1, Ordering::Relaxed);
         self.dead.fetch_add(u64::from(!has_fired), Ordering::Relaxed);

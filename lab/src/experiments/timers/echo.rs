@@ -1,7 +1,8 @@
 //! A request/response echo over loopback TCP on the engine: a server and its clients, a reactor thread each,
-//! with a deadline for every call on either side, kept in one of two ways, or with none.
-//! Promises: each call is answered exactly once, or the run is an error; with deadlines off nothing is armed
-//! and no clock is read for one. Leaves to others: what a call is counted in (`instructions.rs`).
+//! with a deadline for every call on either side, kept in one of two ways, or without deadlines.
+//!
+//! Guarantees: each call is answered exactly once, or the run is an error; without deadlines nothing is armed
+//! and no clock is read for one.
 //!
 //! ```text
 //!   client.rs  begin, send --frame.rs--> read, begin  server.rs
@@ -10,9 +11,9 @@
 //! ```
 //!
 //! Every connection has [`CALLS_PER_CONNECTION`] calls in flight, as RPC clients have it: a process keeps one
-//! or a few connections to a server and all its threads' calls share them, each answer finding its call by
-//! an id. That is also the harder case for timers, since calls that arrive together share a read, a write and
-//! a turn of the loop, and only the deadlines remain one for each.
+//! or a few connections to a server, all its threads' calls share them, and each answer finds its call by an
+//! id. That is also the harder case for timers, since calls that arrive together share a read, a write and a
+//! pass of the loop, and only the deadlines remain one for each.
 
 mod client;
 mod deadlines;
@@ -37,24 +38,24 @@ use self::client::Client;
 pub(super) use self::deadlines::DeadlineMode;
 use self::server::{Server, Stop};
 
-/// Calls of one connection that are in flight; see the file's header.
+/// Calls in flight on one connection; RPC clients share connections among calls.
 const CALLS_PER_CONNECTION: usize = 8;
 
 const BACKLOG: u32 = 1_024;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Figures {
     /// Calls that were answered.
     pub(super) calls: u64,
     pub(super) calls_per_s: f64,
-    /// User and system time of this process, both ends of the echo in it.
+    /// User and system time of this process, which holds both ends of the echo.
     pub(super) cpu_ns_per_call: f64,
     /// Of either side. The client stops at its first, so any is a failure of the run.
     pub(super) deadlines_fired: u64,
 }
 
-/// Has `calls` calls answered, `in_flight` at a time.
+/// Completes `calls` calls, `in_flight` at a time.
 ///
 /// # Errors
 /// A connection failed, or an answer was not that of a call.
@@ -71,7 +72,7 @@ pub(super) fn run(in_flight: usize, deadlines: DeadlineMode, calls: u64) -> Resu
         let called = call(address, in_flight, deadlines, calls);
         drop(stop);
         let served = server.join().unwrap_or_else(|_| Err(anyhow!("the server's thread panicked")));
-        // The server's error is why the client has one, if both do.
+        // The server's error is the cause of the client's, if both have one.
         let fired = served.context("serving")?;
         let figures = called.context("calling")?;
         Ok(Figures { deadlines_fired: figures.deadlines_fired + fired, ..figures })
@@ -98,7 +99,7 @@ fn listen() -> io::Result<ListenerHandle> {
     Ok(accept::listen(strategy, any_port, ListenOptions::plain(BACKLOG), 1, 0)?.remove(0))
 }
 
-/// Tells the server that nobody calls any more, however the client ended.
+/// Stops the server, however the client ended.
 struct StopAtEnd(Sender<Stop>);
 
 impl Drop for StopAtEnd {
@@ -107,7 +108,7 @@ impl Drop for StopAtEnd {
     }
 }
 
-/// What `lab echo` is told.
+/// The arguments of `lab echo`.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Echo {
     /// Calls at a time
@@ -126,7 +127,7 @@ impl Echo {
         Self { in_flight, deadlines, calls }
     }
 
-    /// As `lab` understands them.
+    /// The arguments as the command line has them.
     pub(super) fn arguments(&self) -> Vec<String> {
         let (in_flight, calls) = (self.in_flight.to_string(), self.calls.to_string());
         let deadlines = self.deadlines.as_str();
@@ -169,7 +170,7 @@ mod tests {
     fn each_call_is_answered_exactly_once() {
         for &deadlines in DeadlineMode::value_variants() {
             // Fewer than fit into one connection, some connections, a last one that is not full; and fewer
-            // calls than are in flight.
+            // calls than may be in flight.
             for (in_flight, calls) in [(1, 300), (50, 700), (400, 900), (50, 20)] {
                 let figures = run(in_flight, deadlines, calls).expect("loopback echoes");
                 let case = format!("{in_flight} in flight, deadlines {deadlines:?}");
@@ -197,7 +198,7 @@ mod tests {
             let address = listener.local_addr().expect("a listener has an address");
             let server = thread::spawn(move || {
                 let (stream, _) = listener.accept()?;
-                // Frames that come back as they were are answers, and the last one is not whole.
+                // Frames that come back unchanged are answers, and the last one is incomplete.
                 io::copy(&mut (&stream).take(5_000), &mut &stream).map(|_| stream)
             });
             let figures = call(address, CALLS_PER_CONNECTION, deadlines, 700);

@@ -1,21 +1,23 @@
-//! What is to be used again, in stacks of the threads that use it. Promises: a spare costs no lock but once
-//! in [`BATCH`] of them, also where one thread takes and another gives. Leaves to others: making new ones.
+//! A free list: values for reuse, in stacks of the threads that use them.
+//!
+//! Guarantees: taking or returning a value locks once in [`BATCH`] of them, also where one thread takes and
+//! another returns.
 
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Spares that a thread holds before it gives them to all, and takes at once.
+/// Values that a thread holds before it gives them to all, and takes at once.
 const BATCH: usize = 256;
 
-/// The spares of no thread, in chunks.
+/// The values of no thread, in chunks.
 pub(super) struct FreeList<T> {
     batches: Mutex<Vec<Vec<T>>>,
-    /// As many as there are chunks: read before the lock is taken.
+    /// The number of chunks: read before the lock is taken.
     count: AtomicUsize,
 }
 
-/// A thread's own spares.
+/// A thread's own values.
 pub(super) struct LocalFreeList<T> {
     own: Vec<T>,
     shared: Arc<FreeList<T>>,
@@ -26,7 +28,7 @@ impl<T> FreeList<T> {
         Arc::new(Self { batches: Mutex::default(), count: AtomicUsize::new(0) })
     }
 
-    /// A thread's end, empty.
+    /// A thread's own list, empty.
     pub(super) fn local(self: &Arc<Self>) -> LocalFreeList<T> {
         LocalFreeList { own: Vec::new(), shared: Arc::clone(self) }
     }
@@ -38,7 +40,7 @@ impl<T> FreeList<T> {
     }
 
     fn take(&self) -> Option<Vec<T>> {
-        // Relaxed: one that was just given may be missed, and is taken next time.
+        // Relaxed: a chunk that was just returned may be missed, and is taken next time.
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -68,7 +70,7 @@ impl<T> LocalFreeList<T> {
         self.own.push(item);
     }
 
-    /// Adds new ones, the first of which comes last.
+    /// Adds new values, the first of which is taken last.
     pub(super) fn extend(&mut self, fresh: impl IntoIterator<Item = T>) {
         self.own.extend(fresh);
     }

@@ -1,8 +1,7 @@
-//! One mutex around one heap, one thread that sleeps until the first of it is due: what everybody writes
-//! first.
+//! One mutex around one heap, and one thread that sleeps until the first timer is due: the obvious design.
 //!
-//! Promises: a cancelled timer's slot is free at once. Leaves to others: its place in the heap, which is
-//! found stale when its time has come.
+//! A cancelled timer's slot is free at once. Its entry stays in the heap, which finds it stale at its
+//! deadline.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,7 +15,7 @@ use super::sleep;
 use super::timer_impl::{Sink, TimerImpl, User, Wakes};
 use super::timer_thread::{TimerLoop, TimerThread};
 
-/// See the file's header.
+/// The timers of one heap; clones share it and its thread.
 #[derive(Clone)]
 pub(super) struct Heap(Arc<TimerThread<LockedHeap>>);
 
@@ -52,7 +51,7 @@ impl User for Heap {
     }
 }
 
-/// Names an armed timer of one shelf.
+/// The slot and generation of an armed timer of one heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Id {
     slot: u32,
@@ -62,7 +61,7 @@ pub(super) struct Id {
 /// A heap, its mutex, and the thread's part of it.
 pub(super) struct LockedHeap {
     timers: Mutex<Timers>,
-    /// The first deadline is another, or all is closed.
+    /// Signalled when the first deadline changes, or all is closed.
     changed: Condvar,
     sink: Sink,
     counters: Counters,
@@ -72,7 +71,7 @@ pub(super) struct LockedHeap {
 struct Timers {
     /// In order of their deadlines, with those that were cancelled.
     heap: BinaryHeap<Reverse<(Nanos, Id)>>,
-    /// The generation of each slot: a timer of another has fired or was cancelled.
+    /// The generation of each slot: a timer of another generation has fired or was cancelled.
     generations: Vec<u32>,
     free: Vec<u32>,
     is_closed: bool,
@@ -174,7 +173,7 @@ impl Timers {
         is_wanted
     }
 
-    /// Takes out what is due at `now`; what was cancelled is dropped with it.
+    /// Removes what is due at `now`, and drops cancelled timers with it.
     fn take_due(&mut self, now: Nanos, due: &mut Vec<Nanos>) {
         while let Some(&Reverse((deadline, id))) = self.heap.peek()
             && deadline <= now

@@ -1,5 +1,5 @@
-//! The memory of timers that were cancelled: many calls, each answered at once, and none of them outstanding
-//! at the end.
+//! The memory of cancelled timers: many calls, each answered at once, and none of them outstanding at the
+//! end.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use super::DEADLINE;
 use super::timer_impl::{TimerImpl, User};
 use crate::kit::usage::own_memory_bytes;
 
-/// Calls before the first look, so that what every way takes once is not counted.
+/// Calls before the first reading, so that one-time costs of an implementation are not counted.
 const WARM_UP: u64 = 10_000;
-/// Calls between two looks.
+/// Calls between two readings.
 const LOOK: u64 = 50_000;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     pub(super) cancelled: u64,
-    /// The most memory that the process had beyond what it had after the first calls.
+    /// The most memory that the process had beyond that after the first calls.
     pub(super) bytes_max: u64,
 }
 
-/// Arms and cancels `wanted` timers, or as many as it comes to in `time`.
+/// Arms and cancels `wanted` timers, or as many as it completes in `time`.
 ///
 /// # Errors
 /// A timer could not be armed, or it fired.

@@ -1,5 +1,5 @@
-//! Instructions per call of the echo, in a process of its own under callgrind.
-//! Promises: the process's start and end are not counted. Leaves to others: the counting (`callgrind.rs`).
+//! Instructions per call of the echo, in a process of its own under callgrind, without the process's start
+//! and end.
 
 use std::ffi::OsString;
 

@@ -1,4 +1,4 @@
-//! The engine's timer service as a thread with a loop of its own has it: the subject `tollgate-local`. Others
+//! The engine's timer service in a thread with a loop of its own: the target `tollgate-local`. Other threads
 //! may cancel its timers.
 
 use std::io;
@@ -11,11 +11,11 @@ use sys::parker::Parker;
 use super::counters::Counters;
 use super::timer_impl::{Sink, TimerImpl, User, Wakes};
 
-/// More than any part of the experiment has threads, and arms at a time in one of them.
+/// More than any part of the experiment has threads, and timers that one of them arms at a time.
 const LOCALS: usize = 64;
 const TIMERS_MAX: usize = 1_024;
 
-/// See the file's header.
+/// The engine's service with a driver in each user's thread.
 #[derive(Clone)]
 pub(super) struct LocalService(Arc<Shared>);
 
@@ -50,7 +50,7 @@ impl TimerImpl for LocalService {
     }
 }
 
-/// A thread's end.
+/// A thread's handle.
 pub(super) struct LocalUser {
     local: LocalTimers,
     parker: Arc<Parker>,
@@ -58,7 +58,7 @@ pub(super) struct LocalUser {
 }
 
 impl LocalUser {
-    /// Fires what is due; whether anything was.
+    /// Fires what is due; returns whether anything was.
     fn fire(&mut self) -> bool {
         let sink = &self.shared.sink;
         let fired = self.local.fire_due(monotonic(), |_, tag| {
@@ -84,7 +84,7 @@ impl User for LocalUser {
         self.fire();
     }
 
-    /// Wakes at `until` are the thread's own business; those before it are for timers.
+    /// Wakes at `until` are the thread's own business; earlier ones are for timers.
     fn sleep_until(&mut self, until: Nanos) {
         self.fire();
         loop {

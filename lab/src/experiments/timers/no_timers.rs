@@ -1,5 +1,5 @@
-//! No timers at all: what the threads of the experiment, their loop and their hand-over cost. It is measured
-//! beside the ways that keep timers, and is none of them: nothing fires.
+//! No timers at all: what the threads of the experiment, their loop and the transfer between them cost. It is
+//! measured beside the timer implementations, and nothing fires.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use sys::clock::Nanos;
 use super::sleep;
 use super::timer_impl::{Sink, TimerImpl, User, Wakes};
 
-/// See the file's header.
+/// An implementation without timers.
 #[derive(Clone)]
 pub(super) struct NoTimers;
 
@@ -28,7 +28,7 @@ impl TimerImpl for NoTimers {
     }
 }
 
-/// A thread's end.
+/// A thread's handle.
 pub(super) struct NoUser;
 
 impl User for NoUser {

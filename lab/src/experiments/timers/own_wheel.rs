@@ -1,5 +1,5 @@
-//! The engine's wheel as a reactor has it, for timers that never leave their thread: the subject
-//! `tollgate-own-wheel`. Nobody else can cancel them.
+//! The engine's wheel as a reactor has it, for timers that never leave their thread: the target
+//! `tollgate-own-wheel`. No other thread can cancel them.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::counters::Counters;
 use super::sleep;
 use super::timer_impl::{Sink, TimerImpl, User, Wakes};
 
-/// See the file's header.
+/// A wheel in each user's thread.
 #[derive(Clone)]
 pub(super) struct OwnWheel(Arc<SinkCounters>);
 
@@ -43,7 +43,7 @@ pub(super) struct WheelUser {
 }
 
 impl WheelUser {
-    /// Fires what is due; whether anything was.
+    /// Fires what is due; returns whether anything was.
     fn fire(&mut self) -> bool {
         let now = monotonic();
         let mut has_fired = false;

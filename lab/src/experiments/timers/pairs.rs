@@ -1,9 +1,9 @@
-//! Schedule and cancel, as an RPC client does, as fast as it goes: by the thread that armed the timer, or by
-//! the next one of a ring of threads.
+//! Schedule and cancel, as an RPC client does, at full speed: by the thread that armed the timer, or by the
+//! next one of a ring of threads.
 //!
-//! Promises: all threads begin together and end together; a clock is read once for every 64 calls, as a
-//! thread with a loop does, whatever keeps the timers; a timer that fired before its thread came to cancel it
-//! is no pair, and many of them are an error. Leaves to others: which ways, and when (`turn.rs`).
+//! Guarantees: all threads begin together and end together; the clock is read once for every 64 calls, as a
+//! thread with a loop does, whatever implementation keeps the timers; a timer that fired before its thread
+//! came to cancel it is no pair, and many of them are an error.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
@@ -16,13 +16,14 @@ use sys::clock::{Nanos, monotonic, process_cpu};
 use super::DEADLINE;
 use super::timer_impl::{TimerImpl, User};
 
-/// Calls between two turns of a thread's loop, at which it looks at the clock.
+/// Calls between two passes of a thread's loop, each of which reads the clock.
 const CALLS_PER_PASS: usize = 64;
 
-/// One timer of so many may fire: fifty threads on two CPUs may keep one from cancelling for half a second.
+/// One timer in this many may fire: fifty threads on two CPUs may keep a thread from cancelling for half a
+/// second.
 const FIRED_SHARE_MAX: u64 = 100;
 
-/// Who takes a timer back.
+/// The thread that cancels a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CancelledBy {
     /// The thread that armed it.
@@ -43,23 +44,23 @@ pub(super) struct Pairs {
 /// Calls of one or of all threads.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PairCounts {
-    /// Those that were cancelled.
+    /// Cancelled timers.
     pub(super) pairs: u64,
-    /// Those that were not, as they had fired.
+    /// Timers that fired before they were cancelled.
     pub(super) fired: u64,
 }
 
-/// What a case came to.
+/// The result of a case.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Done {
     pub(super) counts: PairCounts,
     pub(super) elapsed: Duration,
-    /// Of the whole process, with the threads of the facility.
+    /// Of the whole process, with the threads of the implementation.
     pub(super) cpu: Duration,
 }
 
 impl Pairs {
-    /// Runs it for `time`.
+    /// Runs the case for `time`.
     ///
     /// # Errors
     /// A timer could not be armed, or many fired that were to be cancelled.
@@ -74,7 +75,7 @@ impl Pairs {
                     let (timer_impl, is_over, begin) = (timer_impl.clone(), &is_over, &begin);
                     scope.spawn(move || {
                         let mut user = timer_impl.enter();
-                        // All are here; then the clock is read; then they begin.
+                        // All threads have started; then the clock is read; then they begin.
                         begin.wait();
                         begin.wait();
                         match self.by {
@@ -107,12 +108,12 @@ impl Pairs {
     }
 }
 
-/// When a call fails that is made in this turn.
+/// The deadline of a call in this pass.
 fn deadline() -> Nanos {
     monotonic() + DEADLINE
 }
 
-/// A thread that cancels its own, oldest first.
+/// A thread that cancels its own timers, oldest first.
 fn cancel_own<U: User>(user: &mut U, window: usize, is_over: &AtomicBool) -> Result<PairCounts> {
     let mut armed: Vec<Option<U::Handle>> = (0..window).map(|_| None).collect();
     let (mut counts, mut index) = (PairCounts::default(), 0);
@@ -139,15 +140,15 @@ impl PairCounts {
     }
 }
 
-/// Timers that go from one thread to the next together: with a flag in front of the mutex, which so never has
-/// two who want it.
+/// Timers that go from one thread to the next together, with a flag in front of the mutex, so that no two
+/// threads ever contend for it.
 #[repr(align(128))]
 struct Batch<H> {
     is_full: AtomicBool,
     timers: Mutex<Vec<H>>,
 }
 
-/// A thread of the ring: what it hands on, and what it gets. All of it comes back empty.
+/// A thread of the ring: the batches that it sends and those that it receives. All return empty.
 struct RingThread<H> {
     onward: Arc<[Batch<H>]>,
     incoming: Arc<[Batch<H>]>,

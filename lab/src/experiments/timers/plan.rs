@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use crate::kit::options::{CommonOptions, Scale};
 
-/// What `lab timers` may be told.
+/// The options of `lab timers`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
     pub(crate) common: CommonOptions<Part>,
-    /// A program around the timer thread of a built brpc: `docs/lab-drivers.md` says what it is told
+    /// A program around the timer thread of a built brpc: `docs/lab-drivers.md` defines its arguments
     #[arg(long, value_name = "PATH")]
     pub(super) brpc: Option<PathBuf>,
 }
@@ -19,7 +19,7 @@ pub(crate) struct Options {
 pub(crate) enum Part {
     /// Schedule and cancel with 1 to 50 threads: rate, CPU time
     Pairs,
-    /// Three ways in turn, where another thread cancels: CPU time
+    /// Three implementations interleaved, where another thread cancels: CPU time
     Interleaved,
     /// 20,000 calls a second: wake-ups, lateness
     Calls,
@@ -32,12 +32,12 @@ pub(crate) enum Part {
 /// How much of everything.
 pub(super) struct Effort {
     pub(super) rounds: usize,
-    /// Of each case of schedule and cancel.
+    /// The time of each case of schedule and cancel.
     pub(super) case_ms: u64,
     pub(super) calls_ms: u64,
     pub(super) timers: u64,
     pub(super) echo_calls: u64,
-    /// How often the instructions of each echo are counted: how many calls share a turn of the loop varies.
+    /// How often the instructions of each echo are counted: how many calls share a pass of the loop varies.
     pub(super) counts: usize,
 }
 

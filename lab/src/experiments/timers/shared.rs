@@ -1,4 +1,4 @@
-//! The engine's timer service as any thread has it: the subject `tollgate-shared`.
+//! The engine's timer service as any thread has it: the target `tollgate-shared`.
 
 use std::io;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use sys::clock::Nanos;
 use super::sleep;
 use super::timer_impl::{Sink, TimerImpl, User, Wakes};
 
-/// So that users do not meet; the bucketed design has 13 buckets for that.
+/// Shards, so that users do not contend; the bucketed design has 13 buckets for that.
 const THREADS: usize = 8;
 
 /// More than any part of the experiment arms at a time with one of them.
 const TIMERS_MAX: usize = 4_096;
 
-/// See the file's header.
+/// The engine's service with a thread of its own.
 #[derive(Clone)]
 pub(super) struct SharedService(Arc<Service>);
 
@@ -41,7 +41,7 @@ impl TimerImpl for SharedService {
     }
 }
 
-/// A thread's end.
+/// A thread's handle.
 pub(super) struct SharedUser {
     timers: Timers,
     _service: Arc<Service>,

@@ -1,5 +1,4 @@
-//! The sleep of a thread that has nothing else to do. Promises: not shorter than asked. Leaves to others:
-//! timers that the thread keeps itself.
+//! The sleep of a thread that has nothing else to do, never shorter than requested.
 
 use rustix::thread::{ClockId, Timespec, clock_nanosleep_absolute};
 use sys::clock::{Nanos, monotonic};
@@ -9,7 +8,7 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 /// Sleeps until then; not at all if that has passed.
 pub(super) fn until(until: Nanos) {
     while monotonic() < until {
-        // A signal may end it: the next turn looks again.
+        // A signal may end it early: the next pass checks the time again.
         let _ = clock_nanosleep_absolute(ClockId::Monotonic, &timespec(until));
     }
 }

@@ -1,6 +1,7 @@
-//! Numbered slots in blocks that never move. Promises: a slot is found by its number with two loads; a number
-//! is claimed without a lock as long as its thread has spares. Leaves to others: what a slot holds, and that
-//! a number is given back once.
+//! Numbered slots in blocks that never move.
+//!
+//! Guarantees: a slot is found by its number with two loads; a number is claimed without a lock as long as
+//! its thread has free ones.
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,15 +14,15 @@ pub(super) const NONE: u32 = u32::MAX;
 
 const BLOCK_BITS: u32 = 10;
 const BLOCK: usize = 1 << BLOCK_BITS;
-/// 67 million slots: more than ten seconds of the fastest design that holds what was cancelled.
+/// 67 million slots: more than ten seconds of the fastest design that holds cancelled timers.
 const BLOCKS_MAX: usize = 1 << 16;
 
 const _: () = assert!(BLOCK * BLOCKS_MAX < NONE as usize);
 
-/// See the file's header.
+/// Blocks of slots, allocated on demand.
 pub(super) struct Slots<T> {
     blocks: Box<[OnceLock<Box<[T; BLOCK]>>]>,
-    /// Blocks that somebody makes or has made; more than BLOCKS_MAX where there was no room.
+    /// Blocks that are being made or are made; more than BLOCKS_MAX where the limit refused one.
     count: AtomicUsize,
     free: Arc<FreeList<u32>>,
 }
@@ -37,10 +38,10 @@ impl<T: Default> Slots<T> {
         self.free.local()
     }
 
-    /// A slot that nobody else has, as its last owner left it, or new.
+    /// A slot that no other owner has, as its last owner left it, or new.
     ///
     /// # Errors
-    /// All are in use.
+    /// All slots are in use.
     pub(super) fn claim(&self, local: &mut LocalFreeList<u32>) -> io::Result<u32> {
         match local.pop() {
             Some(number) => Ok(number),

@@ -1,4 +1,4 @@
-//! The ways of keeping deadlines by name, as reports and child processes call them.
+//! The timer implementations by name, as reports and child processes call them.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use super::timerfd::Timerfd;
 use super::tokio::Tokio;
 use crate::kit::rounds::RoundTarget;
 
-/// A way that the lab has built in. `tollgate-*` are the engine's.
+/// An implementation that the lab has built in. `tollgate-*` are the engine's.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BuiltIn {
     /// Any thread arms, any thread cancels
@@ -29,7 +29,7 @@ pub(super) enum BuiltIn {
     Bucketed,
     /// A timer descriptor for each call
     Timerfd,
-    /// A timer thread for each user
+    /// A timer thread for each caller
     Threads,
     /// A wheel that turns every millisecond
     Tick,
@@ -39,7 +39,7 @@ pub(super) enum BuiltIn {
     Nothing,
 }
 
-/// What a measurement does with the facility of a way.
+/// A measurement that runs with any implementation.
 pub(super) trait TimerWork {
     type Output;
 
@@ -47,7 +47,7 @@ pub(super) trait TimerWork {
 }
 
 impl BuiltIn {
-    /// What the report calls it.
+    /// The name in the report.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::TollgateShared => "tollgate-shared",
@@ -73,12 +73,12 @@ impl BuiltIn {
         self != Self::Nothing
     }
 
-    /// Whether a thread can cancel what another has armed.
+    /// Whether a thread can cancel a timer of another.
     pub(super) fn is_shared(self) -> bool {
         self != Self::TollgateOwnWheel
     }
 
-    /// Has `work` done with it.
+    /// Runs `work` with the implementation.
     pub(super) fn with<W: TimerWork>(self, work: W) -> W::Output {
         match self {
             Self::TollgateShared => work.with::<SharedService>(),
@@ -95,11 +95,11 @@ impl BuiltIn {
     }
 }
 
-/// Who takes part.
+/// A measured implementation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     BuiltIn(BuiltIn),
-    /// A program of somebody else's library, named by `--brpc`.
+    /// An external program, named by `--brpc`.
     Brpc(PathBuf),
 }
 

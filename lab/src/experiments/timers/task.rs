@@ -1,8 +1,7 @@
-//! A turn: one way of keeping deadlines does one kind of work, in a process of its own, so that its memory,
-//! its threads and its CPU time are its own.
+//! A task: one timer implementation does one kind of work in a process of its own, so that its memory, its
+//! threads and its CPU time are its own.
 //!
-//! Promises: a program of somebody else's can take the same turn: it is told the same words behind its name
-//! and answers in the same line. Leaves to others: which turns, and when (`timers.rs`).
+//! An external program can do the same task: it receives the same arguments and prints the same line.
 //!
 //! ```text
 //!   lab deadlines --way bucketed --work pairs --for-ms 40
@@ -24,10 +23,10 @@ use crate::kit::child;
 use crate::kit::measurements::Numbers;
 use crate::kit::worker_process::{WorkerProcess, print_line};
 
-/// After so long a way that cannot cancel many timers has cancelled enough.
+/// An implementation that cannot cancel many timers has cancelled enough after this long.
 const HELD_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// What is done.
+/// The kind of work.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TaskKind {
     /// Schedule and cancel with 1 to 50 threads, `--for-ms` in each case
@@ -38,7 +37,7 @@ pub(super) enum TaskKind {
     Held,
 }
 
-/// What `lab deadlines` is told.
+/// The arguments of `lab timer-task`.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct TaskArguments {
     #[arg(long)]
@@ -47,7 +46,7 @@ pub(crate) struct TaskArguments {
     task: Task,
 }
 
-/// The words that every program understands.
+/// The arguments that every program understands.
 #[derive(clap::Args, Clone, Debug, PartialEq)]
 pub(super) struct Task {
     #[arg(long)]
@@ -61,14 +60,14 @@ pub(super) struct Task {
     pub(super) case: Option<&'static str>,
 }
 
-/// The numbers of each case that a turn made.
+/// The numbers of each case of a task.
 pub(super) type Cases = Vec<(&'static str, Numbers)>;
 
 impl Task {
-    /// Has a rival do it.
+    /// Has the implementation's process do the task.
     ///
     /// # Errors
-    /// The rival failed, or the user interrupts.
+    /// The process failed, or the user interrupts.
     pub(super) fn run(&self, target: &Target) -> Result<Cases> {
         let program = match target.program() {
             Some(program) => program.to_owned(),
@@ -112,12 +111,12 @@ fn parse(answer: &Value) -> Result<Cases> {
     Ok(parsed)
 }
 
-/// The child's side: does the work and prints what it came to.
+/// The child's side: does the work and prints its results.
 ///
 /// # Errors
 /// A timer could not be armed, or it fired where it must not.
 pub(crate) fn run_task(settings: &TaskArguments) -> Result<()> {
-    // One way has a descriptor for each timer.
+    // One implementation has a descriptor for each timer.
     child::raise_descriptor_limit();
     let answer = settings.built_in.with(TaskRunner(settings))?;
     print_line(&Value::Object(answer).to_string())

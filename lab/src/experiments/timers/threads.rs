@@ -1,8 +1,8 @@
-//! Many timer threads: each user's timers are in a heap of their own, with a mutex and a thread of their
-//! own. Who cancels elsewhere takes that mutex.
+//! Many timer threads: each user's timers are in a heap of their own, with a mutex and a thread of their own.
+//! Another thread that cancels takes that mutex.
 //!
-//! Promises: users contend where one cancels another's timer, and each with its own thread. Leaves to others:
-//! the heap (`heap.rs`). The timers of a user that has gone are kept as long as the facility.
+//! Users contend where one cancels another's timer, and each with its own thread. The timers of a user that
+//! has ended are kept as long as the implementation.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use super::timer_thread::TimerThread;
 
 type Heaps = Vec<Arc<TimerThread<LockedHeap>>>;
 
-/// See the file's header.
+/// The heaps of all users; clones share them.
 #[derive(Clone)]
 pub(super) struct Threads(Arc<Shared>);
 
@@ -48,16 +48,16 @@ impl Shared {
     }
 }
 
-/// A user and its shelf, which is there from its first timer on.
+/// A user and its heap, which exists from its first timer on.
 pub(super) struct User {
     shared: Arc<Shared>,
-    /// Its number, and the same as `known` has there.
+    /// The number of its heap, and the heap as `known` has it.
     own: Option<(usize, Arc<TimerThread<LockedHeap>>)>,
-    /// The first of the facility's shelves, so that to reach another's takes no common lock.
+    /// The first heaps of all users, so that reaching another's takes no common lock.
     known: Heaps,
 }
 
-/// Names an armed timer, and the shelf where it is.
+/// An armed timer, and the number of its heap.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Handle {
     heap: usize,

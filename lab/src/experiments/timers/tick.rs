@@ -1,17 +1,17 @@
-//! A hashed wheel with a tick, the design of Netty's HashedWheelTimer: 512 slots of 1 ms, rounds for what is
-//! farther, and a thread that wakes every tick, whether there are timers or not.
+//! A hashed wheel with a tick, the design of Netty's HashedWheelTimer: 512 slots of 1 ms, rounds for later
+//! deadlines, and a thread that wakes every tick, whether there are timers or not.
 //!
-//! Promises: to arm and to cancel are a push each, without a lock; what was cancelled is unlinked at the next
-//! tick; a timer fires up to a tick late. Leaves to others: the cost of a tick that finds nothing.
+//! Guarantees: arming and cancelling are a push each, without a lock; a cancelled timer is unlinked at the
+//! next tick; a timer fires up to a tick late.
 //!
 //! ```text
 //!   arm    --push--> inbox  ---.
 //!                               +-- every tick --> slots 0..511: lists of (timer, rounds) --> sink
 //!   cancel --push--> cancelled '
 //! ```
-//! Who changes a timer's version from the one that it was armed with has it: a canceller, which pushes it for
-//! the thread to unlink, or the thread, to fire it. Only the thread gives a timer back to the pool, a
-//! cancelled one when it takes it from `cancelled`, where it comes after it came from the inbox.
+//! A thread that changes a timer's version from that of its arming owns it: a canceller, which pushes it for
+//! the timer thread to unlink, or the timer thread, which fires it. Only the timer thread returns a timer to
+//! the free list, a cancelled one when it takes it from `cancelled`, which it reads before the inbox.
 
 use std::io;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use super::timer_thread::{TimerLoop, TimerThread};
 const TICK_NANOS: u64 = 1_000_000;
 const SLOTS: u64 = 512;
 
-/// See the file's header.
+/// The wheel; clones share it and its thread.
 #[derive(Clone)]
 pub(super) struct Tick(Arc<TimerThread<Wheel>>);
 
@@ -49,13 +49,13 @@ impl TimerImpl for Tick {
     }
 }
 
-/// A thread's end, with its spare timers.
+/// A thread's handle, with its free timers.
 pub(super) struct User {
     wheel: Arc<TimerThread<Wheel>>,
     free: LocalFreeList<u32>,
 }
 
-/// Names an armed timer.
+/// The number and version of an armed timer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Id {
     timer: u32,
@@ -90,7 +90,7 @@ impl timer_impl::User for User {
     }
 }
 
-/// `deadline` and `armed` are handed on by the inbox; what follows `cancelled` is the thread's alone.
+/// The inbox publishes `deadline` and `armed`; only the timer thread uses the fields after `cancelled`.
 #[derive(Default)]
 #[repr(align(64))]
 struct Timer {
@@ -111,7 +111,8 @@ struct Timer {
 impl Timer {
     fn claim(&self, version: u32) -> bool {
         let next = version.wrapping_add(1);
-        // Relaxed: it decides who has the timer, and all else is handed on by the two inboxes.
+        // Relaxed: the exchange decides which thread owns the timer, and the two inboxes publish everything
+        // else.
         self.version.compare_exchange(version, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
@@ -120,7 +121,7 @@ impl Timer {
     }
 }
 
-/// A stack to which all push, and from which the thread takes all at once.
+/// A stack to which all threads push, and from which the timer thread takes everything at once.
 #[repr(align(128))]
 struct Inbox(AtomicU32);
 
@@ -129,7 +130,7 @@ impl Inbox {
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
             link.store(head, Ordering::Relaxed);
-            // Release pairs with the Acquire of `take`: the thread sees what was pushed.
+            // Release pairs with the Acquire of `take`: the timer thread sees what was pushed.
             match self.0.compare_exchange_weak(head, number, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(other) => head = other,
@@ -138,7 +139,7 @@ impl Inbox {
     }
 
     fn take(&self) -> u32 {
-        // Not even an exchange where there is nothing.
+        // Not even an exchange where the inbox is empty.
         if self.0.load(Ordering::Relaxed) == NONE { NONE } else { self.0.swap(NONE, Ordering::Acquire) }
     }
 }
@@ -154,10 +155,10 @@ struct Wheel {
     counters: Counters,
 }
 
-/// What the thread has for itself.
+/// The data that only the timer thread uses.
 struct ThreadState<'a> {
     heads: [u32; SLOTS as usize],
-    /// The tick that has ended last, and whose slot is looked at.
+    /// The tick that has ended last, whose slot is being fired.
     tick: u64,
     free: LocalFreeList<u32>,
     account: WakeAccount<'a>,
@@ -178,7 +179,7 @@ impl Wheel {
 
     /// Moves what was armed since the last tick to its slots, and frees what was cancelled.
     fn drain_inboxes(&self, state: &mut ThreadState<'_>) {
-        // Taken first: what is there was pushed to the inbox before, and is taken from it now at the latest.
+        // Taken first: each of these was pushed to the inbox before, and is taken from it now at the latest.
         let mut cancelled = self.cancelled.take();
         let mut number = self.inbox.take();
         while number != NONE {
@@ -202,7 +203,7 @@ impl Wheel {
 
     fn link(&self, state: &mut ThreadState<'_>, number: u32, timer: &Timer) {
         let deadline = Nanos(timer.deadline.load(Ordering::Relaxed));
-        // One that is due already comes in this tick.
+        // A timer that is due already fires in this tick.
         let tick = (deadline.0.saturating_sub(self.start.0) / TICK_NANOS).max(state.tick);
         let slot = tick % SLOTS;
         timer.rounds.store((tick - state.tick) / SLOTS, Ordering::Relaxed);
@@ -254,7 +255,7 @@ impl TimerLoop for Wheel {
     fn run(&self) {
         let (free, account) = (self.timers.local(), self.counters.account());
         let mut state = ThreadState { heads: [NONE; SLOTS as usize], tick: 0, free, account };
-        // Relaxed: it is looked at again in a tick.
+        // Relaxed: it is loaded again in a tick.
         while !self.is_closed.load(Ordering::Relaxed) {
             let end = Nanos(self.start.0 + (state.tick + 1) * TICK_NANOS);
             if monotonic() < end {

@@ -1,5 +1,5 @@
-//! One suite for every way of keeping deadlines. Nothing here asks for a timer to be quick: a hang fails, and
-//! all that is early.
+//! One suite for every timer implementation. No test requires a timer to be quick: a hang fails, and every
+//! early timer.
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -15,14 +15,14 @@ const LOOK: Duration = Duration::from_millis(1);
 /// Of timers that must not fire, or not before they are cancelled.
 const FAR: Duration = Duration::from_secs(3600);
 
-/// What a sink was told: when, and of which deadline.
+/// The calls of a sink: when, and with which deadline.
 #[derive(Clone, Default)]
 struct Fired(Arc<Mutex<Vec<(Nanos, Nanos)>>>);
 
 impl Fired {
-    /// A facility that tells it.
+    /// An implementation with this sink.
     fn start<F: TimerImpl>(&self) -> F {
-        // One of them has a descriptor for each timer.
+        // One implementation has a descriptor for each timer.
         sys::limits::raise_descriptors().unwrap();
         let fired = self.clone();
         let sink: Sink = Arc::new(move |deadline| fired.0.lock().unwrap().push((monotonic(), deadline)));
@@ -66,7 +66,7 @@ fn fires_once_and_never_early<F: TimerImpl>() {
     let timer_impl: F = fired.start();
     let mut user = timer_impl.enter();
     let mut expected = deadlines(200);
-    // Some handles are kept and some are not: it is the same for the timer.
+    // Some handles are kept and some are dropped: that makes no difference for the timer.
     let kept: Vec<_> = expected
         .iter()
         .filter_map(|&deadline| Some(user.arm(deadline).unwrap()).filter(|_| deadline.0 % 2 == 0))
@@ -155,7 +155,7 @@ fn all_ends_with_the_last<F: TimerImpl>() {
     assert_eq!(fired.wait_for(1), [deadline], "a user is enough");
     drop(user);
     drop(handles);
-    // The sink has the other one, and goes with the threads.
+    // The sink holds the other one, and is dropped with the threads.
     wait_for("threads that end", || Arc::strong_count(&fired.0) == 1);
     assert_eq!(fired.wait_for(1), [deadline], "nothing fires because all ends");
 }

@@ -1,21 +1,22 @@
-//! A thread that keeps timers, and what it shares with those who arm them. Promises: when the last who holds
-//! it lets go, the thread is told to end and is joined. Leaves to others: what the thread does.
+//! A thread that keeps timers, and the data that it shares with the threads that arm them.
+//!
+//! Guarantees: when the last holder drops it, the thread is stopped and joined.
 
 use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// What a thread does that keeps timers.
+/// The work of a timer thread.
 pub(super) trait TimerLoop: Send + Sync + 'static {
     /// The whole life of the thread; returns soon after `close`.
     fn run(&self);
 
-    /// Has `run` return, also when it sleeps.
+    /// Makes `run` return, also when it sleeps.
     fn close(&self);
 }
 
-/// See the file's header.
+/// The shared data, and the thread that it keeps.
 pub(super) struct TimerThread<K: TimerLoop> {
     shared: Arc<K>,
     thread: Option<JoinHandle<()>>,
@@ -43,7 +44,7 @@ impl<K: TimerLoop> Deref for TimerThread<K> {
 impl<K: TimerLoop> Drop for TimerThread<K> {
     fn drop(&mut self) {
         self.shared.close();
-        // A panic of the thread has been told by the thread.
+        // The thread has printed its own panic.
         drop(self.thread.take().map(JoinHandle::join));
     }
 }

@@ -1,11 +1,11 @@
 //! A timerfd for each call, and one thread that waits for all of them with epoll: the kernel keeps the
 //! deadlines, for four system calls a timer.
 //!
-//! Promises: a cancelled timer is closed at once. Leaves to others: the limit of descriptors
-//! (`RLIMIT_NOFILE`), which bounds the timers.
+//! A cancelled timer is closed at once. The limit of descriptors (`RLIMIT_NOFILE`) bounds the number of
+//! timers.
 //!
-//! A call stands under its descriptor's number. Who takes it from there has it, to fire or to close; its
-//! generation tells an event of an earlier call with the same number.
+//! A call is in the slot of its descriptor's number. The thread that takes it from there owns it, to fire or
+//! to close; its generation distinguishes it from an event of an earlier call with the same number.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -25,13 +25,13 @@ use super::sleep;
 use super::timer_impl::{Sink, TimerImpl, User, Wakes};
 use super::timer_thread::{TimerLoop, TimerThread};
 
-/// More calls than any experiment has at a time, and the descriptors of all else.
+/// More calls than any experiment has at a time, and the descriptors of everything else.
 const DESCRIPTORS_MAX: usize = 1 << 16;
 const EVENTS_MAX: usize = 256;
 /// No call's: the generation is the upper half, and the lower one is below `DESCRIPTORS_MAX`.
 const CLOSED: u64 = u64::MAX;
 
-/// See the file's header.
+/// The descriptors of all calls; clones share them and the thread.
 #[derive(Clone)]
 pub(super) struct Timerfd(Arc<TimerThread<TimerfdThread>>);
 
@@ -59,7 +59,7 @@ impl User for Timerfd {
     }
 
     fn cancel(&mut self, id: Id) -> bool {
-        // Closed here, where it is dropped.
+        // The taken descriptor is dropped here, which closes it.
         self.0.take(id).is_some()
     }
 
@@ -68,7 +68,7 @@ impl User for Timerfd {
     }
 }
 
-/// Names an armed timer.
+/// The descriptor and generation of an armed timer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Id {
     descriptor: u32,

@@ -1,12 +1,11 @@
 //! Tokio's timer: a `Sleep` for each deadline, registered by its first poll and dropped to cancel.
 //!
-//! Promises: what a timeout costs tokio's users and no more: they have the `Sleep` inside a task and the
-//! task's waker, so both are used again here, and nothing is allocated for a timer. Leaves to others: the
-//! wheel, behind one lock for all threads of the runtime.
+//! Guarantees: the measured cost is that of a timeout for tokio's users and no more: they have the `Sleep`
+//! inside a task and the task's waker, so both are reused here, and nothing is allocated for a timer.
 //!
-//! The runtime is what `#[tokio::main]` makes, with two workers: whoever of them is idle keeps the time. That
-//! the users are threads of their own changes nothing for the timers, which all come to the same lock, but
-//! each `Sleep` is made inside the runtime's context, which is entered for it.
+//! The runtime is what `#[tokio::main]` makes, with two workers: an idle worker keeps the time. That the
+//! users are threads of their own changes nothing for the timers, which share the lock of the runtime's
+//! wheel, but each `Sleep` is made inside the runtime's context, which is entered for it.
 
 use std::io;
 use std::pin::Pin;
@@ -25,10 +24,10 @@ use super::timer_impl::{self, Sink, TimerImpl, Wakes};
 
 const WORKERS: usize = 2;
 
-/// Farther deadlines are kept as this one: tokio's clock ends, and the experiments are over before.
+/// Later deadlines are kept as this one: tokio's clock ends, and the experiments are over before.
 const AHEAD_MAX: Duration = Duration::from_secs(1 << 30);
 
-/// See the file's header.
+/// The runtime; clones share it.
 #[derive(Clone)]
 pub(super) struct Tokio(Arc<Shared>);
 
@@ -61,7 +60,7 @@ impl TimerImpl for Tokio {
         User { free: self.0.free.local(), shared: Arc::clone(&self.0) }
     }
 
-    /// A wake that only moved timers within tokio's wheel is counted as dead: it cannot be told.
+    /// A wake that only moved timers within tokio's wheel counts as dead: it cannot be recognised.
     fn wakes(&self) -> Option<Wakes> {
         let all = self.0.state.parks().saturating_sub(WORKERS as u64);
         Some(Wakes { all, dead: all.saturating_sub(self.0.state.fired.load(Ordering::Relaxed)) })
@@ -77,12 +76,12 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         let detached = self.state.detached.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Outside of the lock: to drop a timer takes the runtime's.
+        // Outside of the lock: dropping a timer takes the runtime's.
         drop(detached);
     }
 }
 
-/// A thread's end, with its spare calls.
+/// A thread's handle, with its free calls.
 pub(super) struct User {
     shared: Arc<Shared>,
     free: LocalFreeList<Call>,
@@ -117,7 +116,7 @@ impl timer_impl::User for User {
     }
 }
 
-/// What a task of tokio's users has: room for the timer, and a waker.
+/// What a task of tokio's users has: storage for the timer, and a waker.
 struct Call {
     sleep: Pin<Box<Option<Sleep>>>,
     call_waker: Arc<CallWaker>,
@@ -133,7 +132,7 @@ impl Call {
     }
 }
 
-/// An armed timer. One that is dropped is kept until it has fired.
+/// An armed timer. A dropped handle's timer is kept until it has fired.
 pub(super) struct Handle(Option<Call>);
 
 impl Drop for Handle {
@@ -144,7 +143,7 @@ impl Drop for Handle {
     }
 }
 
-/// Who is told, and of what.
+/// The sink, and the counts of the runtime's wakes.
 struct SinkState {
     sink: Sink,
     metrics: RuntimeMetrics,
@@ -165,7 +164,7 @@ impl SinkState {
         let mut detached = self.detached.lock().unwrap_or_else(PoisonError::into_inner);
         let mut finished = Vec::new();
         if let Some(detached) = detached.as_mut() {
-            // Looked through when it is full, and so as often as it doubles.
+            // Searched when it is full, and so as often as it doubles.
             if detached.len() == detached.capacity() {
                 finished.extend(detached.extract_if(.., |call| !call.call_waker.is_armed()));
             }
@@ -174,7 +173,7 @@ impl SinkState {
             finished.push(call);
         }
         drop(detached);
-        // Outside of the lock: to drop a timer takes the runtime's.
+        // Outside of the lock: dropping a timer takes the runtime's.
         drop(finished);
     }
 }
@@ -189,7 +188,7 @@ struct CallWaker {
 impl CallWaker {
     fn arm(&self, deadline: Nanos) {
         self.deadline.store(deadline.0, Ordering::Relaxed);
-        // Release pairs with the Acquire in `ring`; nobody else changes it while it is even.
+        // Release pairs with the Acquire in `fire`; no other thread changes the version while it is even.
         self.version.store(self.version.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
@@ -207,8 +206,8 @@ impl CallWaker {
         self.version.compare_exchange(version, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Tells the sink, if the timer is armed and due. A wake for a timer that was cancelled may come when the
-    /// call has a later deadline already, and all are woken when the runtime ends: neither is due.
+    /// Calls the sink, if the timer is armed and due. A wake for a cancelled timer may come when the call has
+    /// a later deadline already, and the end of the runtime wakes all: neither is due.
     fn fire(&self) -> bool {
         let version = self.version.load(Ordering::Acquire);
         let deadline = Nanos(self.deadline.load(Ordering::Relaxed));

@@ -1,5 +1,5 @@
-//! The promises that `lab timers` checks. Promises: the names are fixed; one that this run cannot pass is
-//! left out with the reason. Leaves to others: when an interval decides (`verdict.rs`).
+//! The verdicts of `lab timers`. Their names are fixed; one that this run cannot reach is left out with the
+//! reason.
 
 use clap::ValueEnum;
 
@@ -13,10 +13,10 @@ use crate::kit::verdict::{Threshold, Verdict, paired_ratios};
 /// A verdict, or why it is left out.
 type Judged = Result<Verdict, String>;
 
-/// 256 timers of 80 bytes, and those of a turn, in pages, with what a process's memory moves by itself.
+/// 256 timers of 80 bytes and those of a pass, in pages, and the usual variation of a process's memory.
 const HELD_MB_MAX: f64 = 0.25;
 
-/// Judges all promises, or says why not.
+/// Reaches all verdicts, or records why not.
 pub(super) fn judge(report: &mut Report) {
     let judged = [
         ("owner-cancel-1-thread", owner("owner-cancel-1-thread", report, ["owner-w1-1", "owner-w64-1"], 3.0)),
@@ -40,8 +40,8 @@ fn row<'a>(report: &'a Report, part: &str, target: &str) -> Result<&'a Row, Stri
     report.row(part, target).ok_or_else(|| format!("{part}/{target} was not measured"))
 }
 
-/// Where timers never leave their thread, as those of a reactor's flows: of both windows, the one that leaves
-/// less room.
+/// Where timers never leave their thread, as those of a reactor's flows: of both windows, the one that is
+/// worse for us.
 fn owner(name: &'static str, report: &Report, parts: [&str; 2], least: f64) -> Judged {
     let threshold = Threshold::AtLeast(least);
     let [one, other] =
@@ -49,10 +49,10 @@ fn owner(name: &'static str, report: &Report, parts: [&str; 2], least: f64) -> J
     Ok(threshold.worse(one?, other?))
 }
 
-/// Where a thread arms in its own loop and another cancels, by the CPU time beyond what the threads and their
-/// hand-over take without any timers: with eight threads and 64 timers of each, every thread gives up its CPU
-/// after some 60 of them, which takes longer than the timers of any way. A round in which ours took no more
-/// than nothing is left out, for it has no ratio: it would be in our favour.
+/// Where a thread arms in its own loop and another cancels, by the CPU time beyond that of the threads and
+/// their transfer without any timers: with eight threads and 64 timers of each, every thread gives up its CPU
+/// after some 60 of them, which takes longer than the timers of any implementation. A round in which ours
+/// took no more than `nothing` is left out, for it has no ratio: it would be in our favour.
 fn cross(report: &Report) -> Judged {
     let (name, part, number) = ("cross-cancel-8", INTERLEAVED, "cpu_ns_per_pair");
     let alone = row(report, part, BuiltIn::Nothing.name())?;

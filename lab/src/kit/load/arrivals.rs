@@ -1,12 +1,14 @@
-//! Arrivals: when clients come who do not know of each other. Promises: the gaps are exponential, as those of
-//! independent callers are, and the same at every run, since a seed makes them. Leaves to others: who comes.
+//! Arrival times of independent clients.
+//!
+//! Guarantees: the gaps are exponential, as those of independent callers are; a seed makes them the same in
+//! every run.
 
 use std::time::Duration;
 
-/// As good as any other; runs that are compared share it.
+/// Any value would do; runs that are compared share it.
 const SEED: u64 = 0x7011_6a7e;
 
-/// Those that are still to come.
+/// The arrivals that are still to come.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     mean: Duration,
@@ -16,7 +18,7 @@ pub(crate) struct Arrivals {
 }
 
 impl Arrivals {
-    /// So many a second on the average, for a time.
+    /// Arrivals at `rate_per_s` on average, for `time`.
     pub(crate) fn new(rate_per_s: u32, time: Duration) -> Self {
         let mean = Duration::from_secs(1) / rate_per_s.max(1);
         let mut arrivals = Self { mean, end: time, next: Duration::ZERO, random: SEED };
@@ -24,8 +26,8 @@ impl Arrivals {
         arrivals
     }
 
-    /// How long it is at `now`, counted from the first moment, until somebody comes; zero is told once for
-    /// each of them, and `None` when nobody comes any more.
+    /// The time from `now`, counted from the first moment, until the next arrival; zero is returned once for
+    /// each arrival, and `None` when no more are to come.
     pub(crate) fn until_next(&mut self, now: Duration) -> Option<Duration> {
         if self.next >= self.end {
             return None;

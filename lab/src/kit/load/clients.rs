@@ -1,8 +1,9 @@
-//! A crowd of clients. In a closed loop so many at once, each beginning anew when it is done, until all of
-//! the work has been begun; in an open one, each when it is due (`arrivals.rs`), however many there are by
-//! then. Promises: each attempt ends as a success or as a failure of a named kind; in a closed loop an epoll
-//! thread for each CPU, so that no relay is bound by what one thread of clients can do. Leaves to others:
-//! what a client says and what it expects (`Client`).
+//! Many clients at a time. In a closed loop `concurrency` of them, each starting its next attempt when one is
+//! done, until all attempts are started; in an open loop each attempt when it is due (`arrivals.rs`), however
+//! many run by then.
+//!
+//! Guarantees: each attempt ends as a success or as a failure of a named kind; a closed loop has an epoll
+//! thread for each CPU, so that no relay is limited by what one client thread can do.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -28,18 +29,18 @@ const EVENTS_MAX: usize = 256;
 /// A dropped SYN is sent again after a second: such an attempt is slow, whatever else happened.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// How often waits are looked over for clients that wait for too long.
+/// How often clients are checked for waits that last too long.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// Why an attempt failed.
+/// The reason of a failed attempt.
 pub(super) type Failure = String;
 
-/// What a client has come to.
+/// The state of an attempt after a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The socket has to do something first.
+    /// The socket has to become ready first.
     Wait,
-    /// The answer has come, and the attempt goes on with what `request` says now.
+    /// A response has arrived, and the attempt goes on with the next `request`.
     SendNext,
     /// The attempt has succeeded, and its connection is of no more use.
     Done,
@@ -47,22 +48,21 @@ pub(super) enum Step {
     DoneKeptAlive,
 }
 
-/// One connection's side of the talk; each new connection begins with a copy of the first.
+/// The client's side of one connection; each new connection begins with a copy of the first state.
 pub(super) trait Client: Clone {
-    /// What the attempt has to say.
+    /// The bytes to send.
     fn request(&self) -> &[u8];
 
     /// Reads as far as the socket allows, once the request was sent.
     fn read(&mut self, socket: &OwnedFd) -> Result<Step, Failure>;
 }
 
-/// Makes `attempts`, `concurrency` of them at a time, on as many threads as CPUs; answers how many were
-/// `completed`, `failed` by kind and `slow`, over how many `connections`, the time, and latency quantiles
-/// from an attempt's begin, the call to connect where it needs one, to the answer's first byte and to its
-/// end.
+/// Makes `attempts`, `concurrency` of them at a time, on as many threads as CPUs. Returns how many were
+/// `completed`, `failed` by kind and `slow`, the number of `connections`, the time, and latency quantiles
+/// from an attempt's start (the connect call where it needs one) to the response's first byte and to its end.
 ///
 /// # Errors
-/// The load itself could not run; an attempt that fails is counted instead.
+/// The load itself could not run; a failed attempt is counted instead.
 pub(super) fn run(
     to: SocketAddr,
     attempts: u32,
@@ -71,11 +71,11 @@ pub(super) fn run(
 ) -> Result<Value> {
     let concurrency = concurrency.min(attempts);
     let threads = (machine::allowed_cpus().len() as u32).clamp(1, concurrency.max(1));
-    // A seat's first attempt is its own: a thread that starts late finds it, however fast the others are.
+    // The first attempt of each concurrent client is reserved for it, however late its thread starts.
     let (left, started) = (AtomicU32::new(attempts - concurrency), Instant::now());
     let run_thread = |thread: u32| {
         let mut client_loop = ClientLoop::new(to, &left, client.clone())?;
-        // The first ones have one seat more if they cannot all have as many.
+        // The first threads have one client more if the division leaves a remainder.
         for slot in 0..(concurrency - thread).div_ceil(threads) as usize {
             client_loop.slots.push(None);
             client_loop.attempt(slot);
@@ -94,7 +94,8 @@ pub(super) fn run(
     Ok(all.to_json(elapsed))
 }
 
-/// Makes an attempt at each arrival, on a connection of its own and on one thread, and answers as `run` does.
+/// Makes an attempt at each arrival, on a connection of its own and on one thread, and returns what `run`
+/// does.
 ///
 /// # Errors
 /// As `run`.
@@ -110,15 +111,15 @@ struct Connection<C> {
     started: Instant,
     client: C,
     request_sent: bool,
-    /// When the first byte of the answer was there.
+    /// When the first byte of the response arrived.
     first_byte_at: Option<Instant>,
-    /// Tells this connection's events from those of an earlier one in the same place.
+    /// Tells this connection's events from those of an earlier one with the same index.
     number: u32,
 }
 
 impl<C: Client> Connection<C> {
-    /// Goes as far as the socket allows. `flags` are those of its edge; an attempt on a kept connection
-    /// begins with no more than room to write.
+    /// Proceeds as far as the socket allows. `flags` are those of its edge; an attempt on a kept connection
+    /// begins with `OUT` alone.
     fn advance(&mut self, flags: EventFlags) -> Result<Step, Failure> {
         if !self.request_sent {
             let request = self.client.request();
@@ -129,7 +130,7 @@ impl<C: Client> Connection<C> {
                 Err(error) => return Err(format!("request: {error}")),
             }
         }
-        // Room to write says nothing about an answer; its arrival is an edge of its own.
+        // `OUT` says nothing about a response, whose arrival is an edge of its own.
         if (flags - EventFlags::OUT).is_empty() {
             return Ok(Step::Wait);
         }
@@ -137,7 +138,7 @@ impl<C: Client> Connection<C> {
         match self.client.read(&self.socket)? {
             Step::SendNext => {
                 self.request_sent = false;
-                // What was answered is the handshake.
+                // This response ended the handshake.
                 self.first_byte_at = None;
                 self.advance(EventFlags::OUT)
             }
@@ -146,7 +147,7 @@ impl<C: Client> Connection<C> {
     }
 }
 
-/// What has come of attempts.
+/// The results of attempts.
 struct Counters {
     connections: u32,
     completed: u32,
@@ -200,14 +201,14 @@ impl Counters {
     }
 }
 
-/// One thread's part of a crowd.
+/// One thread's share of the clients.
 struct ClientLoop<'a, C> {
     epoll: OwnedFd,
     to: SocketAddr,
-    /// What each connection begins with.
+    /// The state with which each connection begins.
     client: C,
     slots: Vec<Option<Connection<C>>>,
-    /// Attempts that no seat has taken, of all threads.
+    /// Attempts of all threads that no client has claimed.
     unclaimed: &'a AtomicU32,
     open: u32,
     counters: Counters,
@@ -246,7 +247,7 @@ impl<'a, C: Client> ClientLoop<'a, C> {
         }
     }
 
-    /// Begins an attempt that is due, in a place that is free.
+    /// Begins an attempt that is due, at a free index.
     fn begin_arrival(&mut self) {
         let slot = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {
             self.slots.push(None);
@@ -255,20 +256,20 @@ impl<'a, C: Client> ClientLoop<'a, C> {
         self.attempt(slot);
     }
 
-    /// Takes an attempt for a seat, if any is left.
+    /// Claims an attempt, if any is left.
     fn claim(&self) -> bool {
         let less = |left: u32| left.checked_sub(1);
         self.unclaimed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    /// Begins the next attempt in this place, if there is one.
+    /// Begins the next attempt at this index, if there is one.
     fn begin(&mut self, slot: usize) {
         if self.claim() {
             self.attempt(slot);
         }
     }
 
-    /// Begins an attempt in this place, on a new connection, and the next one if that fails at once.
+    /// Begins an attempt at this index, on a new connection, and the next one if that fails at once.
     fn attempt(&mut self, slot: usize) {
         loop {
             self.counters.connections += 1;
@@ -342,8 +343,8 @@ impl<'a, C: Client> ClientLoop<'a, C> {
         if is_kept && self.claim() {
             let Some(connection) = &mut self.slots[slot] else { return };
             (connection.started, connection.request_sent) = (Instant::now(), false);
-            // There is no further edge for room that has been there all the time. With no more than that an
-            // attempt cannot be done, so this comes back here only by another edge.
+            // A socket that was writable all the time yields no further edge. Writing alone cannot complete
+            // an attempt, so this code runs again only after another edge.
             return self.advance(slot, EventFlags::OUT);
         }
         self.slots[slot] = None;

@@ -1,6 +1,7 @@
-//! What a client says to a forward proxy until its tunnel stands, and which answers it takes: CONNECT, and
-//! SOCKS5 without a password. Promises: no I/O; an answer may come in pieces; after the last answer the next
-//! byte is the destination's. Leaves to others: connecting, and what goes through the tunnel.
+//! The client's side of a handshake with a forward proxy, until the tunnel is open: CONNECT, and SOCKS5
+//! without a password.
+//!
+//! Guarantees: no I/O; a reply may arrive in pieces; after the last reply the next byte is the destination's.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use super::clients::Failure;
 use super::http;
 
-/// What is spoken with a forward proxy.
+/// The protocol between client and forward proxy.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     /// HTTP's CONNECT
@@ -18,20 +19,20 @@ pub(crate) enum Protocol {
     Socks5,
 }
 
-/// One client's side of it.
+/// The state of one handshake.
 #[derive(Clone, Debug)]
 pub(super) struct Handshake {
     protocol: Protocol,
-    /// Each is said once the one before it was answered.
+    /// Each is sent once the previous one was answered.
     messages: Arc<[Vec<u8>]>,
-    /// Messages that were answered. 0 <= answered <= messages.len()
+    /// Messages whose replies have arrived. 0 <= replies_received <= messages.len()
     replies_received: usize,
-    /// What has come of the next answer.
+    /// The received part of the next reply.
     reply: Vec<u8>,
 }
 
 impl Handshake {
-    /// A tunnel to `to`.
+    /// A handshake for a tunnel to `to`.
     pub(super) fn new(protocol: Protocol, to: SocketAddr) -> Self {
         let messages = match protocol {
             Protocol::Connect => vec![http::tunnel_request(to)],
@@ -40,12 +41,12 @@ impl Handshake {
         Self { protocol, messages: messages.into(), replies_received: 0, reply: Vec::new() }
     }
 
-    /// What is to be said next; `None` once the tunnel stands.
+    /// The next message to send; `None` once the tunnel is open.
     pub(super) fn message(&self) -> Option<&[u8]> {
         self.messages.get(self.replies_received).map(Vec::as_slice)
     }
 
-    /// Takes a piece of the answer to the message; returns whether it was the last piece.
+    /// Takes a piece of the reply to the message; returns whether it was the last piece.
     pub(super) fn receive(&mut self, piece: &[u8]) -> Result<bool, Failure> {
         self.reply.extend_from_slice(piece);
         let length = match (self.protocol, self.replies_received) {
@@ -87,7 +88,7 @@ const IPV4: u8 = 1;
 const NAME: u8 = 3;
 const IPV6: u8 = 4;
 
-/// How long the server's choice of a method is; `None` where it is not whole.
+/// The length of the server's choice of a method; `None` where it is incomplete.
 fn method_reply_bytes(reply: &[u8]) -> Result<Option<usize>, Failure> {
     match *reply {
         [5, 0, ..] => Ok(Some(2)),
@@ -97,7 +98,7 @@ fn method_reply_bytes(reply: &[u8]) -> Result<Option<usize>, Failure> {
     }
 }
 
-/// How long the reply to a request is; `None` where it is not whole.
+/// The length of the reply to a request; `None` where it is incomplete.
 fn socks_reply_bytes(reply: &[u8]) -> Result<Option<usize>, Failure> {
     let address_bytes = match *reply {
         [5, 0, 0, IPV4, ..] => 4,
@@ -121,7 +122,7 @@ impl fmt::Display for Protocol {
 mod tests {
     use super::*;
 
-    /// Gives `answers` byte by byte, one to each message; what was said, or what was wrong.
+    /// Passes `replies` byte by byte, one to each message; returns the messages, or the failure.
     fn talk(protocol: Protocol, to: &str, replies: &[&[u8]]) -> Result<Vec<Vec<u8>>, Failure> {
         let mut handshake = Handshake::new(protocol, to.parse().expect("the test's address is one"));
         let mut sent = Vec::new();

@@ -1,29 +1,31 @@
-//! The HTTP/1.1 of the load: one request, one answer of 1,024 bytes, and a strict reader of each; and the
-//! wish for a tunnel. Promises: what the readers accept is what the writers meant, whatever fields a proxy
-//! added on the way. Leaves to others: everything that these messages do not need (chunks, trailers, bodies
-//! of requests, pipelining).
+//! The HTTP/1.1 of the load: one request, one response of 1,024 bytes, a strict reader of each, and the
+//! CONNECT request for a tunnel.
+//!
+//! Guarantees: the readers accept exactly what the writers wrote, whatever fields a proxy added on the way.
+//!
+//! Not handled here: chunks, trailers, bodies of requests, pipelining.
 
 use std::net::SocketAddr;
 
 use super::Persistence;
 use super::clients::Failure;
 
-/// As long as the answer of a small API.
+/// About the response of a small API.
 const BODY_BYTES: usize = 1_024;
 
-/// The body of each answer.
+/// The body of each response.
 const BODY: [u8; BODY_BYTES] = {
     let mut body = [0; BODY_BYTES];
     let mut at = 0;
     while at < BODY_BYTES {
-        // Of an odd period, so that a piece that is lost or repeated shows.
+        // Of an odd period, so that a lost or repeated piece shows.
         body[at] = b'a' + (at % 25) as u8;
         at += 1;
     }
     body
 };
 
-/// The most that a message may have in front of its body; proxies add some hundred bytes.
+/// The most bytes of a message before its body; proxies add some hundred.
 pub(super) const HEAD_BYTES_MAX: usize = 4_096;
 
 /// The most fields that a head may have.
@@ -32,13 +34,13 @@ const FIELDS_MAX: usize = 64;
 /// A status line without a number.
 const NO_STATUS: &str = "status that is none";
 
-/// The most that an answer may have.
+/// The longest response.
 pub(super) const RESPONSE_BYTES_MAX: usize = HEAD_BYTES_MAX + BODY_BYTES;
 
-/// What is asked for.
+/// The requested path.
 const PATH: &str = "/x";
 
-/// What an origin says to anything else.
+/// An origin's response to any other request.
 pub(super) const BAD_REQUEST: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
@@ -49,7 +51,7 @@ const CLOSED_HEAD: &[u8] =
 static KEPT: [u8; KEPT_HEAD.len() + BODY_BYTES] = joined(KEPT_HEAD);
 static CLOSED: [u8; CLOSED_HEAD.len() + BODY_BYTES] = joined(CLOSED_HEAD);
 
-// The heads above say so.
+// The heads above state this length.
 const _: () = assert!(BODY_BYTES == 1_024);
 
 /// A head and the body.
@@ -64,7 +66,7 @@ const fn joined<const BYTES: usize>(head: &[u8]) -> [u8; BYTES] {
     message
 }
 
-/// The request, in the form that a proxy needs and a server understands.
+/// The request, in absolute form, which a proxy needs and a server understands.
 pub(super) fn request(origin: SocketAddr, persistence: Persistence) -> Vec<u8> {
     let connection = match persistence {
         Persistence::KeepAlive => "",
@@ -75,12 +77,13 @@ pub(super) fn request(origin: SocketAddr, persistence: Persistence) -> Vec<u8> {
     (request + &fields).into_bytes()
 }
 
-/// Asks a proxy for a tunnel.
+/// The CONNECT request for a tunnel.
 pub(super) fn tunnel_request(to: SocketAddr) -> Vec<u8> {
     format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").into_bytes()
 }
 
-/// How long a proxy's consent is, which has no body (RFC 9110, 9.3.6); `None` where more has to come.
+/// The length of a successful CONNECT response, which has no body (RFC 9110, 9.3.6); `None` while it is
+/// incomplete.
 pub(super) fn tunnel_response_bytes(bytes: &[u8]) -> Result<Option<usize>, Failure> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut response = httparse::Response::new(&mut fields);
@@ -90,7 +93,7 @@ pub(super) fn tunnel_response_bytes(bytes: &[u8]) -> Result<Option<usize>, Failu
     Ok(Some(head_bytes))
 }
 
-/// The answer to the request.
+/// The response to the request.
 pub(super) fn response(persistence: Persistence) -> &'static [u8] {
     match persistence {
         Persistence::KeepAlive => &KEPT,
@@ -98,7 +101,7 @@ pub(super) fn response(persistence: Persistence) -> &'static [u8] {
     }
 }
 
-/// What a request that is whole asks for; `None` where more has to come.
+/// What a complete request wants of its connection; `None` while it is incomplete.
 pub(super) fn read_request(bytes: &[u8]) -> Result<Option<Persistence>, Failure> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut fields);
@@ -120,7 +123,7 @@ pub(super) fn read_request(bytes: &[u8]) -> Result<Option<Persistence>, Failure>
     persistence(request.version, request.headers).map(Some)
 }
 
-/// What becomes of the connection after an answer that is whole and right; `None` where more has to come.
+/// What a complete and correct response says about its connection; `None` while it is incomplete.
 pub(super) fn read_response(bytes: &[u8]) -> Result<Option<Persistence>, Failure> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut response = httparse::Response::new(&mut fields);
@@ -154,7 +157,7 @@ fn succeeded(status: Option<u16>) -> Result<(), Failure> {
     }
 }
 
-/// The length of a head that is whole, with its empty line; `None` where more has to come.
+/// The length of a complete head, with its empty line; `None` while it is incomplete.
 fn head_bytes(parsed: httparse::Result<usize>, bytes: &[u8]) -> Result<Option<usize>, Failure> {
     match parsed {
         Ok(httparse::Status::Complete(head_bytes)) if head_bytes <= HEAD_BYTES_MAX => Ok(Some(head_bytes)),
@@ -166,7 +169,7 @@ fn head_bytes(parsed: httparse::Result<usize>, bytes: &[u8]) -> Result<Option<us
     }
 }
 
-/// A field's value, which may stand there once.
+/// The value of a field that may occur once.
 fn field<'a>(fields: &[httparse::Header<'a>], name: &str) -> Result<Option<&'a str>, Failure> {
     let mut values = fields.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
     let first = values.next();
@@ -178,7 +181,7 @@ fn field<'a>(fields: &[httparse::Header<'a>], name: &str) -> Result<Option<&'a s
     first.map(text).transpose()
 }
 
-/// What the field `Connection` says, or else the minor version.
+/// The field `Connection`, or else the default of the minor version.
 fn persistence(version: Option<u8>, fields: &[httparse::Header<'_>]) -> Result<Persistence, Failure> {
     let options = field(fields, "Connection")?.unwrap_or_default();
     let says = |word: &str| options.split(',').any(|option| option.trim().eq_ignore_ascii_case(word));

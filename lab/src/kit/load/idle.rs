@@ -1,5 +1,6 @@
-//! Tunnels that are held open without traffic. Promises: each was seen to reach the echo server behind the
-//! relay before it counts as open. Leaves to others: what they cost.
+//! Tunnels that are held open without traffic.
+//!
+//! Guarantees: a tunnel counts as open once the echo server behind the relay has answered through it.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::WAIT_MAX;
 
-/// What one tunnel sends to show that it is open.
+/// The byte that each tunnel sends to prove that it is open.
 const PROBE_BYTE: &[u8; 1] = b"?";
 
 /// The tunnels that are open now.
@@ -19,10 +20,10 @@ pub(crate) struct Tunnels {
 }
 
 impl Tunnels {
-    /// Opens tunnels until there are `count`; answers how many are `open`.
+    /// Opens tunnels until there are `count`; returns how many are `open`.
     ///
     /// # Errors
-    /// A tunnel could not be opened; those opened before stay.
+    /// A tunnel could not be opened; the earlier ones stay open.
     pub(crate) fn hold(&mut self, to: SocketAddr, count: u32) -> Result<Value> {
         while self.open.len() < count as usize {
             let tunnel = open(to).with_context(|| format!("opening tunnel {}", self.open.len() + 1))?;
@@ -31,7 +32,7 @@ impl Tunnels {
         Ok(json!({ "open": self.open.len() }))
     }
 
-    /// Sends one message through each tunnel; answers how many were `alive` and how many `lost`.
+    /// Sends one message through each tunnel; returns how many were `alive` and how many `lost`.
     pub(crate) fn touch(&mut self) -> Value {
         let alive = self.open.iter_mut().map(exchange).filter(Result::is_ok).count();
         json!({ "alive": alive, "lost": self.open.len() - alive })

@@ -1,7 +1,9 @@
 //! Small messages at a fixed rate over one or many connections in turn, open loop: a message leaves when it
-//! is due, whether or not the last one came back, and its latency counts from when it was due, so a stall is
-//! charged to all it delayed. Promises: nothing is omitted; what has not come back at the end is reported as
-//! lost; each connection has carried a message before the first that counts.
+//! is due, whether or not the last one came back. Its latency counts from when it was due, so a stall is
+//! charged to every message that it delayed.
+//!
+//! Guarantees: nothing is omitted; a message without its echo at the end is reported as lost; each connection
+//! has carried a message before the first that counts.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -19,12 +21,12 @@ use serde_json::{Value, json};
 
 use super::{MESSAGE_BYTES, WAIT_MAX, latencies, nanoseconds};
 
-/// How long after the last message its echo may come.
+/// How long after the last message its echo may arrive.
 const LAST_ECHO_MAX: Duration = Duration::from_secs(2);
 
 const EVENTS_MAX: usize = 256;
 
-/// What is to be sent, over how many connections, and how often in all.
+/// The destination, the number of connections, the rate and the number of messages.
 #[derive(clap::Args, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PingPong {
     pub(crate) to: SocketAddr,
@@ -34,7 +36,7 @@ pub(crate) struct PingPong {
     pub(crate) time: Duration,
 }
 
-/// Exchanges messages, and answers how many were `sent` and `lost`, and latency quantiles in nanoseconds.
+/// Exchanges messages, and returns how many were `sent` and `lost`, and latency quantiles in nanoseconds.
 ///
 /// # Errors
 /// A connection failed.
@@ -57,18 +59,18 @@ struct Exchange {
     begun: u32,
     returned: u32,
     latencies: hdrhistogram::Histogram<u64>,
-    /// Room for what one look finds.
+    /// The buffer for the events of one epoll_wait(2).
     events: Vec<Event>,
 }
 
 /// One connection.
 struct Connection {
     socket: OwnedFd,
-    /// When the messages that the kernel has not wholly taken were due, oldest first.
+    /// When the messages that the kernel has not wholly accepted were due, oldest first.
     waiting: VecDeque<Instant>,
-    /// Bytes of the first of them that it has taken.
+    /// Accepted bytes of the first of them.
     partial_bytes: usize,
-    /// When the messages that are out were due, oldest first.
+    /// When the messages without an echo were due, oldest first.
     outstanding: VecDeque<Instant>,
     returned_bytes: usize,
 }
@@ -85,8 +87,8 @@ impl Exchange {
         Ok(Self { epoll, connections, started, gap, messages, begun: 0, returned: 0, latencies, events })
     }
 
-    /// Exchanges one message on each connection, which counts for nothing. A relay comes to the last of a
-    /// thousand connections some time after it was opened, and that is no part of a message's way.
+    /// Exchanges one message on each connection, which does not count: a relay serves the last of a thousand
+    /// connections some time after it was opened, and that is no part of a message's latency.
     fn warm_up(&mut self) -> Result<()> {
         let (now, wanted) = (Instant::now(), self.connections.len() as u32);
         for connection in &mut self.connections {
@@ -118,7 +120,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Waits for messages, and takes those that are there.
+    /// Waits for echoes, and reads those that have arrived.
     fn collect(&mut self, until: Instant) -> Result<()> {
         self.wait(until)?;
         let at_once = Timespec::default();
@@ -150,7 +152,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// An epoll's own wait may count in milliseconds; poll(2) takes nanoseconds, and an epoll as well.
+    /// epoll_wait(2) counts in milliseconds; poll(2) takes nanoseconds, and can wait for an epoll descriptor.
     fn wait(&self, until: Instant) -> Result<()> {
         let left = until.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left).context("a wait of seconds fits")?;
@@ -189,7 +191,7 @@ impl Connection {
         })
     }
 
-    /// Sends what waits, as far as the kernel takes it; an edge tells when it takes more.
+    /// Sends the waiting messages, as far as the kernel accepts them; an edge reports when it accepts more.
     fn send(&mut self) -> Result<()> {
         while let Some(&due) = self.waiting.front() {
             let message = &[b'p'; MESSAGE_BYTES][self.partial_bytes..];
@@ -207,7 +209,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes what has come back; returns how many messages that makes.
+    /// Reads the echoes; returns how many messages they complete.
     fn receive(&mut self, latencies: &mut hdrhistogram::Histogram<u64>) -> Result<u32> {
         let mut buffer = [0; 16 * 1_024];
         let mut returned = 0;

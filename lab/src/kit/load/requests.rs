@@ -1,7 +1,8 @@
-//! HTTP requests: each client asks for the same small thing, and checks every byte of the answer's body. It
-//! keeps its connection and asks again, or lets it be closed and connects anew. Promises: an answer counts
-//! once its last byte has come, on a connection that closes once the end has. Leaves to others: the loop
-//! around the clients (`crowd.rs`), the messages (`http.rs`), and the proxy's cost.
+//! HTTP requests: each client requests the same small resource, and checks every byte of the response's body.
+//! It keeps its connection for the next request, or lets it be closed and connects anew.
+//!
+//! Guarantees: a response counts once its last byte has arrived, and on a connection that closes, once its
+//! end has.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,7 +19,7 @@ use serde_json::Value;
 use super::clients::{self, Failure, Step};
 use super::{Persistence, http};
 
-/// What is to be asked, of whom, and how often.
+/// The request, its destination, and how often it is made.
 #[derive(clap::Args, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Requests {
     /// The proxy, or the origin itself.
@@ -29,10 +30,10 @@ pub(crate) struct Requests {
     pub(crate) concurrency: u32,
 }
 
-/// Makes them; answers what the crowd answers.
+/// Makes the requests; returns what `clients::run` does.
 ///
 /// # Errors
-/// The load itself could not run; a request that fails is counted instead.
+/// The load itself could not run; a failed request is counted instead.
 pub(crate) fn run(requests: &Requests) -> Result<Value> {
     let &Requests { via, origin, persistence, count, concurrency } = requests;
     let request = http::request(origin, persistence).into();
@@ -40,10 +41,10 @@ pub(crate) fn run(requests: &Requests) -> Result<Value> {
     clients::run(via, count, concurrency, client)
 }
 
-/// Asks once, and says what is wrong with the answer if something is.
+/// Makes one request; returns what is wrong with the response, if anything.
 ///
 /// # Errors
-/// No answer came, or not all of it, each step within `time`.
+/// No complete response arrived, each step within `time`.
 pub(crate) fn probe(via: SocketAddr, origin: SocketAddr, time: Duration) -> std::io::Result<Option<String>> {
     let mut stream = TcpStream::connect_timeout(&via, time)?;
     stream.set_read_timeout(Some(time))?;
@@ -61,7 +62,7 @@ pub(crate) fn probe(via: SocketAddr, origin: SocketAddr, time: Duration) -> std:
 struct Client {
     request: Arc<[u8]>,
     persistence: Persistence,
-    /// What has come of it.
+    /// The received part of the response.
     response: Vec<u8>,
 }
 
@@ -71,7 +72,7 @@ impl clients::Client for Client {
     }
 
     fn read(&mut self, socket: &OwnedFd) -> Result<Step, Failure> {
-        // One byte more than an answer may have, so that there is always room to see that it has more.
+        // One byte more than a response may have, so that a longer one is detected.
         self.response.reserve_exact((http::RESPONSE_BYTES_MAX + 1).saturating_sub(self.response.len()));
         loop {
             match rustix::net::recv(socket, spare_capacity(&mut self.response), RecvFlags::empty()) {
@@ -93,7 +94,7 @@ impl clients::Client for Client {
 }
 
 impl Client {
-    /// The connection has ended: is the answer whole?
+    /// Handles the end of the connection: an incomplete response is a failure.
     fn end(&self) -> Result<Step, Failure> {
         match http::read_response(&self.response)? {
             Some(_) => Ok(Step::Done),
@@ -114,7 +115,7 @@ mod tests {
         run(&requests).expect("the load runs")
     }
 
-    /// A server that says the same to the first connection, whatever it asks, and ends it.
+    /// A server that sends `text` to the first connection, whatever it receives, and closes it.
     fn saying(text: &'static str) -> SocketAddr {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback binds");
         let server = listener.local_addr().expect("a bound socket has an address");

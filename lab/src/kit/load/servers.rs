@@ -1,6 +1,7 @@
 //! The servers behind the relay: `reply`, `echo` and `origin` on one epoll thread each, `source` and `sink`
-//! on a thread per stream. Promises: the totals hold every byte that a call accepted before the peer can see
-//! the stream's end. Leaves to others: counting what the clients saw.
+//! on a thread per stream.
+//!
+//! Guarantees: the totals include every byte that a call accepted before the peer can see the stream's end.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -22,7 +23,7 @@ use super::{CHUNK_BYTES, Persistence, REPLY_BYTES, REQUEST_BYTES, Role, WAIT_MAX
 /// More than the clients have outstanding, so that no SYN is dropped here.
 const BACKLOG: i32 = 4_096;
 
-/// Connections taken before the established ones get their turn.
+/// Connections accepted in one pass before the established ones are served.
 const ACCEPTS_PER_WAKE_MAX: usize = 64;
 
 const EVENTS_MAX: usize = 256;
@@ -34,13 +35,13 @@ const LISTENER: u64 = u64::MAX;
 static SENT_BYTES: AtomicU64 = AtomicU64::new(0);
 static RECEIVED_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Connections on which requests may have come.
+/// Connections on which requests may have arrived.
 static ORIGIN_CONNECTIONS: AtomicU64 = AtomicU64::new(0);
 
 /// Starts a server on a free port of 127.0.0.1, on threads of its own, until the process ends.
 ///
 /// # Errors
-/// It could not listen.
+/// The server could not listen.
 pub(crate) fn start(role: Role) -> Result<SocketAddr> {
     let listener = listen()?;
     let address = listener.local_addr()?;
@@ -76,7 +77,7 @@ fn listen() -> Result<TcpListener> {
 struct Connection {
     socket: OwnedFd,
     received_bytes: usize,
-    /// Of `origin`: what has come of a request.
+    /// Of `origin`: the received part of a request.
     request: Vec<u8>,
 }
 
@@ -119,7 +120,8 @@ impl EventLoop {
                 Ok(socket) => self.register(socket),
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
-                // Out of descriptors or memory: the connection waits, and the clients see it late or fail.
+                // Without descriptors or memory the connection stays in the queue, and its client waits or
+                // fails.
                 Err(_) => return thread::sleep(Duration::from_millis(1)),
             }
         }
@@ -155,7 +157,7 @@ impl EventLoop {
     }
 }
 
-/// Whether the connection is to be kept.
+/// Returns whether the connection is to be kept.
 fn reply(connection: &mut Connection) -> bool {
     let mut buffer = [0; 4_096];
     match rustix::net::recv(&connection.socket, &mut buffer[..], RecvFlags::empty()) {
@@ -167,12 +169,12 @@ fn reply(connection: &mut Connection) -> bool {
     if connection.received_bytes < REQUEST_BYTES {
         return true;
     }
-    // A fresh connection's send buffer takes the whole reply; if not, the client counts a short one.
+    // A fresh connection's send buffer accepts the whole reply; if not, the client counts a short one.
     let _ = rustix::net::send(&connection.socket, &[b'r'; REPLY_BYTES], SendFlags::NOSIGNAL);
     false
 }
 
-/// Whether the connection is to be kept. A peer that does not take its echo is dropped.
+/// Returns whether the connection is to be kept. A peer that does not read its echo is dropped.
 fn echo(socket: &OwnedFd) -> bool {
     let mut buffer = [0; 16 * 1_024];
     match rustix::net::recv(socket, &mut buffer[..], RecvFlags::empty()) {
@@ -185,8 +187,8 @@ fn echo(socket: &OwnedFd) -> bool {
     }
 }
 
-/// Whether the connection is to be kept. A peer that asks for the wrong thing, or does not take its answer,
-/// is dropped.
+/// Returns whether the connection is to be kept. A peer that sends a wrong request, or does not read its
+/// response, is dropped.
 fn respond(connection: &mut Connection) -> bool {
     let Connection { socket, request, .. } = connection;
     request.reserve(http::HEAD_BYTES_MAX);
@@ -208,13 +210,12 @@ fn respond(connection: &mut Connection) -> bool {
 
 fn each_on_a_thread(listener: &TcpListener, serve: fn(TcpStream) -> std::io::Result<()>) {
     for stream in listener.incoming().flatten() {
-        // A stream that fails is one that the client sees fail.
+        // The client sees the failure of a stream as well, and counts it.
         thread::spawn(move || serve(stream));
     }
 }
 
-/// Takes an order of 8 bytes, the time in milliseconds, then streams for so long and waits for the client's
-/// end.
+/// Reads the time in milliseconds as 8 bytes, streams for that long, and waits for the client's end.
 fn source(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_read_timeout(Some(WAIT_MAX))?;
     stream.set_write_timeout(Some(WAIT_MAX))?;
@@ -231,7 +232,7 @@ fn source(mut stream: TcpStream) -> std::io::Result<()> {
     stream.read(&mut order).map(drop)
 }
 
-/// Swallows a stream, then sends its length as 8 bytes.
+/// Discards a stream, then sends its length as 8 bytes.
 fn sink(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_read_timeout(Some(WAIT_MAX))?;
     let received = super::stream::discard(&stream)?;

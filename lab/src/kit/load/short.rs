@@ -1,6 +1,6 @@
-//! Short connections: each client connects anew, has a proxy open a tunnel where there is one, asks once, and
-//! reads the reply to its end. Promises: some eight system calls a connection, and two for each message to a
-//! proxy. Leaves to others: the loop around the clients (`crowd.rs`), and the relay's cost.
+//! Short connections: each client connects anew, opens a tunnel through a proxy where there is one, sends one
+//! request, and reads the reply to its end. A connection takes some eight system calls, and two for each
+//! message to a proxy.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -17,17 +17,17 @@ use super::handshake::Handshake;
 use super::tunnel::Tunnel;
 use super::{REPLY_BYTES, REQUEST_BYTES};
 
-/// Makes `connections`, `concurrency` of them at a time; answers what the crowd answers.
+/// Makes `connections`, `concurrency` of them at a time; returns what `clients::run` does.
 ///
 /// # Errors
-/// The load itself could not run; a connection that fails is counted instead.
+/// The load itself could not run; a failed connection is counted instead.
 pub(crate) fn run(tunnel: &Tunnel, connections: u32, concurrency: u32) -> Result<Value> {
     let client = Client { handshake: tunnel.handshake(), received_bytes: 0 };
     clients::run(tunnel.connect_address(), connections, concurrency, client)
 }
 
-/// Makes so many connections a second for a time, whatever becomes of those before; answers what the crowd
-/// answers.
+/// Makes `rate_per_s` connections for `time`, however many earlier ones are unfinished; returns what
+/// `clients::run` does.
 ///
 /// # Errors
 /// As `run`.
@@ -37,7 +37,7 @@ pub(crate) fn arrive(to: SocketAddr, rate_per_s: u32, time: Duration) -> Result<
 
 #[derive(Clone, Debug)]
 struct Client {
-    /// What comes first where there is a proxy.
+    /// The handshake that comes first where there is a proxy.
     handshake: Option<Handshake>,
     received_bytes: usize,
 }
@@ -65,7 +65,7 @@ impl clients::Client for Client {
     }
 }
 
-/// Reads on in a proxy's answer.
+/// Reads on in a proxy's reply.
 fn continue_handshake(
     handshake: &mut Handshake,
     socket: &OwnedFd,

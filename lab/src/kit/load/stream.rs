@@ -1,6 +1,7 @@
-//! Bulk streams through a relay, one or many at a time. Promises: the receiving side throws the bytes away
-//! inside the kernel (`MSG_TRUNC`, tcp(7)), so that it costs less than any relay; both ends' counts are
-//! reported. Leaves to others: comparing the counts.
+//! Bulk streams through a relay, one or many at a time.
+//!
+//! Guarantees: the receiving side discards the bytes inside the kernel (`MSG_TRUNC`, tcp(7)), so that it
+//! costs less than any relay; the counts of both ends are reported.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -15,12 +16,12 @@ use serde_json::{Value, json};
 use super::tunnel::Tunnel;
 use super::{CHUNK_BYTES, Direction, WAIT_MAX, nanoseconds};
 
-/// What one receiving call may throw away; a pipe's or a socket buffer's whole content.
+/// The most that one receiving call discards: a pipe's or a socket buffer's whole content.
 const DISCARD_BYTES_MAX: usize = 1024 * 1024;
 
-/// Moves so many streams at a time, each for `time`; answers their `bytes`, `elapsed_ns` from the first
-/// connection's start to the last byte's arrival, and whether one side's end left the other side open
-/// everywhere: `half_closed`.
+/// Runs `streams` at a time, each for `time`. Returns their `bytes`, `elapsed_ns` from the first connection's
+/// start to the last byte's arrival, and whether one side's end left the other side open everywhere:
+/// `half_closed`.
 ///
 /// # Errors
 /// A connection failed or stalled.
@@ -39,7 +40,7 @@ pub(crate) fn run(tunnel: &Tunnel, direction: Direction, time: Duration, streams
     }))
 }
 
-/// What one stream came to.
+/// The result of one stream.
 struct Moved {
     bytes: u64,
     /// Whether one side's end left the other side open.
@@ -54,7 +55,7 @@ fn one(tunnel: &Tunnel, direction: Direction, time: Duration) -> Result<Moved> {
     }
 }
 
-/// Receives until the peer's end, and returns how much it was.
+/// Receives until the peer's end, and returns the number of bytes.
 ///
 /// # Errors
 /// The connection failed or stalled.
@@ -74,12 +75,12 @@ pub(super) fn discard(stream: &TcpStream) -> std::io::Result<u64> {
 fn down(stream: &mut TcpStream, time: Duration) -> std::io::Result<Moved> {
     let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     stream.write_all(&milliseconds.to_be_bytes())?;
-    // The server's end comes first, and this side still sends it its own.
+    // The server's end comes first, and this side still sends its own.
     Ok(Moved { bytes: discard(stream)?, is_half_closed: true })
 }
 
-/// Sends for `time`, ends, and returns how much it was, and whether the peer could still say so: a proxy that
-/// takes one side's end for both passes on what was sent, and no answer to it.
+/// Sends for `time`, ends, and returns the number of bytes, and whether the peer could still report its
+/// count: a proxy that takes one side's end for both forwards what was sent, and no answer to it.
 fn up(stream: &mut TcpStream, time: Duration) -> std::io::Result<Moved> {
     let chunk = vec![b'u'; CHUNK_BYTES];
     let (mut sent, started) = (0, Instant::now());

@@ -1,6 +1,6 @@
-//! A client's way to a server: straight, or by a forward proxy that is asked for a tunnel first.
-//! Promises: its text survives a pipe. Leaves to others: what is said to the proxy (`handshake.rs`), and what
-//! goes through.
+//! A client's path to a server: direct, or through a forward proxy that opens a tunnel.
+//!
+//! Guarantees: a path survives being written as text and read again, as load processes exchange it.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -13,10 +13,10 @@ use clap::ValueEnum;
 
 use super::handshake::{Handshake, Protocol};
 
-/// One read of a proxy's answer.
+/// One read of a proxy's reply.
 const REPLY_READ_BYTES: usize = 1_024;
 
-/// Where to, and by whom.
+/// The destination, and the proxy if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tunnel {
     pub(crate) to: SocketAddr,
@@ -31,17 +31,17 @@ pub(crate) struct Proxy {
 }
 
 impl Tunnel {
-    /// Where the client connects.
+    /// The address to which the client connects.
     pub(super) fn connect_address(&self) -> SocketAddr {
         self.proxy.map_or(self.to, |proxy| proxy.address)
     }
 
-    /// What it says there first.
+    /// The handshake that comes first.
     pub(super) fn handshake(&self) -> Option<Handshake> {
         self.proxy.map(|proxy| Handshake::new(proxy.protocol, self.to))
     }
 
-    /// Connects and waits until the tunnel stands; no single wait of the connection lasts longer than
+    /// Connects and waits until the tunnel is open; no single wait of the connection lasts longer than
     /// `wait_max`, then or later.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl Tunnel {
     }
 }
 
-/// Straight.
+/// A direct path.
 impl From<SocketAddr> for Tunnel {
     fn from(to: SocketAddr) -> Self {
         Self { to, proxy: None }
@@ -105,8 +105,8 @@ pub(super) mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// A proxy for one client: refuses it, or leads it to wherever it asks for, in one direction after the
-    /// other, which is enough for a request and its answer.
+    /// A proxy for one client: refuses it, or connects it to its destination, in one direction after the
+    /// other, which is enough for a request and its reply.
     pub(in crate::kit::load) fn proxy(protocol: Protocol, accepts: bool) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback binds");
         let address = listener.local_addr().expect("a bound socket has an address");

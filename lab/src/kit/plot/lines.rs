@@ -137,7 +137,7 @@ fn draw_line(svg: &mut String, line: &Line, across: &Axis, up: &Axis) {
 /// other is centred at its mean.
 fn spread_apart<T>(mut labels: Vec<(f64, T)>) -> Vec<(f64, T)> {
     labels.sort_by(|one, other| one.0.total_cmp(&other.0));
-    // Each group: the mean place of its first label, and how many there are.
+    // Each group: the position of its first label, and its number of labels.
     let mut groups: Vec<(f64, usize)> = Vec::new();
     for (y, _) in &labels {
         groups.push((*y, 1));

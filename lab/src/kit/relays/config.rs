@@ -1,35 +1,34 @@
-//! What a relay's configuration is made from, and what every configuration of Tollgate has.
+//! The inputs of a relay's configuration, and the tables that every configuration of Tollgate has.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// Tunnels that every relay has room for. Under a descriptor limit of 20,000 more would not fit beside the
-/// pipes.
+/// Tunnels that every relay can hold. Under a descriptor limit of 20,000 more would not fit beside the pipes.
 pub(crate) const TUNNELS_MAX: u32 = 9_500;
 
 /// The user to whom Tollgate bills everything.
 pub(crate) const USER: &str = "lab";
 
-/// What a configuration is made from.
+/// The inputs of a configuration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConfigInputs<'a, W> {
     /// Where the relay listens.
     pub(crate) listen: &'a W,
-    /// Where it connects to.
+    /// Where the relay connects.
     pub(crate) upstream: &'a W,
     /// One more free port on loopback, for Tollgate's health and metrics.
     pub(crate) admin: SocketAddr,
     pub(crate) threads: usize,
-    /// Where it keeps its files.
+    /// Where the relay keeps its files.
     pub(crate) directory: &'a Path,
 }
 
-/// Where a relay finds its configuration in its directory.
+/// The file of a relay's configuration in its directory.
 pub(crate) fn configuration_file(directory: &Path) -> PathBuf {
     directory.join("configuration")
 }
 
-/// What every configuration of Tollgate ends with: where it is asked, keeps its bill and logs.
+/// The tables with which every configuration of Tollgate ends: admin address, ledger and log.
 pub(crate) fn tollgate_tables<L>(inputs: &ConfigInputs<'_, L>) -> String {
     let directory = inputs.directory.display();
     format!(

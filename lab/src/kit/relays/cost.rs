@@ -1,6 +1,8 @@
-//! What a load costs a relay: CPU time, of the whole and of its data plane, and lines in its log.
-//! Promises: the time includes what the relay does after the load has ended (logging, billing), until it is
-//! quiet. Leaves to others: what it is divided by.
+//! The cost of a load for a relay: CPU time, of the whole process and of its data plane, and lines in its
+//! log.
+//!
+//! Guarantees: the time includes the relay's work after the load has ended (logging, billing), until it is
+//! quiet.
 
 use std::time::Duration;
 
@@ -12,24 +14,24 @@ use crate::kit::child;
 use crate::kit::measurements::Numbers;
 use crate::kit::usage::CpuReading;
 
-/// A relay that uses less than this in a look of `LOOK` has finished its work.
+/// A relay that uses less than this between two polls has finished its work.
 const QUIET: Duration = Duration::from_millis(1);
 const POLL: Duration = Duration::from_millis(100);
 
-/// Looks that a relay gets until it has to be quiet.
+/// Polls after which a relay has to be quiet.
 const POLLS_MAX: usize = 50;
 
-/// Quiet looks after which a log that is still not complete has lost lines; longer than logs are buffered.
+/// Quiet polls after which an incomplete log has lost lines; longer than logs are buffered.
 const QUIET_POLLS_MAX: usize = 12;
 
-/// What a relay had used before the load.
+/// The usage of a relay before the load.
 #[derive(Debug)]
 pub(crate) struct CostBaseline {
     cpu: CpuReading,
     log_lines: u64,
 }
 
-/// What it used for the load.
+/// The usage of a relay for the load.
 #[derive(Debug)]
 pub(crate) struct Cost {
     process: Duration,
@@ -38,7 +40,7 @@ pub(crate) struct Cost {
 }
 
 impl CostBaseline {
-    /// Looks before a load begins.
+    /// Reads the usage before a load begins.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -46,8 +48,7 @@ impl CostBaseline {
         Ok(Self { log_lines: relay.log_lines()?, cpu: relay.cpu() })
     }
 
-    /// Waits until the relay has done with a load of which so many pieces succeeded; `None` where there is
-    /// no relay.
+    /// Waits until the relay has finished a load with `completed` successes; `None` where there is no relay.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -67,8 +68,8 @@ impl CostBaseline {
 }
 
 impl Cost {
-    /// For each of so many: microseconds of the whole, those of the data plane, and log lines, under these
-    /// names.
+    /// For each of `completed`: microseconds of the whole process, those of the data plane, and log lines,
+    /// under these names.
     pub(crate) fn per_unit(&self, completed: f64, names: [&'static str; 3]) -> Numbers {
         let us = |time: Duration| time.as_secs_f64() * 1e6 / completed;
         let values = [us(self.process), us(self.data_plane), self.log_lines as f64 / completed];
@@ -76,8 +77,8 @@ impl Cost {
     }
 }
 
-/// Waits until the relay does nothing more for the load that has ended, its log having so many lines, and
-/// reads its CPU time then.
+/// Waits until the relay does nothing more for the ended load and its log has `lines`, and then reads its CPU
+/// time.
 ///
 /// # Errors
 /// Its log cannot be read.

@@ -1,6 +1,6 @@
-//! Who can compete on this machine: the relays that are installed, and why the others are not here.
-//! Promises: each is asked for its version and for nothing else. Leaves to others: their configurations, and
-//! running them (`running.rs`).
+//! The relays that are installed on this machine, and why the others are skipped.
+//!
+//! Guarantees: a program is run for its version and for nothing else.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use super::squid;
 use super::target::Target;
 use crate::kit::measurements::Skipped;
 
-/// Where nginx modules lie, as Debian and its descendants, then others, install them.
+/// The directories of nginx modules: those of Debian and its descendants, then of others.
 const NGINX_MODULES: [&str; 3] =
     ["/usr/lib/nginx/modules", "/usr/lib64/nginx/modules", "/usr/share/nginx/modules"];
 
@@ -26,17 +26,17 @@ pub(crate) struct InstalledTarget {
 }
 
 impl InstalledTarget {
-    /// Whether it lies where Cargo puts builds without optimisation.
+    /// Whether the program lies where Cargo puts builds without optimisation.
     pub(crate) fn is_unoptimised(&self) -> bool {
         self.target == Target::Tollgate && self.program.components().any(|part| part.as_os_str() == "debug")
     }
 }
 
-/// Finds those of `wanted` that can compete here, and says why the others cannot or, being among `without`,
-/// must not. `tollgate` defaults to the executable beside this one.
+/// Finds the installed relays of `wanted`, and why the others are skipped; `without` names relays to skip.
+/// `tollgate` defaults to the executable beside this one.
 ///
 /// # Errors
-/// The gateway is wanted and not there: without it, minutes of the others say nothing.
+/// The gateway is wanted and missing: without it, minutes of the others prove nothing.
 pub(crate) fn find(
     wanted: &[Target],
     tollgate: Option<&Path>,
@@ -67,7 +67,7 @@ fn find_one(target: Target, tollgate: Option<&Path>, without: &[Target]) -> Resu
         Target::Squid => find_squid(),
         Target::Tinyproxy => find_by_name(target, &["tinyproxy"], Some("-v")),
         Target::ThreeProxy => find_by_name(target, &["3proxy"], None),
-        // Debian calls it otherwise than its makers.
+        // Debian's name for the program differs from upstream's.
         Target::Dante => find_by_name(target, &["danted", "sockd"], Some("-v")),
         Target::Microsocks => find_by_name(target, &["microsocks"], None),
         Target::G3proxy => find_by_name(target, &["g3proxy"], Some("-V")),
@@ -89,7 +89,7 @@ fn find_tollgate(path: Option<&Path>) -> Result<InstalledTarget> {
     Ok(InstalledTarget { target: Target::Tollgate, version, program, module: None })
 }
 
-/// Finds a program under one of its names. `asks` is how it is asked for its version, if it can be.
+/// Finds a program under one of its names. `version_flag` makes it print its version, if it can.
 fn find_by_name(target: Target, names: &[&str], version_flag: Option<&str>) -> Result<InstalledTarget> {
     let program = names.iter().find_map(|name| on_path(name).ok()).context("it is not installed")?;
     let version = match version_flag {

@@ -1,5 +1,6 @@
-//! A relay's log: how many lines it has by now. Promises: each byte is read once, however often the lines
-//! are asked for while the log grows.
+//! A relay's log, and its number of lines so far.
+//!
+//! Guarantees: each byte is read once, however often the lines are counted while the log grows.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -18,7 +19,7 @@ pub(crate) struct Log {
 #[derive(Debug)]
 struct LogFile {
     path: PathBuf,
-    /// How far it was read, and the lines up to there.
+    /// The position up to which the file was read, and the lines up to there.
     read_bytes: u64,
     lines: u64,
 }
@@ -30,7 +31,7 @@ impl Log {
         Self { files: paths.into_iter().map(file).collect() }
     }
 
-    /// The lines so far.
+    /// The number of lines so far.
     ///
     /// # Errors
     /// A file cannot be read.

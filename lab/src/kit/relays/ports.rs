@@ -4,14 +4,14 @@ use std::net::{SocketAddr, TcpListener};
 
 use anyhow::{Result, bail};
 
-/// Ports below the kernel's usual range for outgoing connections, so that none of 50,000 of those takes one
-/// that a relay is about to listen on.
+/// Ports below the kernel's usual range for outgoing connections, so that none of 50,000 of those occupies
+/// one on which a relay is about to listen.
 pub(crate) const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
-/// A port that nobody listens on now, different from those given by earlier calls.
+/// A port without a listener now, different from those that earlier calls returned.
 ///
 /// # Errors
-/// The whole range is taken.
+/// The whole range is in use.
 pub(crate) fn free_port(next: &mut u16) -> Result<SocketAddr> {
     for _ in PORTS {
         let port = if PORTS.contains(next) { *next } else { PORTS.start };
@@ -24,7 +24,7 @@ pub(crate) fn free_port(next: &mut u16) -> Result<SocketAddr> {
     bail!("no port is free for a relay to listen on")
 }
 
-/// Where to look for the first free port; spread by process, so that two labs seldom meet.
+/// The first port to try; spread by process, so that two labs seldom meet.
 pub(crate) fn first_port() -> u16 {
     let width = u32::from(PORTS.end - PORTS.start);
     let offset = std::process::id().wrapping_mul(97) % width;

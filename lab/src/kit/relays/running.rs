@@ -1,7 +1,7 @@
-//! The relays that compete: how one is started and ended, which threads are its data plane, and what it can
-//! prove about its own work. Promises: a relay counts as running once something came back through it. Leaves
-//! to others: which are installed (`installed.rs`), the kinds of work (`Work`) and how a relay is configured
-//! for each.
+//! A running relay: how it is started and ended, which threads are its data plane, and what it can prove
+//! about its own work.
+//!
+//! Guarantees: a relay counts as running once a reply came back through it.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -25,13 +25,13 @@ use crate::kit::usage::{self, CpuReading, Thread};
 /// How long a relay may take until it forwards.
 const READY_MS_MAX: u64 = 10_000;
 
-/// How long a single answer may take while waiting for it.
+/// The timeout of a single probe while waiting for the relay.
 pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A kind of work: where its clients connect, what lies behind, and what each relay is told so that it does
-/// it.
+/// A kind of work: where its clients connect, which servers are behind, and the configuration of each relay
+/// for it.
 pub(crate) trait Workload: Clone {
-    /// Those who can do it.
+    /// The relays that can do the work.
     fn targets(&self) -> &'static [Target];
 
     /// The same work through a relay that listens on ports that are free now, and one more free port.
@@ -40,24 +40,24 @@ pub(crate) trait Workload: Clone {
     /// No port is free.
     fn through_relay(&self, next_port: &mut u16) -> Result<(Self, SocketAddr)>;
 
-    /// The configuration with which `contender` does it.
+    /// The configuration with which `installed` does the work.
     ///
     /// # Errors
-    /// It is not among those who can.
+    /// The relay is not among `targets`.
     fn configuration(installed: &InstalledTarget, inputs: &ConfigInputs<'_, Self>) -> Result<String>;
 
-    /// What `contender` is told on its command line.
+    /// The arguments of `installed` on its command line.
     ///
     /// # Errors
-    /// It is not among those who can.
+    /// The relay is not among `targets`.
     fn arguments(installed: &InstalledTarget, inputs: &ConfigInputs<'_, Self>) -> Result<Vec<String>> {
         Ok(arguments(installed.target, inputs))
     }
 
-    /// Whether it is being done: something came back.
+    /// Whether the relay forwards: a reply came back.
     ///
     /// # Errors
-    /// What came back says that waiting will not help.
+    /// The reply shows that waiting will not help.
     fn is_forwarding(&self) -> Result<bool>;
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct RunningRelay<W> {
     program: PathBuf,
     directory: PathBuf,
     log: Log,
-    /// Goes after the child has ended, being below it.
+    /// Dropped after the child, since fields are dropped in order.
     _leftovers: Option<LeftoverFiles>,
 }
 
@@ -81,21 +81,22 @@ impl<W> RoundTarget for RunningRelay<W> {
     }
 }
 
-/// Where a relay is to run and for what.
+/// Where a relay is to run and for which work.
 #[derive(Debug)]
 pub(crate) struct StartSettings<'a, W> {
     pub(crate) upstream: &'a W,
     pub(crate) threads: usize,
     pub(crate) settings: &'a ChildSettings,
-    /// A directory of its own.
+    /// A directory of the relay's own.
     pub(crate) directory: &'a Path,
 }
 
 impl<W: Workload> RunningRelay<W> {
-    /// Starts a relay and waits until something came back through it.
+    /// Starts a relay and waits until a reply came back through it.
     ///
     /// # Errors
-    /// It could not be started or did not forward in time; the message ends with what it said.
+    /// Makes the relay use another configuration from now on, by SIGHUP, on which Tollgate, HAProxy's master
+    /// and nginx reload.
     pub(crate) fn start(
         installed: &InstalledTarget,
         settings: &StartSettings<'_, W>,
@@ -151,14 +152,14 @@ impl<W: Workload> RunningRelay<W> {
         }
     }
 
-    /// Has it run by another configuration from now on; the signal is that of Tollgate, HAProxy's master and
-    /// nginx.
+    /// Makes the relay use another configuration from now on; SIGHUP reloads Tollgate and nginx, SIGUSR2
+    /// HAProxy's master.
     ///
     /// # Errors
-    /// The file could not be written, or the relay is gone.
+    /// The file could not be written, or the relay has ended.
     pub(crate) fn reconfigure(&self, text: &str) -> Result<()> {
         let child = self.child.as_ref().context("nothing runs that could be configured")?;
-        // Whole or not at all: it may be reading what it was told of before.
+        // Renamed into place: the relay may be reading the old file.
         let (file, next) = (configuration_file(&self.directory), self.directory.join("configuration.next"));
         fs::write(&next, text)?;
         fs::rename(&next, &file)?;
@@ -166,29 +167,29 @@ impl<W: Workload> RunningRelay<W> {
         rustix::process::kill_process(id, Signal::HUP).context("it has ended")
     }
 
-    /// Whether it still runs.
+    /// Whether the relay still runs.
     pub(crate) fn is_alive(&mut self) -> bool {
         self.child.as_mut().is_none_or(Child::is_alive)
     }
 
-    /// The program that knows what was billed, and the configuration that leads it to the ledger.
+    /// The program that reports the bill, and the configuration that leads it to the ledger.
     pub(crate) fn ledger(&self) -> Option<(&Path, PathBuf)> {
         (self.target == Target::Tollgate)
             .then(|| (self.program.as_path(), configuration_file(&self.directory)))
     }
 
-    /// The processes that it consists of; none for a direct connection.
+    /// The processes of the relay; none for a direct connection.
     pub(crate) fn processes(&self) -> Vec<i32> {
         self.child.as_ref().map_or_else(Vec::new, |child| usage::process_tree(child.id()))
     }
 
-    /// The CPU time of all its threads so far.
+    /// The CPU time of all threads so far.
     pub(crate) fn cpu(&self) -> CpuReading {
         CpuReading::read(&self.processes())
     }
 
-    /// The CPU time between two readings of what moves connections: Tollgate's reactors, the workers of
-    /// nginx, Squid and g3proxy, all that the others consist of.
+    /// The CPU time between two readings of the threads that move connections: Tollgate's reactors, the
+    /// workers of nginx, Squid and g3proxy, all threads of the others.
     pub(crate) fn data_plane(&self, after: &CpuReading, before: &CpuReading) -> Duration {
         let main = self.child.as_ref().map(Child::id);
         let named = |name: &str| after.since(before, |thread: &Thread| thread.name.starts_with(name));
@@ -205,7 +206,7 @@ impl<W: Workload> RunningRelay<W> {
         }
     }
 
-    /// Lines that it has logged so far.
+    /// Lines in the log so far.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -213,7 +214,7 @@ impl<W: Workload> RunningRelay<W> {
         self.log.lines()
     }
 
-    /// Bytes that it says it has spliced, where it keeps such a count.
+    /// Spliced bytes by the relay's own count, where it keeps one.
     ///
     /// # Errors
     /// Its statistics cannot be read.
@@ -230,7 +231,7 @@ impl<W: Workload> RunningRelay<W> {
     }
 }
 
-/// The arguments that point to its configuration, and let it run in the foreground.
+/// The arguments that name the configuration, and keep the relay in the foreground.
 pub(crate) fn arguments<W>(target: Target, inputs: &ConfigInputs<'_, W>) -> Vec<String> {
     let directory = inputs.directory;
     let text = |path: PathBuf| path.display().to_string();
@@ -276,7 +277,7 @@ fn log(target: Target, directory: &Path, threads: usize) -> Log {
     })
 }
 
-/// The end of what a relay said, for an error message.
+/// The end of a relay's output, for an error message.
 fn tail(file: &Path) -> String {
     let text = fs::read_to_string(file).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();

@@ -1,7 +1,8 @@
-//! What is peculiar to Squid: started as root it becomes another user, who must own its directory; several
-//! workers talk to each other through sockets in a directory of that user, under a name that the machine's
-//! other Squids must not have. Promises: nothing of it remains. Leaves to others: its configuration
-//! (`proxies.rs`).
+//! Peculiarities of Squid: started as root it becomes another user, which must own its directory; several
+//! workers exchange messages through sockets in a directory of that user, under a name that the machine's
+//! other Squids must not have.
+//!
+//! Guarantees: no file of it remains.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -12,13 +13,13 @@ use anyhow::{Context, Result};
 /// The user that Squid becomes, as Debian and its descendants, then others, build it.
 const USERS: [&str; 2] = ["proxy", "squid"];
 
-/// Where several workers of one Squid meet.
+/// The directory of the sockets between the workers of one Squid.
 const SOCKET_DIRECTORY: &str = "/var/run/squid";
 
-/// What they share is there besides.
+/// The directory of their shared memory.
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// Whether several workers can find each other here; one needs nobody.
+/// Whether several workers can reach each other here; a single one needs no sockets.
 pub(super) fn can_run_workers() -> bool {
     let owner = fs::metadata(SOCKET_DIRECTORY).map(|directory| directory.uid()).ok();
     rustix::process::geteuid().is_root() && owner.is_some() && owner == user().map(|user| user.id)
@@ -29,7 +30,7 @@ pub(crate) fn workers(threads: usize) -> usize {
     if can_run_workers() { threads } else { 1 }
 }
 
-/// Each worker writes a log of its own, in which the worker's number replaces `number`.
+/// The log of one worker: each writes its own, and `number` stands for the worker's.
 pub(crate) fn log(directory: &Path, number: &str) -> PathBuf {
     directory.join(format!("connections.{number}.log"))
 }
@@ -39,30 +40,30 @@ pub(super) fn logs(directory: &Path, threads: usize) -> Vec<PathBuf> {
     (1..=workers(threads)).map(|number| log(directory, &number.to_string())).collect()
 }
 
-/// Lets the user that Squid becomes write into its directory, and find it.
+/// Lets the user that Squid becomes write into its directory, and reach it.
 ///
 /// # Errors
-/// There is no such user, or the directory is not ours to give.
+/// There is no such user, or the lab may not change the directory's owner.
 pub(super) fn chown_directory(directory: &Path) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
     let user = user().context("this machine has no user for it")?;
     chown(directory, Some(user.id), Some(user.group))?;
-    // The lab's own directory may be passed through, and still not be listed.
+    // The lab's own directory becomes searchable, but not readable.
     let parent = directory.parent().context("it lies in the lab's directory")?;
     fs::set_permissions(parent, fs::Permissions::from_mode(0o711))?;
     Ok(())
 }
 
-/// The name under which the workers meet: letters and digits of the directory's, which no other has.
+/// The service name of the workers: the letters and digits of the directory's name, which is unique.
 pub(super) fn service(directory: &Path) -> String {
     let name = directory.file_name().map(|name| name.to_string_lossy().into_owned());
     let letters = name.unwrap_or_default().chars().filter(char::is_ascii_alphanumeric).collect::<String>();
     format!("lab{}{letters}", std::process::id())
 }
 
-/// What Squid leaves outside of its directory; removed when dropped.
+/// The files that Squid leaves outside of its directory; removed when dropped.
 #[derive(Debug)]
 pub(super) struct LeftoverFiles {
     prefix: String,
@@ -81,7 +82,7 @@ impl Drop for LeftoverFiles {
             .filter_map(|directory| fs::read_dir(directory).ok());
         let is_ours = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&self.prefix);
         for entry in entries.flatten().flatten().filter(is_ours) {
-            // What cannot be removed is a few bytes under a name of no further use.
+            // A file that cannot be removed is a few bytes under a name of no further use.
             let _ = fs::remove_file(entry.path());
         }
     }

@@ -3,7 +3,7 @@
 /// What connections go through.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// Nothing: what the machine and the load can do without a relay
+    /// Nothing: what the machine and the load reach without a relay
     Direct,
     /// The gateway itself
     Tollgate,
@@ -11,7 +11,7 @@ pub(crate) enum Target {
     Haproxy,
     /// nginx: its stream module for tunnels, its http module for requests
     Nginx,
-    /// Squid, which keeps nothing
+    /// Squid, without a cache
     Squid,
     /// tinyproxy: CONNECT
     Tinyproxy,

@@ -1,6 +1,9 @@
 //! The report as JSON: `experiment`, `machine`, `rows`, `verdicts`, and what was left out or skipped.
-//! Promises: each number of a row is an object of `median`, `min`, `max`, `runs` (how many) and `values`
-//! (in the order of the rounds); the machine's marks say which runs are contaminated.
+//!
+//! Guarantees: each number of a row is an object of `median`, `min`, `max`, `runs` (how many) and `values`
+//! (in the order of the runs), and `rounds` where these are not 0, 1, 2, ...; the machine's marks list the
+//! contaminated runs. `subject` is the target of a row, `target` the threshold of a verdict: documents and
+//! scripts read them by these names.
 
 use serde_json::{Map, Value, json};
 

@@ -1,5 +1,4 @@
-//! The report on a terminal: a small table per part, then the verdicts.
-//! Promises: fits 120 columns. Leaves to others: the raw runs (JSON) and the plots (HTML).
+//! The report on a terminal of 120 columns: a small table per part, then the verdicts.
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
@@ -47,7 +46,7 @@ pub(crate) fn print(report: &Report) -> String {
     text
 }
 
-/// Subjects across and numbers down, or the other way where there are too many subjects.
+/// Targets across and numbers down, or the other way where there are too many targets.
 fn part_table(presentation: &Presentation, rows: &[&Row]) -> Table {
     if rows.len() > TARGETS_ACROSS_MAX {
         return targets_down(presentation, rows);
@@ -133,7 +132,7 @@ fn empty() -> Table {
     table
 }
 
-/// Each kind of mark once with the number of runs that bear it; figures in it are those of its first run.
+/// Each kind of mark once with its number of runs; figures in it are those of the first run.
 fn marks(rows: &[Row]) -> Vec<(usize, &str)> {
     let mut kinds: Vec<(usize, String, &str)> = Vec::new();
     for mark in rows.iter().flat_map(|row| &row.runs).flat_map(|run| &run.marks) {

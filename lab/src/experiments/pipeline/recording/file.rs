@@ -1,6 +1,7 @@
-//! A recording as a file, on its way from a turn's process to the lab: 64-bit words, the low byte first.
-//! Promises: what is not a whole recording of this form is refused. Leaves to others: files of other builds,
-//! since both processes are one executable.
+//! A recording as a file, on its way from a trial's process to the lab: 64-bit words, the low byte first.
+//!
+//! Guarantees: anything but a whole recording of this form is refused. Both processes are one executable, so
+//! files of other builds do not occur.
 //!
 //! ```text
 //!   magic, begun, ended, notes lost, count of threads
@@ -19,14 +20,14 @@ use super::{Event, EventKind, LanePlacement, Recording, Stamp, Thread};
 /// The first word of a recording's file: "recordin", and the form's version.
 const MAGIC: u64 = u64::from_be_bytes(*b"recordi\x01");
 
-/// What stands for a [`Stamp::ready`] that is not known.
+/// Stands for an unknown [`Stamp::ready`].
 const UNKNOWN: u64 = u64::MAX;
 
-/// Bits that tell what a note is; the others hold its number.
+/// Bits for the kind of an event; the others hold its number.
 const WHAT_BITS: u32 = 3;
 
 impl Recording {
-    /// Writes it to a file for [`Recording::read`].
+    /// Writes the recording to a file for [`Recording::read`].
     ///
     /// # Errors
     /// The file could not be written.

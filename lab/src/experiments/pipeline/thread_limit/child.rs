@@ -1,10 +1,11 @@
-//! The process that creates threads until it cannot. Promises: where it dies it says so, stays as it is
-//! while the lab looks at it, and needs no further memory map for that. Leaves to others: what the death
-//! proves (`death.rs`).
+//! The process that creates threads until it cannot.
 //!
-//! It dies in one of two ways. A thread that cannot be made is an error. A thread that was made and then
-//! gets no stack for signals makes Rust's runtime panic before the thread's own code begins, which would
-//! abort the process: the hook of panics is the last that can be done there.
+//! Guarantees: it reports its failure, stays unchanged while the lab reads its limits, and needs no further
+//! memory map for that.
+//!
+//! It fails in one of two ways. A thread that cannot be created is an error. A thread that was created and
+//! then gets no stack for signals makes Rust's runtime panic before the thread's own code begins, which would
+//! abort the process: the panic hook is the last code that can run there.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -24,7 +25,7 @@ use super::super::waits::Wait;
 use super::super::work::Work;
 use crate::kit::worker_process::{GO, READY, print_line};
 
-/// What `lab creation` is told.
+/// The arguments of `lab create-threads`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct CreateThreads {
     /// Threads to create
@@ -41,23 +42,23 @@ pub(crate) struct CreateThreads {
 /// Threads created so far. Orderings in this file are Relaxed: each value stands alone.
 static CREATED: AtomicU32 = AtomicU32::new(0);
 
-/// Whether somebody has said that the process is dead.
+/// Whether a thread has reported the failure.
 static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 
 /// The ends of the pipes to the lab, opened while there are maps and memory.
 static PIPES: OnceLock<(File, File)> = OnceLock::new();
 
-/// The last words: `died after COUNT: REASON`, or that it did not.
+/// The beginning of the report: `died after COUNT: REASON`, or that it did not.
 pub(in crate::experiments::pipeline) const DIED: &str = "died after ";
 pub(in crate::experiments::pipeline) const LIVED: &str = "lived";
 
 /// Longer reasons are cut.
 const TEXT_BYTES_MAX: usize = 256;
 
-/// Creates the threads when told; returns only if all could be created.
+/// Creates the threads on command; returns only if all could be created.
 ///
 /// # Errors
-/// The text cannot be read, or the lab is gone.
+/// The text cannot be read, or the lab has ended.
 pub(crate) fn create_threads(arguments: &CreateThreads) -> Result<()> {
     let work = Arc::new(Work::new(arguments.threads, text::read(arguments.text.as_deref())?));
     let mut threads = Vec::with_capacity(arguments.threads as usize);
@@ -90,7 +91,7 @@ pub(crate) fn create_threads(arguments: &CreateThreads) -> Result<()> {
     Ok(())
 }
 
-/// A thread that ends after the death of the process would give back maps, while the lab counts them.
+/// A thread that ends after the failure would unmap its stack, while the lab counts the maps.
 fn spawn_request(work: &Arc<Work>, request: u32) -> io::Result<thread::JoinHandle<()>> {
     let work = Arc::clone(work);
     thread::Builder::new().spawn(move || {
@@ -109,8 +110,8 @@ fn spawn_parked() -> io::Result<thread::JoinHandle<()>> {
     })
 }
 
-/// The runtime's own panic, for a thread without a stack for signals, is told by its error: to make its
-/// words would take memory, and without any abort the process.
+/// Reports the runtime's own panic, for a thread without a stack for signals, by its error: formatting its
+/// message would need memory, and without a hook the panic aborts the process.
 fn report_panic(panic: &PanicHookInfo<'_>) {
     let error = io::Error::last_os_error().raw_os_error();
     let is_of_runtime = panic.location().is_some_and(|it| it.file().ends_with("stack_overflow.rs"));
@@ -126,21 +127,21 @@ fn report_errno(number: i32) -> ! {
     report_failure(reason.as_str())
 }
 
-/// Says the last words, unless another thread has, and stays.
+/// Reports the failure, unless another thread has, and stays.
 fn report_failure(reason: &str) -> ! {
     if !HAS_FAILED.swap(true, Ordering::Relaxed) {
         let mut words = FixedText::default();
         let _ = write!(words, "{DIED}{}: {reason}", CREATED.load(Ordering::Relaxed));
         if let Some((_, output)) = PIPES.get() {
             let mut output = output;
-            // Without the lab there is nobody to tell.
+            // If the lab has ended there is no reader.
             let _ = output.write_all(words.as_str().as_bytes()).and_then(|()| output.write_all(b"\n"));
         }
     }
     hold_until_read()
 }
 
-/// Stays until the lab has seen enough.
+/// Stays until the lab has read enough.
 fn hold_until_read() -> ! {
     if let Some((input, _)) = PIPES.get() {
         let mut input = input;
@@ -149,7 +150,7 @@ fn hold_until_read() -> ! {
     std::process::exit(0)
 }
 
-/// Text in a place of its own, for who must not ask for memory.
+/// Text in a fixed buffer, for code that must not allocate.
 struct FixedText {
     bytes: [u8; TEXT_BYTES_MAX],
     length: usize,

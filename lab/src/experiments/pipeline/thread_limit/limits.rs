@@ -1,58 +1,59 @@
-//! The limits that a program meets which creates threads without end.
-//! Promises: a limit is named as the cause only while what it counts is at its bound. Leaves to others: what
-//! the kernel says (`sys::limits`), the program (`creation.rs`), and moments at which to look.
+//! The limits that stop a program which creates threads without end.
+//!
+//! Guarantees: a limit is named as the cause only while its count is at its bound.
 
 use std::fs;
 
 use sys::limits::{self as kernel, LimitValue, ProcRoot};
 
-/// Maps that may be missing at a death by maps: one thread needs four (its stack and the guard below it, and
-/// the same for its signals), and threads that were about to end have given back two each until the lab has
-/// counted: on a machine with ten others for each CPU, 21 were missing. It is 0.3 % of the usual bound.
+/// Maps that may be missing where the limit is the number of maps: one thread needs four (its stack and the
+/// guard below it, and the same for its signals), and threads that were about to end have unmapped two each
+/// before the lab has counted: on a machine with ten others for each CPU, 21 were missing. It is 0.3 % of the
+/// usual bound.
 const MAPS_MISSING_MAX: u64 = 200;
 
 /// What `/proc/PID/maps` shows and the kernel does not count: `[vsyscall]`.
 const MAPS_UNCOUNTED: u64 = 1;
 
-/// Process ids that the kernel gives to nobody once it has been through all of them (kernel/pid.c).
+/// Process ids that the kernel no longer assigns once it has been through all of them (kernel/pid.c).
 const RESERVED_PIDS: u64 = 300;
 
-/// Ids that are in use without a task: those of process groups and sessions whose leaders are gone.
+/// Ids in use without a task: those of process groups and sessions whose leaders have ended.
 const PIDS_UNSEEN_MAX: u64 = 64;
 
-/// Something that the kernel counts, beside its bound.
+/// A number that the kernel counts, beside its bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::experiments::pipeline) struct Limit {
     pub(in crate::experiments::pipeline) name: &'static str,
     pub(in crate::experiments::pipeline) used: u64,
     pub(in crate::experiments::pipeline) bound: u64,
-    /// What may be left of it where one more thread is refused.
+    /// How much may be left where one more thread is refused.
     slack: u64,
 }
 
 impl Limit {
-    /// One that is met when all of it is used.
+    /// A limit that is reached when all of it is used.
     pub(in crate::experiments::pipeline) fn new(name: &'static str, used: u64, bound: u64) -> Self {
         Self { name, used, bound, slack: 0 }
     }
 
-    /// Whether it leaves no room for a thread.
+    /// Whether it leaves no capacity for a thread.
     pub(in crate::experiments::pipeline) fn is_reached(&self) -> bool {
         self.used + self.slack >= self.bound
     }
 
-    /// The share of the bound that is used.
+    /// The used share of the bound.
     pub(in crate::experiments::pipeline) fn share(&self) -> f64 {
         self.used as f64 / self.bound as f64
     }
 }
 
-/// What a process has, and the machine, at one moment.
+/// The counts of a process and of the machine at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::experiments::pipeline) struct LimitSnapshot {
     /// Memory maps of the process.
     pub(in crate::experiments::pipeline) maps: u64,
-    /// Its threads that live, the main one included.
+    /// Its living threads, the main one included.
     pub(in crate::experiments::pipeline) threads: u64,
     /// Threads of all processes.
     pub(in crate::experiments::pipeline) tasks: u64,
@@ -60,7 +61,7 @@ pub(in crate::experiments::pipeline) struct LimitSnapshot {
 }
 
 impl LimitSnapshot {
-    /// Looks at process `id`, one of ours in our control group; `None` if it is gone.
+    /// Reads the counts of process `id`, one of ours in our control group; `None` if it has ended.
     pub(in crate::experiments::pipeline) fn read(id: i32) -> Option<Self> {
         let maps = fs::read_to_string(format!("/proc/{id}/maps")).ok()?.lines().count() as u64;
         let threads = threads_in(&fs::read_to_string(format!("/proc/{id}/status")).ok()?)?;
@@ -78,7 +79,7 @@ impl LimitSnapshot {
     }
 }
 
-/// A limit that threads can meet, for a process with so many maps; `None` where nothing bounds it.
+/// A limit that threads can reach, for a process with `maps` maps; `None` where nothing bounds it.
 fn limit(reading: &LimitValue, maps: u64) -> Option<Limit> {
     reading.free()?;
     let (name, used, bound) = (reading.limit.setting(), reading.used.unwrap_or(0), reading.bound?);
@@ -106,17 +107,17 @@ pub(in crate::experiments::pipeline) fn max_map_count() -> Option<u64> {
     reading(kernel::Limit::Mappings)?.bound
 }
 
-/// Process ids that nobody has; `None` where the machine does not tell.
+/// Unused process ids; `None` where the kernel does not report them.
 pub(in crate::experiments::pipeline) fn pids_left() -> Option<u64> {
     Some(reading(kernel::Limit::ThreadIds)?.free()?.saturating_sub(RESERVED_PIDS))
 }
 
-/// Memory that can be had without swapping.
+/// Memory that is available without swapping.
 pub(in crate::experiments::pipeline) fn memory_left_bytes() -> Option<u64> {
     reading(kernel::Limit::Memory)?.free()
 }
 
-/// What `/proc/PID/status` says.
+/// The number of threads in `/proc/PID/status`.
 fn threads_in(status: &str) -> Option<u64> {
     status.lines().find_map(|line| line.strip_prefix("Threads:"))?.trim().parse().ok()
 }

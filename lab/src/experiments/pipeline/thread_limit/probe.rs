@@ -1,8 +1,9 @@
-//! The death of a thread for each request: how many threads a process creates until the kernel refuses one,
-//! and which limit that proves. Promises: only what is at its bound at the moment of the death is named as
-//! its cause; a creation that would take from others most of the machine's process ids or memory is left
-//! out unless it was asked for. Leaves to others: the process that dies (`creation.rs`), reading limits
-//! (`limits.rs`).
+//! Probes the limit of a thread for each request: how many threads a process creates until the kernel refuses
+//! one, and which limit that proves.
+//!
+//! Guarantees: only a limit that is at its bound at the moment of the refusal is named as its cause; a mode
+//! that would take most of the machine's process ids or memory from other processes is skipped unless it was
+//! requested.
 //!
 //! | creation | its threads | maps of each | meets first |
 //! |---|---|---|---|
@@ -11,7 +12,7 @@
 //! | `living` | wait for ever | 4: its stack, that for its signals, a guard for each | `max_map_count` |
 //! | `living-plain` | the same without stacks for signals | 2 | the smaller of `max_map_count` and `pid_max` |
 //!
-//! A finished thread of std gives back its stack for signals, so it counts for as much as one of C.
+//! A finished thread of std unmaps its stack for signals, so it counts for as much as one of C.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -26,11 +27,10 @@ use crate::kit::child;
 use crate::kit::measurements::Numbers;
 use crate::kit::worker_process::{GO, READY, WorkerProcess};
 
-/// Memory that one thread takes at most: a stack in the kernel (16 KiB), and the pages of its own that it
-/// and its beginning touch.
+/// The most memory of one thread: a stack in the kernel (16 KiB), and the pages that it and its start touch.
 const THREAD_BYTES_MAX: u64 = 48 * 1024;
 
-/// A way to create threads until death.
+/// A way to create threads until the kernel refuses one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::experiments::pipeline) struct CreationMode {
     /// Whether threads live on instead of doing a request.
@@ -39,7 +39,7 @@ pub(in crate::experiments::pipeline) struct CreationMode {
     is_plain: bool,
 }
 
-/// All of them.
+/// All modes.
 pub(in crate::experiments::pipeline) const MODES: [CreationMode; 4] = [
     CreationMode { is_living: false, is_plain: false },
     CreationMode { is_living: false, is_plain: true },
@@ -47,17 +47,17 @@ pub(in crate::experiments::pipeline) const MODES: [CreationMode; 4] = [
     CreationMode { is_living: true, is_plain: true },
 ];
 
-/// That of the published program.
+/// The mode of the published program.
 pub(in crate::experiments::pipeline) const PUBLISHED: CreationMode =
     CreationMode { is_living: false, is_plain: true };
 
-/// What was seen at a death.
+/// What was measured when the kernel refused a thread.
 #[derive(Clone, Debug)]
 pub(in crate::experiments::pipeline) struct LimitHit {
     pub(in crate::experiments::pipeline) created: u64,
-    /// As the process says: an error's number among it.
+    /// The reason that the process reported, with an error's number in it.
     pub(in crate::experiments::pipeline) reason: String,
-    /// When it had created nothing yet.
+    /// The counts before the first thread.
     pub(in crate::experiments::pipeline) before: LimitSnapshot,
     pub(in crate::experiments::pipeline) at: LimitSnapshot,
 }
@@ -70,7 +70,7 @@ impl fmt::Display for CreationMode {
 }
 
 impl CreationMode {
-    /// Why it had better not be done, if so. With `is_asked_for` the process ids of others do not matter.
+    /// Why the mode is skipped, if so. With `is_asked_for` the process ids of other processes do not matter.
     pub(in crate::experiments::pipeline) fn refusal(self, is_asked_for: bool) -> Option<String> {
         let Some(maps_max) = limits::max_map_count() else {
             return Some("this kernel does not tell vm.max_map_count".to_owned());
@@ -93,7 +93,7 @@ impl CreationMode {
         if self.is_living && !self.is_plain { 4 } else { 2 }
     }
 
-    /// Creates threads until death; `None` if all could be created that a request each needs.
+    /// Creates threads until the kernel refuses one; `None` if a thread for every request could be created.
     ///
     /// # Errors
     /// The process failed otherwise, or the user interrupted.
@@ -135,8 +135,8 @@ impl CreationMode {
     }
 }
 
-/// Rust's runtime gives threads a stack for signals where nobody has decided what SIGSEGV and SIGBUS do. A
-/// shell that ignores them decides it for the program that it becomes.
+/// Rust's runtime gives threads a stack for signals where SIGSEGV and SIGBUS have their default action. A
+/// shell that ignores them leaves them ignored for the program that it executes.
 fn without_signal_stacks(program: &Path, arguments: Vec<OsString>) -> Vec<OsString> {
     let script = r#"trap "" SEGV BUS; exec "$0" "$@""#;
     ["-c".into(), script.into(), program.into()].into_iter().chain(arguments).collect()
@@ -153,7 +153,7 @@ impl LimitHit {
         self.at.sole_reached()
     }
 
-    /// The error's number, as the runtime and the C library say it.
+    /// The error's number, as the runtime and the C library print it.
     pub(in crate::experiments::pipeline) fn errno(&self) -> Option<u32> {
         let (_, number) = self.reason.rsplit_once("os error ")?;
         number.trim_end_matches(')').parse().ok()
@@ -169,7 +169,7 @@ impl LimitHit {
         (maps_max as f64 - self.before.maps as f64) / self.maps_of_thread()
     }
 
-    /// For the report.
+    /// The numbers of the report.
     pub(in crate::experiments::pipeline) fn numbers(&self) -> Numbers {
         let mut numbers = vec![
             ("threads_created", self.created as f64),

@@ -1,9 +1,9 @@
-//! The deaths of one experiment: each manner once, and on request the test of what they taught. Promises:
-//! the kernel's setting is as it was when the test is over (`setting.rs`). Leaves to others: one death
-//! (`death.rs`).
+//! The thread limits of one experiment: each mode once, and on request the test of the explanation.
 //!
-//! The test: if finished threads die of `max_map_count`, the same process must create as many more under a
-//! higher one as that has room for. The published program created 32,747 threads under 65,530, and 49,983
+//! Guarantees: the kernel's setting is as before when the test is over (`kernel_setting.rs`).
+//!
+//! The test: if finished threads exhaust `max_map_count`, the same process must create as many more under a
+//! higher one as that has maps for. The published program created 32,747 threads under 65,530, and 49,983
 //! under 100,000.
 
 use std::path::{Path, PathBuf};
@@ -22,14 +22,14 @@ const PART: &str = "death";
 const SETTING: &str = "/proc/sys/vm/max_map_count";
 const MAPS_MAX_OF_TEST: u64 = 100_000;
 
-/// What was seen.
+/// The results of all modes.
 #[derive(Debug, Default)]
 pub(in crate::experiments::pipeline) struct LimitHits {
     pub(in crate::experiments::pipeline) seen: Vec<(CreationMode, LimitHit)>,
     pub(in crate::experiments::pipeline) prediction: Option<Prediction>,
 }
 
-/// A prediction, and what came of it.
+/// A prediction, and the number that was created.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::experiments::pipeline) struct Prediction {
     pub(in crate::experiments::pipeline) predicted: f64,
@@ -49,13 +49,13 @@ impl Prediction {
     }
 }
 
-/// How many steps of progress they are.
+/// The number of their steps of progress.
 pub(in crate::experiments::pipeline) fn probe_steps(is_test_wanted: bool) -> u64 {
     MODES.len() as u64 + u64::from(is_test_wanted)
 }
 
 impl LimitHits {
-    /// Lets a process die in each manner, and puts what was seen among `rows`.
+    /// Runs each mode to its limit, and adds the results to `rows`.
     ///
     /// # Errors
     /// The user interrupted.

@@ -1,10 +1,11 @@
 //! The configurations under which the relays compete: the same listeners, the same work, logging really on.
-//! Promises: each relay gets what its own manual recommends for the job, and no relay is asked for less
-//! than another. Leaves to others: starting them, and forward proxies (`proxies.rs`).
 //!
-//! What is alike: as many threads as CPUs given, TCP only, one log line per connection to a file, room for
-//! the same number of tunnels. What each does better than asked stays: nginx buffers its log, HAProxy
-//! splices where it is told to, Tollgate decides and bills each flow and writes two log lines.
+//! Guarantees: each relay has what its own manual recommends for the job, and no relay has to do less than
+//! another.
+//!
+//! Equal for all: as many threads as given CPUs, TCP only, one log line per connection to a file, capacity
+//! for the same number of tunnels. What a relay does beyond that stays: nginx buffers its log, HAProxy
+//! splices where it is configured to, Tollgate decides and bills each flow and writes two log lines.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,10 +1,13 @@
-//! The configurations under which forward proxies open tunnels: one listener, any of the ends, logging really
-//! on. Promises: each proxy gets what its own manual recommends for the job, and no proxy is asked for less
-//! than another. Leaves to others: starting them (`rivals.rs`), and plain requests (`proxies.rs`).
+//! The configurations under which forward proxies open tunnels: one listener, any of the endpoints, logging
+//! really on.
 //!
-//! What is alike: as many threads, workers or servers as CPUs given where a proxy has a choice, only clients
-//! of 127.0.0.1 let in and led to 127.0.0.1 alone, a log of the connections in a file. What each does better
-//! than asked stays: microsocks judges nobody, tinyproxy logs nothing, Tollgate decides and bills each flow.
+//! Guarantees: each proxy has what its own manual recommends for the job, and no proxy has to do less than
+//! another.
+//!
+//! Equal for all: as many threads, workers or servers as given CPUs where a proxy has a choice; only clients
+//! of 127.0.0.1, and only destinations on 127.0.0.1; a log of the connections in a file. What a proxy does
+//! beyond that, or not at all, stays: microsocks refuses no client, tinyproxy logs nothing, Tollgate decides
+//! and bills each flow.
 
 use std::net::SocketAddr;
 
@@ -22,7 +25,7 @@ fn listen(inputs: &ConfigInputs<'_, ForwardTunnels>) -> Result<SocketAddr> {
     inputs.listen.proxy.context("a proxy listens somewhere")
 }
 
-/// Ports of the ends, in decimal.
+/// Ports of the endpoints, in decimal.
 fn ports(inputs: &ConfigInputs<'_, ForwardTunnels>) -> Vec<String> {
     inputs.upstream.endpoints.all().iter().map(|end| end.port().to_string()).collect()
 }
@@ -51,7 +54,7 @@ connections = {TUNNELS_MAX}
     ))
 }
 
-/// Squid: as for plain requests, but that CONNECT to the ends is all that is allowed.
+/// Squid: as for plain requests, except that only CONNECT to the endpoints is allowed.
 pub(super) fn squid(inputs: &ConfigInputs<'_, ForwardTunnels>) -> Result<String> {
     let access = format!(
         "acl tunnel method CONNECT\n\
@@ -63,8 +66,8 @@ pub(super) fn squid(inputs: &ConfigInputs<'_, ForwardTunnels>) -> Result<String>
     Ok(squid_with(inputs, listen(inputs)?, &access))
 }
 
-/// tinyproxy: a thread per connection is its only way. It syncs its log to the disk line by line, which would
-/// be all that is measured, so it is told to log no connections.
+/// tinyproxy: a thread per connection is its only mode. It syncs its log to the disk line by line, which
+/// would dominate the measurement, so it is configured to log no connections.
 pub(super) fn tinyproxy(inputs: &ConfigInputs<'_, ForwardTunnels>) -> Result<String> {
     let listen = listen(inputs)?;
     let ports: String = ports(inputs).iter().map(|port| format!("ConnectPort {port}\n")).collect();
@@ -83,7 +86,7 @@ Allow 127.0.0.1
     ))
 }
 
-/// 3proxy: a thread per connection is its only way; the log's format is its manual's; `TCP_NODELAY`, which
+/// 3proxy: a thread per connection is its only mode; the log's format is its manual's; `TCP_NODELAY`, which
 /// its page on high load advises.
 pub(super) fn three_proxy(inputs: &ConfigInputs<'_, ForwardTunnels>) -> Result<String> {
     let listen = listen(inputs)?;
@@ -110,8 +113,8 @@ external {address}
     ))
 }
 
-/// Dante: its log tells of each tunnel at its end, with what went through. How many servers share the work
-/// is said on its command line.
+/// Dante: its log has a line for each tunnel at its end, with the bytes. The number of its servers is an
+/// argument of the command line.
 pub(super) fn dante(inputs: &ConfigInputs<'_, ForwardTunnels>) -> Result<String> {
     let listen = listen(inputs)?;
     Ok(format!(
@@ -136,7 +139,7 @@ socks pass {{
     ))
 }
 
-/// microsocks has no configuration: a thread per connection, a line of log for each, nobody refused.
+/// microsocks has no configuration: a thread per connection, a line of log for each, no client refused.
 pub(super) fn microsocks(inputs: &ConfigInputs<'_, ForwardTunnels>) -> Result<Vec<String>> {
     let listen = listen(inputs)?;
     Ok(vec!["-i".to_owned(), listen.ip().to_string(), "-p".to_owned(), listen.port().to_string()])
@@ -148,7 +151,7 @@ pub(super) fn g3proxy(inputs: &ConfigInputs<'_, ForwardTunnels>) -> Result<Strin
         Protocol::Connect => "http_proxy",
         Protocol::Socks5 => "socks_proxy",
     };
-    // It resolves nothing: every destination is an address.
+    // g3proxy resolves nothing: every destination is an address.
     Ok(format!(
         r#"runtime:
   thread_number: {threads}

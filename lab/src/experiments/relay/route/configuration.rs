@@ -1,11 +1,13 @@
 //! The configurations under which forward proxies compete: one listener, one origin, logging really on.
-//! Promises: each proxy gets what its own manual recommends for the job, and no proxy is asked for less than
-//! another. Leaves to others: starting them, and the relays of tunnels (`configuration.rs`).
 //!
-//! What is alike: as many threads or workers as CPUs given, one log line per request to a file, connections
-//! to the origin kept where the clients keep theirs, and closed where they do not. What each does better
-//! than asked stays: nginx is told its only origin, so it neither judges nor resolves what the request
-//! names; nginx and Squid buffer their logs; Tollgate decides and bills each request.
+//! Guarantees: each proxy has what its own manual recommends for the job, and no proxy has to do less than
+//! another.
+//!
+//! Equal for all: as many threads or workers as given CPUs, one log line per request to a file, connections
+//! to the origin kept where the clients keep theirs, and closed where they do not. What a proxy does beyond
+//! that, or not at all, stays: nginx has its only origin in its configuration, so it neither judges nor
+//! resolves what the request names; nginx and Squid buffer their logs; Tollgate decides and bills each
+//! request.
 
 use crate::kit::load::Persistence;
 
@@ -13,8 +15,7 @@ use super::super::configuration::{nginx_head, squid_with};
 use super::Route;
 use crate::kit::relays::config::{ConfigInputs, TUNNELS_MAX, USER, tollgate_tables};
 
-/// Connections to the origin that a worker may keep: those of all clients, since which worker has which of
-/// them is the kernel's choice.
+/// Connections to the origin that a worker may keep: those of all clients, since the kernel distributes them.
 const KEPT_MAX: u32 = 1_000;
 
 /// Requests on one connection; more than any experiment has.
@@ -39,11 +40,11 @@ connections = {TUNNELS_MAX}
 }
 
 /// nginx: the http module, one worker per CPU with its own listening socket, a buffered access log. It
-/// answers the absolute form as any server must, and passes it on to the one origin.
+/// accepts the absolute form as any server must, and forwards the request to the one origin.
 pub(crate) fn nginx(inputs: &ConfigInputs<'_, Route>) -> String {
     let directory = inputs.directory.display();
     let Route { via, origin, persistence } = inputs.listen;
-    // Without these it speaks HTTP/1.0 to the origin, and asks it to close.
+    // Without these nginx speaks HTTP/1.0 to the origin and requests a close.
     let kept = match persistence {
         Persistence::KeepAlive => "proxy_http_version 1.1;\n            proxy_set_header Connection \"\";",
         Persistence::Close => "",

@@ -1,7 +1,7 @@
 //! The echo's clients: one reactor thread with all connections, each with its calls in flight.
-//! Promises: a call has its deadline from when it is sent until its answer has come, and then the next call
-//! is sent; an answer that no call waits for is an error. Leaves to others: how deadlines are kept, how long
-//! it all took.
+//!
+//! Guarantees: a call has its deadline from when it is sent until its answer arrives, and then the next call
+//! is sent; an answer without a waiting call is an error.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -23,14 +23,14 @@ use super::framed_stream::{FramedStream, Stream};
 
 pub(super) struct Client {
     reactor: Rc<Reactor>,
-    /// By their tags.
+    /// By their tokens.
     connections: Vec<Connection>,
     deadlines: DeadlineMode,
     in_flight: usize,
     progress: Progress,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Done {
     pub(super) answered: u64,
@@ -42,7 +42,7 @@ struct Connection {
     calls: Calls,
 }
 
-/// Those of a connection that are in flight. An id on the wire is the key of a call: no later call in its
+/// The calls of a connection that are in flight. An id on the wire is the key of a call: no later call in its
 /// slot has the same.
 struct Calls {
     table: Slab<Call>,
@@ -56,14 +56,14 @@ struct Call {
 
 /// Of the calls of all connections.
 struct Progress {
-    /// To be made in all.
+    /// Calls to be made in all.
     wanted: u64,
     begun: u64,
     answered: u64,
 }
 
 impl Client {
-    /// Connects as often as `in_flight` calls need.
+    /// Opens as many connections as `in_flight` calls need.
     ///
     /// # Errors
     /// No connection can be made.
@@ -71,7 +71,7 @@ impl Client {
         let reactor = Reactor::new(Arc::new(Notifier::new()?), Arc::new(ReactorStats::default()))?;
         let connect = |index| {
             let tag = RawToken(index as u32);
-            // One that is under way is written to when it stands.
+            // The first write waits until the connection is established.
             let socket = Socket::connect(address, SpeaksFirst::Us)?;
             socket.set_nodelay()?;
             let calls = Calls { table: Slab::new(), tracker: DeadlineTracker::new(deadlines, tag) };
@@ -83,7 +83,7 @@ impl Client {
         Ok(Self { reactor, connections, deadlines, in_flight, progress })
     }
 
-    /// Makes `wanted` calls, or as many as there are until a deadline fires.
+    /// Makes `wanted` calls, or fewer if a deadline fires.
     ///
     /// # Errors
     /// A connection failed, or an answer was not that of a call.
@@ -163,7 +163,7 @@ impl Calls {
         Frame { id: key.to_bits(), payload }.write(output);
     }
 
-    /// Takes an answer, and its call's deadline back.
+    /// Accepts an answer, and cancels its call's deadline.
     fn end(&mut self, reactor: &Reactor, answer: Frame<'_>) -> Result<()> {
         let Some(call) = self.table.remove(Key::from_bits(answer.id)) else {
             bail!("an answer that no call waits for");

@@ -1,7 +1,7 @@
 //! The deadlines of a connection's calls, kept in one of three ways by either end of the echo.
-//! Promises: a deadline that passes while its call is in flight is found never early and late by at most a
-//! tick of the timers and a turn; no call allocates. Leaves to others: which calls are in flight, and what
-//! becomes of one that has failed.
+//!
+//! Guarantees: a deadline that passes while its call is in flight is found never early, and late by at most a
+//! tick of the timers and a pass of the loop; no call allocates.
 //!
 //! | way    | a call begins                      | a call ends | a timer fires                       |
 //! |--------|------------------------------------|-------------|-------------------------------------|
@@ -24,13 +24,13 @@ use engine::reactor::{RawToken, Reactor, WakeTarget};
 use engine::timer::wheel::TimerId;
 use sys::clock::Nanos;
 
-/// Of a call at the client, of its request at the server.
+/// The deadline of a call at the client, and of its request at the server, from its begin.
 const SPAN: Duration = Duration::from_millis(500);
 
-/// How deadlines are kept; see the file's header.
+/// How the deadlines of a connection are kept.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(in crate::experiments::timers) enum DeadlineMode {
-    /// There are none.
+    /// There are no deadlines.
     Off,
     /// A timer for each connection.
     Lazy,
@@ -39,7 +39,7 @@ pub(in crate::experiments::timers) enum DeadlineMode {
 }
 
 impl DeadlineMode {
-    /// As the command line has it.
+    /// The name on the command line.
     pub(in crate::experiments::timers) fn as_str(self) -> &'static str {
         match self {
             DeadlineMode::Off => "off",
@@ -48,7 +48,7 @@ impl DeadlineMode {
         }
     }
 
-    /// When a call that begins `now` will have failed.
+    /// The deadline of a call that begins `now`.
     pub(super) fn due(self, now: Nanos) -> Nanos {
         if self == DeadlineMode::Off { Nanos::NEVER } else { now + SPAN }
     }
@@ -59,11 +59,11 @@ impl DeadlineMode {
     }
 }
 
-/// Where timers are armed: a reactor, or time as a test makes it pass.
+/// Arms and cancels timers: a reactor, or the virtual time of a test.
 pub(super) trait Timers {
     fn now(&self) -> Nanos;
     fn arm(&self, when: Nanos, tag: RawToken) -> TimerId;
-    /// One that has fired is ignored.
+    /// A timer that has fired is ignored.
     fn cancel(&self, timer: TimerId);
 }
 
@@ -81,8 +81,7 @@ impl Timers for Reactor {
     }
 }
 
-/// What a call in flight has of its deadline. One that is dropped without [`DeadlineTracker::end`] may fire
-/// later.
+/// The deadline of a call in flight. One that is dropped without [`DeadlineTracker::end`] may fire later.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Deadline {
     Off,
@@ -90,15 +89,15 @@ pub(super) enum Deadline {
     Each(TimerId),
 }
 
-/// Watches over the deadlines of a connection's calls; see the file's header.
+/// Tracks the deadlines of a connection's calls, with one timer for all or one for each.
 #[derive(Debug)]
 pub(super) struct DeadlineTracker {
     mode: DeadlineMode,
-    /// Timers fire with it.
+    /// The token with which timers fire.
     tag: RawToken,
     /// The connection's own, if it is armed.
     timer: Option<TimerId>,
-    /// For when that is armed; never, while it is not.
+    /// When the timer fires; `NEVER` while it is not armed.
     fires_at: Nanos,
 }
 
@@ -107,7 +106,7 @@ impl DeadlineTracker {
         Self { mode, tag, timer: None, fires_at: Nanos::NEVER }
     }
 
-    /// A call begins that will have failed at `due`.
+    /// Tracks a call that begins, with its deadline `due`.
     #[inline]
     pub(super) fn begin(&mut self, timers: &impl Timers, due: Nanos) -> Deadline {
         match self.mode {
@@ -122,7 +121,7 @@ impl DeadlineTracker {
         }
     }
 
-    /// A call ends.
+    /// Ends the tracking of a call.
     #[inline]
     pub(super) fn end(timers: &impl Timers, deadline: Deadline) {
         if let Deadline::Each(timer) = deadline {
@@ -130,7 +129,7 @@ impl DeadlineTracker {
         }
     }
 
-    /// As [`DeadlineTracker::begin`], for `count` calls which begin at once and end with all others in
+    /// As [`DeadlineTracker::begin`], for `count` calls that begin at once and end with all others in
     /// `group`.
     #[inline]
     pub(super) fn begin_group(&mut self, timers: &impl Timers, due: Nanos, count: u32, group: &mut Group) {
@@ -146,7 +145,7 @@ impl DeadlineTracker {
         }
     }
 
-    /// All calls in `group` end.
+    /// Ends the tracking of all calls in `group`.
     #[inline]
     pub(super) fn end_group(&self, timers: &impl Timers, group: &mut Group) {
         match self.mode {
@@ -156,8 +155,8 @@ impl DeadlineTracker {
         }
     }
 
-    /// A timer with the connection's tag has fired. `look_at` is to ask [`Scan::has_failed`] once for each
-    /// call in flight and to take out those that have. Returns how many have.
+    /// A timer with the connection's token has fired. `scan_calls` calls [`Scan::has_failed`] once for each
+    /// call in flight and removes those that have failed. Returns their number.
     pub(super) fn fired(&mut self, timers: &impl Timers, scan_calls: impl FnOnce(&mut Scan)) -> u64 {
         if self.mode == DeadlineMode::Each {
             return 1;
@@ -168,13 +167,13 @@ impl DeadlineTracker {
         scan.failed
     }
 
-    /// The connection is no more, nor is any of its calls.
+    /// Ends the tracking of a connection that is closed, and of all its calls.
     pub(super) fn close(mut self, timers: &impl Timers) {
         self.arm(timers, Nanos::NEVER);
     }
 
-    /// Arms the connection's timer for `when` and for nothing else. It may have fired and not been heard of:
-    /// whoever hears of it then finds that nothing has failed.
+    /// Arms the connection's timer for `when` alone. It may have fired without its event having been read:
+    /// the event then finds no failed call.
     #[cold]
     fn arm(&mut self, timers: &impl Timers, when: Nanos) {
         if let Some(timer) = self.timer.take() {
@@ -194,7 +193,7 @@ pub(super) struct Group {
     each: Vec<TimerId>,
 }
 
-/// Those of them that began at once.
+/// The calls of a group that began at once.
 #[derive(Clone, Copy, Debug)]
 struct Batch {
     due: Nanos,
@@ -202,18 +201,18 @@ struct Batch {
 }
 
 impl Group {
-    /// Takes out the calls that have failed.
+    /// Removes the calls that have failed.
     pub(super) fn take_failed(&mut self, scan: &mut Scan) {
         self.lazy.retain(|batch| !scan.passed(batch.due, batch.count));
     }
 }
 
-/// One look at all calls of a connection.
+/// One scan of all calls of a connection.
 #[derive(Debug)]
 pub(super) struct Scan {
     now: Nanos,
     failed: u64,
-    /// Deadline of those that have not failed.
+    /// Earliest deadline of the calls that have not failed.
     earliest: Nanos,
 }
 
@@ -270,7 +269,7 @@ mod tests {
     struct Connection {
         time: VirtualTime,
         tracker: DeadlineTracker,
-        /// In flight: by name, when they are due.
+        /// Calls in flight by name, with when they are due.
         calls: BTreeMap<u64, (Nanos, Deadline)>,
     }
 
@@ -295,7 +294,7 @@ mod tests {
             self.time.wheel.borrow().armed()
         }
 
-        /// Names the calls that were found to have failed (of `Each`: that must have been).
+        /// Names the calls that were found to have failed (of `Each`: that must have).
         fn pass_to(&mut self, now: Nanos) -> Vec<u64> {
             self.time.now.set(now);
             let mut failed = Vec::new();
@@ -318,7 +317,7 @@ mod tests {
             failed
         }
 
-        /// Those in flight that must have failed by now.
+        /// Calls in flight that must have failed by now.
         fn overdue(&self) -> Vec<u64> {
             let tick = self.time.now().0 / TICK;
             self.calls.iter().filter(|(_, (due, _))| due.0 / TICK < tick).map(|(&name, _)| name).collect()
@@ -385,7 +384,7 @@ mod tests {
     fn a_timer_that_fires_for_nobody_changes_nothing() {
         let mut connection = Connection::new(DeadlineMode::Lazy);
         connection.begin(1, Nanos(500 * TICK));
-        // As it does when it was due and an earlier tenant of the tag had armed it.
+        // As it does when it was due and an earlier owner of the token had armed it.
         assert_eq!(
             connection.tracker.fired(&connection.time, |scan| {
                 assert!(!scan.has_failed(Deadline::Lazy(Nanos(500 * TICK))));
@@ -432,7 +431,7 @@ mod tests {
     }
 
     /// Random calls with random deadlines: none fails early, none is overdue, and no more timers are armed
-    /// than the way needs.
+    /// than the mode needs.
     #[test]
     fn every_deadline_is_found_in_time() {
         for mode in [DeadlineMode::Off, DeadlineMode::Lazy, DeadlineMode::Each] {

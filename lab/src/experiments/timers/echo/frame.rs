@@ -1,5 +1,6 @@
-//! A frame: a request or its answer on the wire. Promises: a frame is 16 to 64 bytes; what is half there is
-//! told from what is wrong. Leaves to others: what an id means.
+//! A frame: a request or its answer on the wire.
+//!
+//! Guarantees: a frame is 16 to 64 bytes; an incomplete frame is distinguished from a wrong one.
 //!
 //! ```text
 //!   0      4            12                 length
@@ -12,7 +13,7 @@ const HEADER_BYTES: usize = 12;
 pub(super) const FRAME_BYTES_MIN: usize = 16;
 pub(super) const FRAME_BYTES_MAX: usize = 64;
 
-/// What payloads are cut from.
+/// The text from which payloads are cut.
 const TEXT: &[u8; FRAME_BYTES_MAX - HEADER_BYTES] = b"The quick brown fox jumps over the lazy dog, 0123456";
 
 /// A frame that has arrived.
@@ -35,7 +36,7 @@ impl Frame<'_> {
     }
 }
 
-/// The frame at the beginning of `bytes`; `None` while it is not all there.
+/// The frame at the beginning of `bytes`; `None` while it is incomplete.
 ///
 /// # Errors
 /// No frame has that length.
@@ -50,7 +51,7 @@ pub(super) fn first(bytes: &[u8]) -> Result<Option<Frame<'_>>> {
     Ok(bytes.get(HEADER_BYTES..length).map(|payload| Frame { id, payload }))
 }
 
-/// The payload of the call of that number: frames of all lengths take turns.
+/// The payload of the call of that number: frames of all lengths alternate.
 pub(super) fn payload(number: u64) -> &'static [u8] {
     const LENGTHS: u64 = (FRAME_BYTES_MAX - FRAME_BYTES_MIN + 1) as u64;
     &TEXT[..FRAME_BYTES_MIN - HEADER_BYTES + (number % LENGTHS) as usize]

@@ -1,6 +1,7 @@
-//! A connection as either end of the echo has it: a socket, its registration, what has arrived and what is to
-//! be sent. Promises: what arrives together is read together, what is answered together is sent together, and
-//! no call is tried that is known to block. Leaves to others: what frames mean.
+//! A connection of either end of the echo: a socket, its registration, received bytes and bytes to be sent.
+//!
+//! Guarantees: frames that arrive together are read together, answers of one pass are sent together, and no
+//! call is tried that is known to block.
 
 use std::io;
 use std::rc::Rc;
@@ -13,21 +14,22 @@ use sys::socket::Socket;
 use super::CALLS_PER_CONNECTION;
 use super::frame::{self, FRAME_BYTES_MAX, Frame};
 
-/// Room for what arrives in one read, and for what waits to be sent.
+/// Capacity for the bytes of one read, and for bytes that wait to be sent.
 const BUFFER_BYTES: usize = 4_096;
 
-// No more than a connection's calls are ever on the wire, so a peer that sends more is none of ours.
+// No more than a connection's calls are ever on the wire, so a peer that sends more is not an end of the
+// echo.
 const _: () = assert!(BUFFER_BYTES >= CALLS_PER_CONNECTION * FRAME_BYTES_MAX);
 
 pub(super) struct FramedStream {
     socket: Socket,
     registration: Registration,
-    /// Arrived and not taken: less than a frame between two wakes.
+    /// Received and not parsed: less than a frame between two wakes.
     input: Vec<u8>,
     output: Vec<u8>,
 }
 
-/// Whether there will be more.
+/// Whether more bytes will arrive.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Stream {
     Open,
@@ -45,11 +47,10 @@ impl FramedStream {
         Ok(Self { socket, registration, input, output })
     }
 
-    /// Reads what `readiness` promises, and hands each frame to `each` with the place for what it brings
-    /// about.
+    /// Reads what `readiness` promises, and passes each frame to `each` with the buffer for its answer.
     ///
     /// # Errors
-    /// The stream's own, a frame that is none, or what `each` says.
+    /// An error of the stream, a wrong frame, or an error of `each`.
     pub(super) fn receive(
         &mut self,
         readiness: Readiness,
@@ -74,16 +75,15 @@ impl FramedStream {
         Ok(Stream::Open)
     }
 
-    /// Where frames wait for `flush`.
+    /// The buffer of frames for `flush`.
     pub(super) fn output(&mut self) -> &mut Vec<u8> {
         &mut self.output
     }
 
-    /// Sends what waits, as far as the kernel takes it, and asks to be told when it takes more. Returns
-    /// whether all is sent.
+    /// Sends the buffer as far as the kernel accepts it, and registers for more. Returns whether all is sent.
     ///
     /// # Errors
-    /// The stream's own, or the peer does not read.
+    /// An error of the stream, or the peer does not read.
     pub(super) fn flush(&mut self, reactor: &Reactor) -> Result<bool> {
         ensure!(self.output.len() <= BUFFER_BYTES, "the peer does not read its frames");
         if self.output.is_empty() {

@@ -1,6 +1,6 @@
-//! The echo's server: one reactor thread, which answers each request with what it said.
-//! Promises: a request has its deadline from when it was read until its answer was written. Leaves to others:
-//! who calls, and how deadlines are kept.
+//! The echo's server: one reactor thread, which answers each request with its own bytes.
+//!
+//! Guarantees: a request has its deadline from when it was read until its answer was written.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use sys::socket::Socket;
 use super::deadlines::{DeadlineMode, DeadlineTracker, Group};
 use super::framed_stream::{FramedStream, Stream};
 
-/// The listener's tag; connections have their slots' numbers.
+/// The listener's token; connections have the numbers of their slots.
 const LISTENER: RawToken = RawToken(u32::MAX);
 
-/// Said when nobody calls any more.
+/// The message that stops the server.
 pub(super) struct Stop;
 
 pub(super) struct Server {
@@ -34,13 +34,13 @@ pub(super) struct Server {
 
 struct Connection {
     stream: FramedStream,
-    /// Those whose answers are not written; the requests of one wake are a batch.
+    /// Requests whose answers are not written; those of one wake are a batch.
     requests: Group,
     tracker: DeadlineTracker,
 }
 
 impl Server {
-    /// A server of the calling thread, which owns `parking`.
+    /// A server of the calling thread, which owns `notifier`.
     ///
     /// # Errors
     /// No descriptor for the reactor.
@@ -57,7 +57,7 @@ impl Server {
         Ok(Self { reactor, inbox, acceptor, connections: Slab::new(), deadlines, fired: 0 })
     }
 
-    /// Serves until told to stop; returns how many deadlines have fired.
+    /// Serves until it is stopped; returns how many deadlines have fired.
     ///
     /// # Errors
     /// A connection failed.
