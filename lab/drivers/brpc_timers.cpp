@@ -36,12 +36,12 @@ using Clock = std::chrono::steady_clock;
 using Numbers = std::vector<std::pair<const char*, double>>;
 
 constexpr int64_t DEADLINE_US = 500000;
-constexpr int CALLS_PER_TURN = 64;                 // of `pairs`
+constexpr int CALLS_PER_PASS = 64;                 // of `pairs`
 constexpr uint64_t WARM_UP = 10000, LOOK = 50000;  // of `held`
 constexpr int CALLS_AT_ONCE = 20, ANSWERED_AFTER = 5, UNANSWERED_SHARE = 200;  // of `calls`
-constexpr std::chrono::milliseconds TURN{1}, AFTERMATH{700};
+constexpr std::chrono::milliseconds PASS{1}, AFTERMATH{700};
 
-// Ends all threads as they are, since others may be amid their work.
+// Ends all threads at once, since others may be in the middle of their work.
 [[noreturn]] void fail(const char* why) {
     fprintf(stderr, "%s\n", why);
     _exit(1);
@@ -52,8 +52,8 @@ int64_t deadline_us() { return butil::gettimeofday_us() + DEADLINE_US; }  // by 
 struct Timers : bthread::TimerThread {
     Timers() { if (start(nullptr) != 0) fail("the timer thread does not start"); }
     TaskId arm(int64_t when_us, void (*then)(void*) = [](void*) {}) {
-        void* told = reinterpret_cast<void*>(when_us);
-        const TaskId task = schedule(then, told, butil::microseconds_to_timespec(when_us));
+        void* argument = reinterpret_cast<void*>(when_us);
+        const TaskId task = schedule(then, argument, butil::microseconds_to_timespec(when_us));
         if (task == INVALID_TASK_ID) fail("a timer could not be armed");
         return task;
     }
@@ -67,31 +67,31 @@ double resident_mb() {
 }
 
 // A case as the lab reads it.
-std::string said(const std::string& name, const Numbers& numbers) {
+std::string case_json(const std::string& name, const Numbers& numbers) {
     std::string text;
     for (const auto& [what, value] : numbers)
         text += (text.empty() ? "\"" : ", \"") + std::string(what) + "\": " + std::to_string(value);
     return "\"" + name + "\": {" + text + "}";
 }
 
-// A thread that cancels its own, oldest first. A timer that has fired is no pair.
-uint64_t own(Timers& timers, size_t window, const std::atomic<bool>& is_over) {
+// A thread that cancels its own timers, oldest first. A timer that has fired is no pair.
+uint64_t cancel_own(Timers& timers, size_t window, const std::atomic<bool>& is_over) {
     std::vector<TaskId> armed(window);
     for (TaskId& task : armed) task = timers.arm(deadline_us());
     uint64_t done = 0;
-    for (size_t place = 0; !is_over.load(std::memory_order_relaxed);) {
+    for (size_t index = 0; !is_over.load(std::memory_order_relaxed);) {
         const int64_t when_us = deadline_us();
-        for (int call = 0; call < CALLS_PER_TURN; ++call) {
-            done += timers.cancel(armed[place]);
-            armed[place] = timers.arm(when_us);
-            if (++place == window) place = 0;
+        for (int call = 0; call < CALLS_PER_PASS; ++call) {
+            done += timers.cancel(armed[index]);
+            armed[index] = timers.arm(when_us);
+            if (++index == window) index = 0;
         }
     }
     return done;
 }
 
-// Timers that go from one thread of a ring to the next together. A flag hands them on, and back when they are
-// cancelled.
+// Timers that go from one thread of a ring to the next together. A flag passes them on, and back when they
+// are cancelled.
 struct alignas(64) Batch {
     std::vector<TaskId> tasks;
     std::atomic<bool> is_armed{false};
@@ -99,8 +99,8 @@ struct alignas(64) Batch {
 // A window is two batches, so that one can be armed while the other is cancelled, or a single one.
 using Lane = std::vector<Batch>;
 
-// A thread that cancels those of the thread before it.
-uint64_t pass_on(Timers& timers, Lane& onward, Lane& incoming, const std::atomic<bool>& is_over) {
+// A thread that cancels the timers of the thread before it.
+uint64_t cancel_incoming(Timers& timers, Lane& onward, Lane& incoming, const std::atomic<bool>& is_over) {
     uint64_t done = 0;
     for (size_t armed = 0, cancelled = 0; !is_over.load(std::memory_order_relaxed);) {
         Batch& arms = onward[armed % onward.size()];
@@ -139,8 +139,8 @@ std::string pairs(const std::string& by, size_t window, size_t threads, int for_
             pthread_barrier_wait(&begin);
             pthread_barrier_wait(&begin);
             const size_t before = (thread + threads - 1) % threads;
-            done += by == "owner" ? own(timers, window, is_over)
-                                  : pass_on(timers, lanes[thread], lanes[before], is_over);
+            done += by == "owner" ? cancel_own(timers, window, is_over)
+                                  : cancel_incoming(timers, lanes[thread], lanes[before], is_over);
         });
     pthread_barrier_wait(&begin);
     const clock_t cpu_before = clock();
@@ -151,22 +151,23 @@ std::string pairs(const std::string& by, size_t window, size_t threads, int for_
     for (std::thread& thread : started) thread.join();
     const double seconds = std::chrono::duration<double>(Clock::now() - began).count();
     const double cpu_ns = (clock() - cpu_before) * 1e9 / CLOCKS_PER_SEC;
-    return said(by + "-w" + std::to_string(window) + "-" + std::to_string(threads),
+    return case_json(by + "-w" + std::to_string(window) + "-" + std::to_string(threads),
                 {{"pairs_per_s", done / seconds}, {"cpu_ns_per_pair", cpu_ns / std::max<uint64_t>(done, 1)}});
 }
 
-// What the timer thread knows of itself when it fires a timer, which is not in the first half second.
+// Recorded by the timer thread when it fires a timer, which never happens in the first half second.
 struct {
-    // Its sleeps, be they for a mutex, which is rare with one client; and those after which a timer fired.
-    std::atomic<long> sleeps{0}, worthy{0};
-    std::vector<int64_t> late_us;  // read when it has ended
-} told;
+    // Its sleeps, including those for a mutex, which are rare with one client; and those after which a timer
+    // fired.
+    std::atomic<long> sleeps{0}, firing_sleeps{0};
+    std::vector<int64_t> late_us;  // read when the thread has ended
+} fired;
 
-void tell(void* deadline_us) {
-    told.late_us.push_back(butil::gettimeofday_us() - reinterpret_cast<intptr_t>(deadline_us));
+void record_fired(void* deadline_us) {
+    fired.late_us.push_back(butil::gettimeofday_us() - reinterpret_cast<intptr_t>(deadline_us));
     rusage used{};
     getrusage(RUSAGE_THREAD, &used);
-    if (told.sleeps.exchange(used.ru_nvcsw) != used.ru_nvcsw) ++told.worthy;
+    if (fired.sleeps.exchange(used.ru_nvcsw) != used.ru_nvcsw) ++fired.firing_sleeps;
 }
 
 std::string calls(int for_ms) {
@@ -181,30 +182,30 @@ std::string calls(int for_ms) {
     long sleeps_before_end = 0;
     uint64_t calls = 0;
     auto next = Clock::now();
-    for (int turn = 0; turn < for_ms; ++turn) {
-        std::vector<TaskId>& batch = under_way[turn % ANSWERED_AFTER];
+    for (int pass = 0; pass < for_ms; ++pass) {
+        std::vector<TaskId>& batch = under_way[pass % ANSWERED_AFTER];
         answer(batch);
         const int64_t when_us = deadline_us();
         for (int call = 0; call < CALLS_AT_ONCE; ++call) {
-            const TaskId task = timers.arm(when_us, tell);
+            const TaskId task = timers.arm(when_us, record_fired);
             if (++calls % UNANSWERED_SHARE != 0) batch.push_back(task);
         }
-        if (turn % 64 == 0) gained_mb = std::max(gained_mb, resident_mb() - mb_before);
-        if (turn == for_ms / 4 * 3) sleeps_before_end = told.sleeps;
-        std::this_thread::sleep_until(next += TURN);
+        if (pass % 64 == 0) gained_mb = std::max(gained_mb, resident_mb() - mb_before);
+        if (pass == for_ms / 4 * 3) sleeps_before_end = fired.sleeps;
+        std::this_thread::sleep_until(next += PASS);
     }
-    const long worthy = told.worthy, sleeps = told.sleeps;
+    const long firing_sleeps = fired.firing_sleeps, sleeps = fired.sleeps;
     std::for_each(std::begin(under_way), std::end(under_way), answer);
     std::this_thread::sleep_for(AFTERMATH);
     timers.stop_and_join();
-    std::vector<int64_t>& all = told.late_us;
+    std::vector<int64_t>& all = fired.late_us;
     if (all.empty() || all.size() != calls / UNANSWERED_SHARE) fail("not every unanswered call failed");
     std::sort(all.begin(), all.end());
     const auto at = [&](double share) { return all[static_cast<size_t>((all.size() - 1) * share)]; };
-    return said("calls", {{"calls", calls}, {"fired", all.size()}, {"gained_mb", gained_mb},
+    return case_json("calls", {{"calls", calls}, {"fired", all.size()}, {"gained_mb", gained_mb},
                           {"wakes_per_s", sleeps * 1e3 / for_ms},
                           {"wakes_per_s_at_the_end", (sleeps - sleeps_before_end) * 4e3 / for_ms},
-                          {"dead_wakes_percent", 100.0 * (sleeps - worthy) / std::max(sleeps, 1L)},
+                          {"dead_wakes_percent", 100.0 * (sleeps - firing_sleeps) / std::max(sleeps, 1L)},
                           {"late_min_us", at(0)}, {"late_p50_us", at(0.5)}, {"late_p99.9_us", at(0.999)}});
 }
 
@@ -216,7 +217,7 @@ std::string held(uint64_t wanted) {
         if (!timers.cancel(timers.arm(deadline_us()))) fail("a timer fired that was to be cancelled");
         if ((call + 1) % LOOK == 0 || call + 1 == wanted) most = std::max(most, resident_mb() - before);
     }
-    return said("held", {{"cancelled", wanted}, {"held_mb", most}});
+    return case_json("held", {{"cancelled", wanted}, {"held_mb", most}});
 }
 
 }  // namespace
@@ -239,8 +240,8 @@ int main(int argc, char** argv) {
         for (size_t window : {1, 64})
             for (size_t threads : {1, 2, 4, 8, 50}) {
                 if (by == "other" && threads == 1) continue;
-                // In a process of its own: what a TimerThread has when it stops is lost to the pool, and
-                // after some cases new memory is what takes most of the time.
+                // In a process of its own: a TimerThread that stops does not return its tasks to the pool,
+                // and after some cases allocating new ones takes most of the time.
                 if (fork() == 0) return printf("%s%s", sep, pairs(by, window, threads, for_ms).c_str()) < 0;
                 if (wait(&status) < 0 || status != 0) fail("a case failed");
                 sep = ", ";

@@ -21,18 +21,20 @@ fn lab(directory: &Path, arguments: &[&str]) -> Output {
 
 /// Runs the experiment, and checks what every report has: all verdicts, and no lost connection.
 fn report(arguments: &[&str]) -> (Value, String) {
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let output = lab(directory.path(), arguments);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    let read = |file: &str| std::fs::read_to_string(directory.path().join(file)).expect("it was asked for");
+    let read =
+        |file: &str| std::fs::read_to_string(directory.path().join(file)).expect("the file was requested");
     let report: Value = serde_json::from_str(&read("r.json")).expect("the file is JSON");
     assert_eq!(report["experiment"], "accept");
     let lists = ["verdicts", "left_out"].map(|list| report[list].as_array().expect("a report has both"));
     assert_eq!(lists[0].len() + lists[1].len(), 6, "{report:#}");
-    let lost = lists[0].iter().find(|verdict| verdict["name"] == "lost").expect("somebody connected");
+    let lost = lists[0].iter().find(|verdict| verdict["name"] == "lost").expect("connections were counted");
     assert_eq!(lost["value"], 0.0, "{lost}");
-    let left: Vec<_> = std::fs::read_dir(directory.path()).expect("it is still there").flatten().collect();
+    let left: Vec<_> =
+        std::fs::read_dir(directory.path()).expect("the directory still exists").flatten().collect();
     assert_eq!(left.len(), 2, "the two files and nothing else: {left:?}");
     (report, read("r.html"))
 }
@@ -79,7 +81,7 @@ fn every_strategy_serves_through_the_gateway() {
 
 #[test]
 fn wrong_arguments_are_refused() {
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let wrong =
         [["--only", "everything"], ["--strategies", "herd"], ["--workers", "0"], ["--connections", "0"]];
     for arguments in wrong {

@@ -35,7 +35,7 @@ fn autogroup() -> Option<String> {
 
 #[track_caller]
 fn assert_empty(directory: &Path) {
-    let left: Vec<_> = std::fs::read_dir(directory).expect("it is still there").collect();
+    let left: Vec<_> = std::fs::read_dir(directory).expect("the directory still exists").collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
@@ -46,8 +46,8 @@ fn names(list: &Value, key: &str) -> Vec<String> {
 
 #[test]
 fn a_quick_run_tells_every_store_and_leaves_nothing_behind() {
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
-    let reports = tempfile::tempdir().expect("a temporary directory can be made");
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
+    let reports = tempfile::tempdir().expect("a temporary directory can be created");
     let [json, html] = ["r.json", "r.html"].map(|name| reports.path().join(name).display().to_string());
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let before = autogroup();
@@ -70,15 +70,15 @@ fn a_quick_run_tells_every_store_and_leaves_nothing_behind() {
             assert!(cases.contains(&case), "{case} is not among {cases:?}\n{text}");
         }
     }
-    let mut told = names(&report["verdicts"], "name");
-    told.extend(names(&report["left_out"], "name"));
-    assert_eq!(told.len(), 9, "{told:?}");
+    let mut reported = names(&report["verdicts"], "name");
+    reported.extend(names(&report["left_out"], "name"));
+    assert_eq!(reported.len(), 9, "{reported:?}");
     let skipped = names(&report["skipped"], "name");
     assert!(skipped.iter().any(|name| name == "postgres-async"), "{skipped:?}");
 
     let ours =
         report["rows"].as_array().and_then(|rows| rows.iter().find(|row| row["case"] == "hogs-2/ours"));
-    let ours = ours.expect("it was found above");
+    let ours = ours.expect("the case was found above");
     for number in ["inserts_per_s", "kept_percent", "fair_share_percent", "insert_p99_us"] {
         assert!(ours[number]["median"].as_f64() > Some(0.0), "{number} in {ours}");
     }
@@ -94,17 +94,17 @@ fn a_quick_run_tells_every_store_and_leaves_nothing_behind() {
 
 #[test]
 fn an_interrupted_run_leaves_the_machine_as_it_was() {
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let before = autogroup();
     let arguments = ["--only", "hogs", "--rounds", "100"];
     let mut lab = lab(directory.path(), &arguments).stderr(Stdio::piped()).spawn().expect("the lab is built");
-    let mut progress = BufReader::new(lab.stderr.take().expect("it is piped")).lines();
+    let mut progress = BufReader::new(lab.stderr.take().expect("the output is piped")).lines();
     let is_beside_hogs = |line: &String| line.contains("hogs-2, ours");
     assert!(progress.by_ref().map_while(Result::ok).any(|line| is_beside_hogs(&line)));
-    rustix::process::kill_process(Pid::from_child(&lab), Signal::INT).expect("it runs");
+    rustix::process::kill_process(Pid::from_child(&lab), Signal::INT).expect("the process runs");
     let last = progress.map_while(Result::ok).last();
-    assert_eq!(lab.wait().expect("it is ours").code(), Some(130), "{last:?}");
+    assert_eq!(lab.wait().expect("the child can be awaited").code(), Some(130), "{last:?}");
     assert_eq!(last.as_deref(), Some("lab: interrupted"));
     assert_eq!(autogroup(), before, "the scheduler is as it was");
     assert_empty(directory.path());
@@ -112,7 +112,7 @@ fn an_interrupted_run_leaves_the_machine_as_it_was() {
 
 #[test]
 fn wrong_arguments_are_refused() {
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
     for arguments in [["--only", "everything"], ["--rounds", "0"], ["--without", "postgres"]] {
         let output = run(directory.path(), &arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

@@ -15,7 +15,7 @@ const ENDS: [&str; 5] =
 
 #[test]
 fn what_was_offered_ends_in_one_of_five_ways() {
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let json = directory.path().join("r.json");
     let output = Command::new(LAB).args(["overload", "--quick", "--json"]).arg(&json).output();
     let output = output.expect("the lab was built with this test");
@@ -26,7 +26,7 @@ fn what_was_offered_ends_in_one_of_five_ways() {
     let report: Value = serde_json::from_str(&report).expect("the file is JSON");
     let rows = report["rows"].as_array().expect("a report has rows");
     let loads: Vec<_> = rows.iter().filter(|row| row["part"] != "capacity").collect();
-    assert_eq!(loads.len(), 6 * 3, "six loads of three subjects");
+    assert_eq!(loads.len(), 6 * 3, "six loads of three targets");
     for row in loads {
         let of_runs =
             |name: &str| row[name]["values"].as_array().unwrap_or_else(|| panic!("{name} in {row}"));
@@ -43,10 +43,10 @@ fn what_was_offered_ends_in_one_of_five_ways() {
 #[test]
 fn an_interrupted_run_ends_soon_and_says_so() {
     let mut lab = Command::new(LAB).arg("overload").stderr(Stdio::piped()).spawn().expect("the lab is built");
-    let mut progress = BufReader::new(lab.stderr.take().expect("it is piped")).lines();
+    let mut progress = BufReader::new(lab.stderr.take().expect("the output is piped")).lines();
     assert!(progress.by_ref().map_while(Result::ok).any(|line| line.contains("round 1")));
-    rustix::process::kill_process(Pid::from_child(&lab), Signal::INT).expect("it runs");
+    rustix::process::kill_process(Pid::from_child(&lab), Signal::INT).expect("the process runs");
     let last = progress.map_while(Result::ok).last();
-    assert_eq!(lab.wait().expect("it is ours").code(), Some(130), "{last:?}");
+    assert_eq!(lab.wait().expect("the child can be awaited").code(), Some(130), "{last:?}");
     assert_eq!(last.as_deref(), Some("lab: interrupted"));
 }

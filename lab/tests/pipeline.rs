@@ -32,7 +32,7 @@ fn case<'a>(report: &'a Value, name: &str) -> &'a Value {
 
 #[test]
 fn every_strategy_shows_the_same_controls() {
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let [json, html] = ["r.json", "r.html"].map(|name| directory.path().join(name));
     let files = [json.display().to_string(), html.display().to_string()];
     // 600 requests wait a second, 10 ms, and 298 yields.
@@ -63,9 +63,9 @@ fn every_strategy_shows_the_same_controls() {
     let verdicts = report["verdicts"].as_array().expect("a report has verdicts");
     let controls = verdicts.iter().find(|verdict| verdict["name"] == "controls-equal");
     assert_eq!(controls.map(|verdict| &verdict["value"]), Some(&Value::from(0.0)));
-    let mut told = names(&report["verdicts"], "name");
-    told.extend(names(&report["left_out"], "name"));
-    assert_eq!(told.len(), 7, "{told:?}");
+    let mut reported = names(&report["verdicts"], "name");
+    reported.extend(names(&report["left_out"], "name"));
+    assert_eq!(reported.len(), 7, "{reported:?}");
     let html = std::fs::read_to_string(html).expect("--html writes a file");
     assert!(html.starts_with("<!doctype html>") && html.contains("<svg"));
 }
@@ -86,20 +86,20 @@ fn a_process_says_what_it_died_of_and_stays() {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("there is a shell");
-        let mut input = process.stdin.take().expect("it is piped");
+            .expect("sh can be started");
+        let mut input = process.stdin.take().expect("the output is piped");
         let mut lines =
-            BufReader::new(process.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
+            BufReader::new(process.stdout.take().expect("the output is piped")).lines().map_while(Result::ok);
         assert_eq!(lines.next().as_deref(), Some("ready"));
-        writeln!(input, "go").expect("it waits for this");
-        let words = lines.next().expect("it says that it has died");
+        writeln!(input, "go").expect("the process reads its input");
+        let words = lines.next().expect("the process reports its failure");
         let (created, reason) =
             words.strip_prefix("died after ").and_then(|it| it.split_once(": ")).expect("so");
         assert!((1..100_000).contains(&created.parse().unwrap_or(0)), "{words}");
         assert!(reason.contains("os error 11") || reason.contains("os error 12"), "{words}");
-        assert!(matches!(process.try_wait(), Ok(None)), "it stays to be looked at");
+        assert!(matches!(process.try_wait(), Ok(None)), "the process stays");
         drop(input);
-        assert!(process.wait().expect("it is ours").success());
+        assert!(process.wait().expect("the child can be awaited").success());
     }
 }
 
@@ -111,23 +111,28 @@ fn a_process_that_may_create_every_thread_says_so() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("the lab was built with this test");
-    process.stdin.take().expect("it is piped").write_all(b"go\n").expect("it waits for this");
-    let output = process.wait_with_output().expect("it is ours");
+    process
+        .stdin
+        .take()
+        .expect("the output is piped")
+        .write_all(b"go\n")
+        .expect("the process reads its input");
+    let output = process.wait_with_output().expect("the child can be awaited");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "ready\nlived\n");
 }
 
 #[test]
 fn an_interrupted_run_leaves_nothing_behind() {
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let arguments = ["--only", "sequential"];
     let mut lab = lab(directory.path(), &arguments).stderr(Stdio::piped()).spawn().expect("the lab is built");
-    let mut progress = BufReader::new(lab.stderr.take().expect("it is piped")).lines();
+    let mut progress = BufReader::new(lab.stderr.take().expect("the output is piped")).lines();
     assert!(progress.by_ref().map_while(Result::ok).any(|line| line.contains("sequential, round 1")));
-    rustix::process::kill_process(Pid::from_child(&lab), Signal::INT).expect("it runs");
+    rustix::process::kill_process(Pid::from_child(&lab), Signal::INT).expect("the process runs");
     let last = progress.map_while(Result::ok).last();
-    assert_eq!(lab.wait().expect("it is ours").code(), Some(130), "{last:?}");
+    assert_eq!(lab.wait().expect("the child can be awaited").code(), Some(130), "{last:?}");
     assert_eq!(last.as_deref(), Some("lab: interrupted"));
-    let left: Vec<_> = std::fs::read_dir(directory.path()).expect("it is still there").collect();
+    let left: Vec<_> = std::fs::read_dir(directory.path()).expect("the directory still exists").collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
@@ -135,7 +140,7 @@ fn an_interrupted_run_leaves_nothing_behind() {
 #[test]
 #[ignore = "needs speedscope, chromium: cargo xtask services"]
 fn a_viewer_of_traces_reads_the_trace() {
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let path = |name| directory.path().join(name).display().to_string();
     let trace = path("trace.json");
     let arguments = ["--quick", "--requests", "600", "--only", "io-aware", "--trace", &trace];
@@ -194,7 +199,7 @@ fn service(key: &str) -> String {
 
 #[test]
 fn wrong_arguments_are_refused() {
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
     for arguments in [["--only", "everything"], ["--rounds", "0"], ["--requests", "100001"]] {
         let output = run(directory.path(), &arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

@@ -25,7 +25,7 @@ fn lab(directory: &Path, arguments: &[&str]) -> Output {
 
 #[test]
 fn a_run_tells_its_report_in_three_forms() {
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let files = ["--json", "r.json", "--html", "r.html", "--svg", "r.svg"];
     let output = lab(directory.path(), &[SMALL, &files].concat());
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -66,7 +66,8 @@ fn a_run_tells_its_report_in_three_forms() {
 
     let plot = plot(directory.path(), &["r.json", "--html", "again.html", "--svg", "again.svg"]);
     assert!(plot.status.success(), "{}", String::from_utf8_lossy(&plot.stderr));
-    let again = |file: &str| std::fs::read_to_string(directory.path().join(file)).expect("it was drawn");
+    let again =
+        |file: &str| std::fs::read_to_string(directory.path().join(file)).expect("the file was drawn");
     assert_eq!((again("again.html"), again("again.svg")), (html, svg), "a stored run draws the same");
 }
 
@@ -77,8 +78,9 @@ fn plot(directory: &Path, arguments: &[&str]) -> Output {
 
 #[test]
 fn plot_without_a_file_or_a_report_is_refused() {
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
-    std::fs::write(directory.path().join("r.json"), "{\"experiment\": \"other\"}").expect("it is ours");
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
+    std::fs::write(directory.path().join("r.json"), "{\"experiment\": \"other\"}")
+        .expect("the child can be awaited");
     let check = |arguments: &[&str], expected: &str| {
         let output = plot(directory.path(), arguments);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -91,7 +93,7 @@ fn plot_without_a_file_or_a_report_is_refused() {
 
 #[test]
 fn svg_of_a_part_that_is_left_out_is_refused() {
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let output = lab(directory.path(), &["--only", "idle", "--svg", "f"]);
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -100,7 +102,7 @@ fn svg_of_a_part_that_is_left_out_is_refused() {
 
 #[test]
 fn requests_are_made_on_kept_connections_and_on_one_each() {
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let output = lab(directory.path(), &[SMALL_REQUESTS, &["--json", "r.json"]].concat());
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}");
@@ -120,7 +122,7 @@ fn requests_are_made_on_kept_connections_and_on_one_each() {
 
 #[test]
 fn tunnels_carry_short_connections_and_streams() {
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let output = lab(directory.path(), &[SMALL_TUNNELS, &["--json", "r.json"]].concat());
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}");
@@ -135,17 +137,17 @@ fn tunnels_carry_short_connections_and_streams() {
 #[test]
 fn nothing_is_left_behind() {
     for work in [SMALL, SMALL_REQUESTS] {
-        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let directory = tempfile::tempdir().expect("a temporary directory can be created");
         let output = lab(directory.path(), work);
         assert!(output.status.success());
-        let left: Vec<_> = std::fs::read_dir(directory.path()).expect("it is still there").collect();
+        let left: Vec<_> = std::fs::read_dir(directory.path()).expect("the directory still exists").collect();
         assert!(left.is_empty(), "{left:?}");
     }
 }
 
 #[test]
 fn wrong_arguments_are_refused() {
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let wrong =
         [["--only", "everything"], ["--rounds", "0"], ["--connections", "2000000000"], ["--requests", "0"]];
     for arguments in wrong {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const LAB: &str = env!("CARGO_BIN_EXE_lab");
 
-const WAYS: [&str; 9] = [
+const TARGETS: [&str; 9] = [
     "tollgate-shared",
     "tollgate-local",
     "tollgate-own-wheel",
@@ -22,7 +22,7 @@ const WAYS: [&str; 9] = [
 ];
 
 fn report(arguments: &[&str]) -> Value {
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let (json, html) = (directory.path().join("r.json"), directory.path().join("r.html"));
     let output = Command::new(LAB)
         .args(["timers", "--quick"])
@@ -37,18 +37,23 @@ fn report(arguments: &[&str]) -> Value {
     serde_json::from_str(&report).expect("the file is JSON")
 }
 
-fn has_row(report: &Value, part: &str, subject: &str) -> bool {
+fn has_row(report: &Value, part: &str, target: &str) -> bool {
     let rows = report["rows"].as_array().expect("a report has rows");
-    rows.iter().any(|row| row["part"] == part && row["subject"] == subject)
+    rows.iter().any(|row| row["part"] == part && row["subject"] == target)
 }
 
 #[test]
 fn every_way_takes_part_and_every_promise_is_told() {
     let report = report(&[]);
-    for way in WAYS {
+    for target in TARGETS {
         for part in ["owner-w1-1", "owner-w64-50", "other-w1-2", "other-w64-8", "calls", "held"] {
-            let is_alone = way == "tollgate-own-wheel" && part.starts_with("other");
-            assert_eq!(has_row(&report, part, way), !is_alone, "{way} in {part}: {}", report["skipped"]);
+            let is_alone = target == "tollgate-own-wheel" && part.starts_with("other");
+            assert_eq!(
+                has_row(&report, part, target),
+                !is_alone,
+                "{target} in {part}: {}",
+                report["skipped"]
+            );
         }
     }
     for (part, takes_part) in [("owner-w1-1", true), ("other-w64-8", true), ("calls", false), ("held", false)]
@@ -58,15 +63,15 @@ fn every_way_takes_part_and_every_promise_is_told() {
     for deadlines in ["off", "lazy", "each"] {
         assert!(has_row(&report, "echo-400", deadlines), "{}", report["skipped"]);
     }
-    let told = |list: &str| report[list].as_array().expect("a report has both lists").len();
-    assert_eq!(told("verdicts") + told("left_out"), 8, "{report:#}");
+    let reported = |list: &str| report[list].as_array().expect("a report has both lists").len();
+    assert_eq!(reported("verdicts") + reported("left_out"), 8, "{report:#}");
     let verdicts = report["verdicts"].as_array().expect("a report has verdicts");
     assert!(verdicts.iter().all(|verdict| verdict["result"] == "undecided"), "{verdicts:?}");
 }
 
 #[test]
 fn a_program_of_somebody_elses_takes_part_or_is_set_aside() {
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let program = directory.path().join("driver");
     // It knows one kind of work, and fails for the others.
     let script = "#!/bin/sh\n[ \"$2\" = held ] && echo '{\"held\": {\"cancelled\": 7, \"held_mb\": 0.5}}'\n";

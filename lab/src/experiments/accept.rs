@@ -7,8 +7,8 @@
 //! any part, counts.
 //!
 //! ```text
-//!   client agent --> gateway (strategy, threads) --> server agent       crowd, light, long-lived, reload
-//!   client agent --> lab answering (strategy, threads, one of them busy)                            busy
+//!   client process --> gateway (strategy, threads) --> server process   crowd, light, long-lived, reload
+//!   client process --> lab accept-server (strategy, threads, one of them busy)                      busy
 //! ```
 
 mod background;
@@ -107,7 +107,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         strategies,
         effort,
         progress,
-        directory: TempDir::with_prefix("lab-").context("making a temporary directory")?,
+        directory: TempDir::with_prefix("lab-").context("creating a temporary directory")?,
         next_port: ports::first_port(),
         load: LoadProcesses::start()?,
         losses: Losses::default(),
@@ -324,7 +324,7 @@ impl Bench {
         upstream: SocketAddr,
         warm_up: fn(SocketAddr) -> LoadCommand,
     ) -> Result<(Vec<Gateway>, Vec<Skipped>)> {
-        let installed = self.installed.clone().context("only one part does without the gateway")?;
+        let installed = self.installed.clone().context("every part but `busy` needs the gateway")?;
         let (mut gateways, mut failed) = (Vec::new(), Outcome::default());
         for &strategy in strategies {
             let directory = self.directory.path().join(format!("{case}-{}", strategy.name()));

@@ -6,8 +6,8 @@
 //!
 //! ```text
 //!   writers 1..N --insert--> store         hogs 1..K: processes of their own sessions
-//!      |  time, switches      |  marks: appended, durable, visible
-//!      '------- the lab looks on, once a millisecond, and syncs a page of its own beside each cell
+//!      |  time, switches      |  watermarks: appended, durable, visible
+//!      '------- the lab samples them once a millisecond, and syncs a page of its own beside each case
 //! ```
 
 mod append_table;
@@ -65,7 +65,7 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 pub(crate) fn run(options: &Options) -> Result<Report> {
     let autogroup = Autogroup::off();
     let directory = options.directory.clone().unwrap_or_else(std::env::temp_dir);
-    let directory = TempDir::with_prefix_in("lab-", directory).context("making a temporary directory")?;
+    let directory = TempDir::with_prefix_in("lab-", directory).context("creating a temporary directory")?;
     let mut machine = machine::facts();
     machine.insert("sched_autogroup_enabled_before".to_owned(), autogroup.before().into());
     machine.insert("writers".to_owned(), plan::WRITERS.into());
@@ -101,7 +101,7 @@ fn cases(options: &Options, effort: &Effort, environment: &Environment) -> Resul
     let mut parts = options.common.parts();
     if parts.contains(&Part::Siblings) && Placement::Siblings.assign(1, 1).is_none() {
         parts.retain(|part| *part != Part::Siblings);
-        let reason = "no two CPUs of the lab's share a core".to_owned();
+        let reason = "no two allowed CPUs share a core".to_owned();
         skipped.push(Skipped { name: "siblings".to_owned(), reason });
     }
     let cpus = machine::allowed_cpus().len();
@@ -109,7 +109,7 @@ fn cases(options: &Options, effort: &Effort, environment: &Environment) -> Resul
     for target in Target::ALL {
         let Some(case) = cases.iter().find(|case| case.target == target) else { continue };
         let reason = match options.without.contains(&target) {
-            true => "left out by --without".to_owned(),
+            true => "skipped by --without".to_owned(),
             false => match check_opens(case, environment) {
                 Ok(()) => continue,
                 Err(error) => format!("{error:#}"),

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   jobs of one kind, every 1/rate s --.
-//!                                      +--> subject --> answers: in time, late, refused, expired, shed
+//!                                      +--> target --> answers: in time, late, refused, expired, shed
 //!   jobs that never return, 50 a second'
 //! ```
 

@@ -3,14 +3,14 @@
 //! Guarantees: every strategy does the same work in a process of its own, interleaved with the others, and
 //! proves it by the same controls; the bound that no scheduler can exceed is computed beside it.
 //!
-//! | strategy | a wait holds | threads | what it is for, and what it costs |
+//! | strategy | a wait holds | threads | advantage and cost |
 //! |---|---|---|---|
-//! | `sequential` | everything | 1 | the measure of all others |
-//! | `thread-per-request` | its own thread | one a request | simplest; dies of a limit of the kernel |
-//! | `batches` | its batch | the batch | bounded; the slowest of a batch holds up all, each request pays for a thread |
+//! | `sequential` | everything | 1 | the baseline |
+//! | `thread-per-request` | its own thread | one a request | simplest; stopped by a limit of the kernel |
+//! | `batches` | its batch | the batch | bounded; the slowest of a batch delays all; a thread per request |
 //! | `pool` | one of few threads | fixed | cheap; too few threads idle the CPUs, too many are guesswork |
-//! | `io-aware` | a thread, no CPU | up to eight a CPU | as many threads as waits need; waits must be declared |
-//! | `event` | nothing | one a CPU | as fast as can be; a request must be cut into steps |
+//! | `io-aware` | a thread, no CPU | up to eight a CPU | as many threads as waits need; waits are declared |
+//! | `event` | nothing | one a CPU | the fastest; a request must be cut into steps |
 
 mod activity;
 mod article;
@@ -92,15 +92,15 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let order = plan::rounds(&targets, &effort, cpus);
     let rounds = Rounds { order, trial, article: options.article.as_deref(), cpus };
     let traced = if has(Part::Calls) { plan::traced(&parts, cpus) } else { Vec::new() };
-    let dies = has(Part::ThreadPerRequest);
-    let steps_of_probes = if dies { probe_steps(options.confirm) } else { 0 };
+    let probes_limit = has(Part::ThreadPerRequest);
+    let steps_of_probes = if probes_limit { probe_steps(options.confirm) } else { 0 };
     let profiled = plan::traced(&parts, cpus);
     let profile_steps = options.profiles.steps(&profiled);
     let progress = Progress::new(rounds.steps() + steps_of_probes + traced.len() as u64 + profile_steps);
     let rounds::RoundResults { mut rows, failed: mut skipped, .. } = rounds.run(&progress)?;
     rows.sort_by_key(|row| (row.part == CONTROLS, position(&targets, row)));
     let mut limit_hits = LimitHits::default();
-    if dies {
+    if probes_limit {
         let text = options.text.as_ref();
         limit_hits = LimitHits::run(text, options.confirm, &progress, &mut rows, &mut skipped)?;
     }

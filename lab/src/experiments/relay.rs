@@ -6,8 +6,8 @@
 //! Guarantees: everything stays on loopback, is bounded in count and time, and leaves no file or process.
 //!
 //! ```text
-//!   client agent --> relay (Tollgate | HAProxy | Squid | Dante | ... | none) --> server agents
-//!                      |  CPU, memory, log lines: read from /proc and its files by the lab
+//!   client process --> relay (Tollgate | HAProxy | Squid | Dante | ... | none) --> server processes
+//!                        |  CPU, memory, log lines: read from /proc and its files by the lab
 //! ```
 
 mod accounting;
@@ -80,7 +80,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let mut report = Report { skipped, warnings, ..Report::new(&PRESENTATION, machine) };
     let effort = Effort::of(options);
     let progress = Progress::new(plan::steps(&chosen, &candidates, &effort));
-    let directory = TempDir::with_prefix("lab-").context("making a temporary directory")?;
+    let directory = TempDir::with_prefix("lab-").context("creating a temporary directory")?;
     let mut bench = Bench { candidates, effort, progress, directory, next_port: ports::first_port() };
     for part in chosen {
         let outcome = bench.part(part)?;
@@ -195,7 +195,7 @@ impl Bench {
     fn traced(&mut self, relays: Vec<RunningRelay<Endpoints>>, client: &mut LoadProcess) -> Result<Outcome> {
         if !strace::is_installed() {
             let reason = "strace is not installed".to_owned();
-            let skipped = Skipped { name: "counting spliced bytes from outside".to_owned(), reason };
+            let skipped = Skipped { name: "counting spliced bytes by strace".to_owned(), reason };
             return Ok(Outcome::default().with_failed(vec![skipped]));
         }
         let mut relays: Vec<RunningRelay<Endpoints>> =

@@ -4,18 +4,18 @@
 //! Guarantees: every implementation does the same calls in a process of its own, interleaved with the others;
 //! the engine's three forms and six rivals are built in, and an external program may take part as a seventh.
 //!
-//! | way | arming | cancelling | who fires | what was cancelled |
+//! | implementation | arming | cancelling | fired by | a cancelled timer |
 //! |---|---|---|---|---|
 //! | `tollgate-shared` | push to a wheel's arrivals | an exchange | a thread, woken when one is due | 256 at most |
 //! | `tollgate-local` | own wheel | own wheel, or an exchange | the thread's loop | gone, or 256 at most |
-//! | `tollgate-own-wheel` | own wheel | own wheel; nobody else can | the thread's loop | gone |
+//! | `tollgate-own-wheel` | own wheel | own wheel; no other thread can | the thread's loop | gone |
 //! | `heap` | a mutex and a heap | the mutex, a mark | a thread | in the heap until due |
 //! | `bucketed` | one mutex of 13 | an exchange | a thread | in a heap until due |
 //! | `timerfd` | three system calls | one | a thread, from epoll | gone |
 //! | `threads` | a mutex and a heap for each user | that mutex, a mark | a thread each | in the heap until due |
 //! | `tick` | a push | a push | a thread, awake each ms | gone after a tick |
 //! | `tokio` | the runtime's mutex | the mutex | a worker | gone |
-//! | `nothing` | no timers: what the experiment itself costs | | | |
+//! | `nothing` | no timers: the cost of the experiment itself | | | |
 
 mod bucketed;
 mod calls;
@@ -115,7 +115,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     }
     let Outcome { mut rows, failed: mut skipped } = found;
     if options.brpc.is_none() {
-        let reason = "no program was named by --brpc".to_owned();
+        let reason = "--brpc names no program".to_owned();
         skipped.push(Skipped { name: "brpc".to_owned(), reason });
     }
     progress.finish();

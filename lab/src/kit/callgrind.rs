@@ -59,8 +59,8 @@ impl CallgrindRun {
     /// The process or callgrind failed.
     pub(crate) fn finish(mut self) -> Result<u64> {
         let ended = self.valgrind.wait();
-        ended.with_context(|| format!("under valgrind, which said: {}", self.last_output_line()))?;
-        let profile = fs::read_to_string(&self.profile).context("reading what callgrind counted")?;
+        ended.with_context(|| format!("under valgrind, which printed: {}", self.last_output_line()))?;
+        let profile = fs::read_to_string(&self.profile).context("reading callgrind's counts")?;
         parse(&profile).context("callgrind writes a summary")
     }
 

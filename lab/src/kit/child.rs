@@ -267,7 +267,7 @@ pub(crate) fn launch(settings: &Launch) -> Result<()> {
         rustix::process::setpriority_process(None, settings.niceness).context("setting the priority")?;
     }
     raise_descriptor_limit();
-    let program = settings.program.first().context("there is no program to launch")?;
+    let program = settings.program.first().context("no program is named")?;
     let failure = Command::new(program).args(&settings.program[1..]).exec();
     Err(failure).with_context(|| format!("starting {}", program.display()))
 }

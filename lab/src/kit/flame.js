@@ -1,4 +1,4 @@
-// Looks closer at the frame that is clicked, and back at everything on the lowest one.
+// Zooms into a clicked frame, and out to everything on the lowest one.
 "use strict";
 (() => {
   const frames = [...document.querySelectorAll("g.frame")].map((group) => {

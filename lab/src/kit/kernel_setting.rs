@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn it_is_as_before_also_after_a_panic() {
-        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let directory = tempfile::tempdir().expect("a temporary directory can be created");
         let setting = directory.path().join("setting");
         let now = || fs::read_to_string(&setting).expect("the file is there");
         fs::write(&setting, "65530\n").expect("the directory is ours");
@@ -54,13 +54,13 @@ mod tests {
             assert_eq!((now(), changed.before()), ("100000".to_owned(), "65530"));
             panic!("as an experiment may");
         });
-        assert_eq!(run.expect_err("it panicked").downcast_ref(), Some(&"as an experiment may"));
+        assert_eq!(run.expect_err("the closure panicked").downcast_ref(), Some(&"as an experiment may"));
         assert_eq!(now(), "65530\n");
     }
 
     #[test]
     fn a_setting_that_is_not_there_is_not_made() {
-        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let directory = tempfile::tempdir().expect("a temporary directory can be created");
         let setting = directory.path().join("setting");
         assert!(change(&setting, "1").is_err());
         assert!(!setting.exists());

@@ -104,8 +104,7 @@ pub(crate) fn milliseconds(word: &str) -> Result<Duration, ParseIntError> {
 
 /// An empty histogram of latencies in nanoseconds, up to a minute, to three digits.
 fn latencies() -> hdrhistogram::Histogram<u64> {
-    hdrhistogram::Histogram::new_with_bounds(1, 60_000_000_000, 3)
-        .expect("these bounds are constant and valid")
+    hdrhistogram::Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the histogram's bounds are valid")
 }
 
 /// A duration in nanoseconds; durations above 580 years saturate.

@@ -68,7 +68,7 @@ impl LoadProcess {
     /// The process could not be created.
     pub(crate) fn start(settings: &ChildSettings) -> Result<Self> {
         let mut child = Child::start_piped(&child::own_program()?, &["load-process".into()], settings)?;
-        let (input, output) = child.take_pipes().context("an agent's input and output are piped")?;
+        let (input, output) = child.take_pipes().context("a load process's input and output are piped")?;
         Ok(Self { child, commands: BufWriter::new(input), responses: BufReader::new(output) })
     }
 
@@ -88,7 +88,7 @@ impl LoadProcess {
     pub(crate) fn begin(&mut self, command: &LoadCommand) -> Result<()> {
         child::fail_if_interrupted()?;
         writeln!(self.commands, "{command}")?;
-        self.commands.flush().context("an agent has ended")
+        self.commands.flush().context("a load process has ended")
     }
 
     /// Reads the answer to the command that was begun.
@@ -100,9 +100,10 @@ impl LoadProcess {
         self.responses.read_line(&mut line)?;
         child::fail_if_interrupted()?;
         if line.is_empty() {
-            bail!("agent {} has ended without an answer", self.child.id());
+            bail!("load process {} has ended without an answer", self.child.id());
         }
-        let response: Value = serde_json::from_str(&line).context("an agent's answer is one line of JSON")?;
+        let response: Value =
+            serde_json::from_str(&line).context("a load process's answer is one line of JSON")?;
         if let Some(reason) = response.get("error").and_then(Value::as_str) {
             bail!("{reason}");
         }
@@ -116,7 +117,7 @@ impl LoadProcess {
     pub(crate) fn serve(&mut self, role: Role) -> Result<SocketAddr> {
         let response = self.call(&LoadCommand::Serve { role })?;
         let port = response["port"].as_u64().and_then(|port| u16::try_from(port).ok());
-        Ok(SocketAddr::from(([127, 0, 0, 1], port.context("a server's answer names its port")?)))
+        Ok(SocketAddr::from(([127, 0, 0, 1], port.context("a server's answer has its port")?)))
     }
 }
 
@@ -125,7 +126,7 @@ impl LoadProcess {
 /// # Errors
 /// The answer has no such number.
 pub(crate) fn number_in(response: &Value, name: &str) -> Result<f64> {
-    response[name].as_f64().with_context(|| format!("an agent's answer has no {name}: {response}"))
+    response[name].as_f64().with_context(|| format!("a load process's answer has no {name}: {response}"))
 }
 
 /// The process's side: executes commands until its input ends.

@@ -151,14 +151,14 @@ mod tests {
         let mut targets = vec![Named("a"), Named("b"), Named("c")];
         let outcome = ROUNDS.run(&mut targets, &Progress::new(9), |target| {
             order.push(target.0);
-            Ok(vec![("part", vec![("turn", order.len() as f64)])])
+            Ok(vec![("part", vec![("step", order.len() as f64)])])
         });
-        let rows = outcome.expect("nobody interrupts").rows;
+        let rows = outcome.expect("no signal interrupts the run").rows;
         assert_eq!(order, ["a", "b", "c", "b", "c", "a", "c", "a", "b"]);
-        let b = rows.iter().find(|row| row.target == "b").expect("each subject has its row");
-        let turns: Vec<(usize, f64)> =
-            b.samples("turn").into_iter().map(|(round, sample)| (round, sample.value)).collect();
-        assert_eq!(turns, [(0, 2.0), (1, 4.0), (2, 9.0)]);
+        let b = rows.iter().find(|row| row.target == "b").expect("each target has its row");
+        let steps: Vec<(usize, f64)> =
+            b.samples("step").into_iter().map(|(round, sample)| (round, sample.value)).collect();
+        assert_eq!(steps, [(0, 2.0), (1, 4.0), (2, 9.0)]);
     }
 
     #[test]
@@ -168,7 +168,7 @@ mod tests {
             "bad" => anyhow::bail!("it ended at once"),
             _ => Ok(vec![("part", vec![("number", 1.0)])]),
         });
-        let outcome = outcome.expect("nobody interrupts");
+        let outcome = outcome.expect("no signal interrupts the run");
         assert_eq!(outcome.rows.len(), 1);
         assert_eq!(outcome.rows[0].series("number"), [1.0, 1.0, 1.0]);
         let expected = Skipped { name: "bad in test".to_owned(), reason: "it ended at once".to_owned() };

@@ -150,7 +150,7 @@ impl Profile {
 
     fn read(name: String, file: &Path, process: u32) -> Result<Self> {
         let stacks = read(file, process)?;
-        ensure!(!stacks.is_empty(), "perf has no sample of it");
+        ensure!(!stacks.is_empty(), "perf has no sample of the process");
         Ok(Self { name, stacks })
     }
 }
@@ -287,14 +287,15 @@ mod tests {
     #[test]
     #[ignore = "needs perf: cargo xtask services"]
     fn perf_samples_a_process() {
-        let directory = tempfile::tempdir().expect("a directory can be made");
+        let directory = tempfile::tempdir().expect("a directory can be created");
         let scope = SampleScope::permitted(directory.path()).expect("perf is permitted");
         let file = directory.path().join("perf.data");
         let mut record = Command::new("perf");
         record.arg("record").args(scope.arguments()).arg("-o").arg(&file);
         record.args(["--", "sh", "-c", "echo $$; i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"]);
         let output = record.output().expect("perf runs");
-        let process = String::from_utf8_lossy(&output.stdout).trim().parse().expect("the shell told its id");
+        let process =
+            String::from_utf8_lossy(&output.stdout).trim().parse().expect("the shell printed its id");
         let stacks = read(&file, process).expect("perf reads its own file");
         assert!(stacks.iter().any(|stack| stack.is_main && !stack.frames.is_empty()), "{stacks:?}");
     }

@@ -175,7 +175,7 @@ mod tests {
         let names = ["all", "all_errors", "futex", "futex_errors", "clone3", "read"];
         assert_eq!(rows[0].names(), names);
         assert_eq!(rows[1].names(), names);
-        let values = |row: &Row| names.map(|name| row.median(name).expect("each row has all"));
+        let values = |row: &Row| names.map(|name| row.median(name).expect("each row has all numbers"));
         assert_eq!(values(&rows[0]), [11_020.0, 251.0, 10_000.0, 250.0, 1_000.0, 0.0]);
         assert_eq!(values(&rows[1]), [103.0, 0.0, 3.0, 0.0, 0.0, 100.0]);
     }

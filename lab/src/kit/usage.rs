@@ -160,7 +160,7 @@ struct ProcStat {
 /// There is no such line, or no `/proc`.
 pub(crate) fn own_memory_bytes(name: &str) -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
-    parse_status_bytes(&status, name).with_context(|| format!("a process's status tells {name}"))
+    parse_status_bytes(&status, name).with_context(|| format!("a process's status has {name}"))
 }
 
 /// An amount of memory in a file of `/proc` that has lines of `Name: N kB`.

@@ -29,7 +29,7 @@ impl WorkerProcess {
     /// The process could not be created.
     pub(crate) fn start(program: &Path, arguments: &[OsString]) -> Result<Self> {
         let mut child = Child::start_piped(program, arguments, &ChildSettings::default())?;
-        let (input, output) = child.take_pipes().context("a player's input and output are piped")?;
+        let (input, output) = child.take_pipes().context("a worker process's input and output are piped")?;
         Ok(Self { child, input, output: BufReader::new(output) })
     }
 
@@ -60,7 +60,7 @@ impl WorkerProcess {
     pub(crate) fn expect_line(&mut self, word: &str) -> Result<()> {
         let line = self.read_line()?;
         if line != word {
-            bail!("instead of {word:?} the process said {line:?}");
+            bail!("the process printed {line:?} in place of {word:?}");
         }
         Ok(())
     }
@@ -90,5 +90,5 @@ impl WorkerProcess {
 pub(crate) fn print_line(line: &str) -> Result<()> {
     let mut output = std::io::stdout();
     writeln!(output, "{line}")?;
-    output.flush().context("the lab is gone")
+    output.flush().context("the lab has ended")
 }

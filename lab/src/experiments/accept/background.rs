@@ -30,7 +30,7 @@ mod tests {
     #[test]
     fn it_goes_on_for_as_long_as_the_work() {
         let (times, seen) = channel();
-        let again = move || times.send(()).expect("it has ended before the receiver goes");
+        let again = move || times.send(()).expect("the thread ends before the receiver is dropped");
         let two = run_beside(Duration::from_millis(1), again, || [seen.recv(), seen.recv()]);
         assert_eq!(two, [Ok(()), Ok(())]);
         // The receiver is gone, so this loop ends too.

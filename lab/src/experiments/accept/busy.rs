@@ -43,7 +43,9 @@ impl BusyServer {
         let settings = AcceptServer { strategy, workers, busy_us: BUSY_US };
         let mut worker = WorkerProcess::start(&child::own_program()?, &settings.arguments())?;
         let address = worker.read_line()?;
-        let address = address.parse().with_context(|| format!("instead of an address: {address}"))?;
+        let address = address
+            .parse()
+            .with_context(|| format!("the server printed {address:?} in place of its address"))?;
         Ok(Self { strategy, worker, address })
     }
 

@@ -155,7 +155,11 @@ fn fetch_metrics(admin: SocketAddr) -> Result<String> {
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
-    ensure!(text.starts_with("HTTP/1.1 200 "), "it answers {:?}", text.lines().next().unwrap_or_default());
+    ensure!(
+        text.starts_with("HTTP/1.1 200 "),
+        "the gateway responds {:?}",
+        text.lines().next().unwrap_or_default()
+    );
     Ok(text)
 }
 
@@ -173,7 +177,7 @@ mod tests {
         let mut page: String = NAMES.into_iter().enumerate().map(line).collect();
         page += "tollgate_accept_errors_total{worker=\"0\",reason=\"buffers\"} 7\n";
         page += "tollgate_config_reloads_total{outcome=\"success\"} 3\n";
-        let counts = Counts::from_page(&page).expect("it has all of them");
+        let counts = Counts::from_page(&page).expect("the page has all numbers");
         assert_eq!(counts.accepts, (0..12).map(f64::from).collect::<Vec<_>>());
         assert_eq!(counts.wakes[11], 21.0);
         assert_eq!(counts.clients[2], 42.0);
@@ -187,8 +191,9 @@ mod tests {
         let text = |accepts: u64| {
             Counts::to_json([vec![accepts, 2], vec![accepts, 9], vec![0, 1], vec![4, 0], vec![30, 10]])
         };
-        let [before, after] =
-            [1, 7].map(|accepts| Counts::from_json(&text(accepts).to_string()).expect("its own text"));
+        let [before, after] = [1, 7].map(|accepts| {
+            Counts::from_json(&text(accepts).to_string()).expect("the text that `to_json` wrote")
+        });
         let since = after.since(&before);
         assert_eq!(
             since.per_accept(),

@@ -14,7 +14,7 @@ pub(super) const PALETTE: Palette = Palette {
         ("accepting", "accepting connections"),
         ("waits", "sleeping and waking"),
         ("locking", "waiting for locks"),
-        ("work", "serving them"),
+        ("work", "serving connections"),
     ],
     purpose_of: purpose,
 };

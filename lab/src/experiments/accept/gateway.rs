@@ -72,7 +72,7 @@ impl Gateway {
         client.call(&LoadCommand::Release)?;
         let answer = answer?;
         losses.record(self.strategy.name(), &answer);
-        ensure!(answer["completed"] != 0, "it serves nobody: {}", answer["failures"]);
+        ensure!(answer["completed"] != 0, "the gateway completed no connection: {}", answer["failures"]);
         Ok(())
     }
 

@@ -65,7 +65,11 @@ impl Workload for GatewayListeners {
     }
 
     fn configuration(installed: &InstalledTarget, inputs: &ConfigInputs<'_, Self>) -> Result<String> {
-        ensure!(installed.target == Target::Tollgate, "{} has no such strategies", installed.target.name());
+        ensure!(
+            installed.target == Target::Tollgate,
+            "{} cannot be configured with an accept strategy",
+            installed.target.name()
+        );
         Ok(inputs.listen.text(inputs, None))
     }
 

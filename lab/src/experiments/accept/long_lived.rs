@@ -69,6 +69,6 @@ fn wait_until_empty(gateway: &Gateway) -> Result<()> {
         }
         child::pause(POLL)?;
     }
-    ensure!(gateway.counts()?.clients() == 0.0, "clients stay that have gone");
+    ensure!(gateway.counts()?.clients() == 0.0, "the gateway still counts closed connections");
     Ok(())
 }

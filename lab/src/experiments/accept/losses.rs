@@ -29,7 +29,7 @@ impl Losses {
     /// Adds held connections of a case, and how many of them were lost.
     pub(super) fn record_held(&mut self, case: &str, held: u64, lost: u64) {
         self.tried += held;
-        self.add(&format!("{case}: a connection that was held is dead"), lost);
+        self.add(&format!("{case}: a held connection was lost"), lost);
     }
 
     fn add(&mut self, reason: &str, count: u64) {
@@ -50,10 +50,10 @@ impl Losses {
 
     /// The first reasons.
     pub(super) fn reasons(&self) -> String {
-        let told = self.by_reason.iter().take(REASONS_MAX);
-        let told: Vec<String> = told.map(|(reason, count)| format!("; {count} in {reason}")).collect();
+        let listed = self.by_reason.iter().take(REASONS_MAX);
+        let listed: Vec<String> = listed.map(|(reason, count)| format!("; {count} in {reason}")).collect();
         let more = self.by_reason.len().saturating_sub(REASONS_MAX);
-        told.concat() + &if more > 0 { format!("; and {more} other reasons") } else { String::new() }
+        listed.concat() + &if more > 0 { format!("; and {more} other reasons") } else { String::new() }
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) fn sample(
     scope: SampleScope,
 ) -> Result<Profile> {
     let name = gateway.strategy.name();
-    let process = gateway.running.processes().first().copied().context("a gateway is a process")?;
+    let process = gateway.running.processes().first().copied().context("a running gateway has a process")?;
     Profile::sample_running(name.to_owned(), scope, directory, u32::try_from(process)?, || {
         losses.record(&format!("sampled/{name}"), &client.call(load)?);
         Ok(())

@@ -67,7 +67,7 @@ impl AcceptServer {
 /// # Errors
 /// No address, descriptor or thread was available, or the lab has ended.
 pub(crate) fn serve_requests(settings: &AcceptServer) -> Result<()> {
-    let strategy = accept::strategy(settings.strategy.name()).context("the engine has no such strategy")?;
+    let strategy = accept::strategy(settings.strategy.name()).context("the engine lacks the strategy")?;
     let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
     let listeners = accept::listen(strategy, any_port, ListenOptions::plain(BACKLOG), settings.workers, 0)?;
     let address = listeners.first().context("a server has at least one thread")?.local()?;
@@ -168,7 +168,7 @@ impl ServerThread {
     }
 
     fn run(mut self, opened: &SyncSender<()>) -> Result<()> {
-        opened.send(()).context("nobody waits for this thread")?;
+        opened.send(()).context("the starting thread has ended")?;
         let (mut wakes, mut ready) = (Vec::new(), Vec::new());
         while self.inbox.is_empty() {
             self.acceptor.try_lock_accept_mutex();
@@ -185,7 +185,8 @@ impl ServerThread {
             self.acceptor.unlock_accept_mutex();
             ready.drain(..).for_each(|index| self.serve(index));
             while let Some(handoff) = self.handle.take() {
-                open(&self.reactor, &mut self.connections, handoff.socket).context("taking over")?;
+                open(&self.reactor, &mut self.connections, handoff.socket)
+                    .context("adopting a connection from another thread")?;
             }
             self.reactor.stats().connections.set(self.connections.len() as u64);
         }
@@ -265,7 +266,7 @@ mod tests {
         for strategy in Strategy::ALL {
             let accept_server = AcceptServer { strategy, workers: 8, busy_us: 500 };
             let line =
-                Line::try_parse_from(accept_server.arguments()).expect("its own arguments are understood");
+                Line::try_parse_from(accept_server.arguments()).expect("the child parses its own arguments");
             assert_eq!(line.accept_server, accept_server);
         }
     }

@@ -83,10 +83,10 @@ pub(super) fn run_reloading(
         };
         run_beside(RELOAD, reload, || client.call(load))
     })?;
-    reload_result.context("telling it of a configuration")?;
+    reload_result.context("reloading the configuration")?;
     gateway.reload(None)?;
     let (reloads, failed) = gateway.counts()?.since(&before).reloads();
-    ensure!(failed == 0.0, "it refused {failed} configurations");
+    ensure!(failed == 0.0, "the gateway refused {failed} configurations");
     numbers.push(("reloads", reloads));
     Ok(numbers)
 }
@@ -105,7 +105,7 @@ fn measure(
     let completed = number_in(&answer, "completed")?;
     let counts = gateway.counts()?.since(&counts);
     let cost = before.cost_after(&mut gateway.running, completed)?;
-    ensure!(gateway.running.is_alive(), "it ended under the load");
+    ensure!(gateway.running.is_alive(), "the relay ended under the load");
     ensure!(completed > 0.0, "no connection came through: {}", answer["failures"]);
     let mut numbers = client_numbers(&answer)?;
     if let (Some(now), Some(then)) = (ListenDrops::read(&ProcRoot::machine()), drops) {

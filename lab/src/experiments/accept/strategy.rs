@@ -55,7 +55,10 @@ mod tests {
     #[test]
     fn the_default_is_the_gateways() {
         let settings = include_str!("../../../../docs/settings.md");
-        let row = settings.lines().find(|line| line.starts_with("| `strategy` |")).expect("it is a setting");
+        let row = settings
+            .lines()
+            .find(|line| line.starts_with("| `strategy` |"))
+            .expect("`strategy` is documented as a setting");
         let default = format!("| `\"{}\"` |", Strategy::DEFAULT.name());
         assert!(row.contains(&default), "{row}");
     }

@@ -32,6 +32,6 @@ pub(super) fn count(
     let answer = answer?;
     losses.record(&format!("traced/{}", gateway.strategy.name()), &answer);
     let calls = strace::read_counts(&file)?;
-    ensure!(!calls.is_empty(), "strace has seen no call");
+    ensure!(!calls.is_empty(), "strace counted no call");
     Ok(calls)
 }

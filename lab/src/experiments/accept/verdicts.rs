@@ -53,7 +53,7 @@ fn best_wakes(report: &Report) -> Judged {
 fn lost(report: &Report, losses: &Losses) -> Judged {
     let name = "lost";
     if losses.tried() == 0 {
-        return Err((name, "nobody connected".to_owned()));
+        return Err((name, "no connection was attempted".to_owned()));
     }
     let about =
         format!("failed connections of {} in all runs of all parts{}", losses.tried(), losses.reasons());
@@ -229,7 +229,7 @@ mod tests {
             losses
                 .record("crowd-2/mutex", &json!({ "completed": 9, "failed": failed, "failures": failures }));
             let report = judged(Vec::new(), &losses, skipped);
-            let verdict = report.verdicts.first().expect("somebody connected");
+            let verdict = report.verdicts.first().expect("connections were counted");
             assert_eq!((verdict.name, verdict.value, verdict.outcome), ("lost", failed as f64, expected));
         };
         check(0, &[], Outcome::Holds);

@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn it_is_off_until_it_is_dropped() {
-        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let directory = tempfile::tempdir().expect("a temporary directory can be created");
         let setting = directory.path().join("setting");
         let now = || fs::read_to_string(&setting).expect("the file is there");
         fs::write(&setting, "1\n").expect("the directory is ours");
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn what_is_off_stays_off_and_what_is_missing_is_no_objection() {
-        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let directory = tempfile::tempdir().expect("a temporary directory can be created");
         let setting = directory.path().join("setting");
         let missing = Autogroup::off_in(&setting);
         assert_eq!((missing.before(), missing.warning()), (None, None));

@@ -80,7 +80,7 @@ impl Case {
     /// # Errors
     /// The store failed, or the user interrupted.
     pub(super) fn run(&self, environment: &Environment) -> Result<CaseResult> {
-        let directory = TempDir::new_in(&environment.directory).context("making the store's directory")?;
+        let directory = TempDir::new_in(&environment.directory).context("creating the store's directory")?;
         let assign = self.placement.assign(self.writers, self.hogs).context("this CPU has no siblings")?;
         let mut opened = self.open(directory.path(), environment)?;
         let hogs = Hogs::start(&assign.hogs)?;
@@ -242,7 +242,7 @@ impl Observation {
     fn numbers(self, case: &Case) -> Result<Numbers> {
         let mut all = WriterCounts::new()?;
         let mut rows_per_s = 0.0;
-        let begun = self.counts.iter().map(|count| count.begun).min().context("a cell has a writer")?;
+        let begun = self.counts.iter().map(|count| count.begun).min().context("a case has a writer")?;
         for count in &self.counts {
             all.offered += count.offered;
             all.accepted += count.accepted;

@@ -28,7 +28,7 @@ pub(super) struct Disk {
 impl Disk {
     pub(super) fn open(directory: &Path) -> Result<Self> {
         let path = directory.join("page");
-        let file = File::create_new(&path).with_context(|| format!("making {}", path.display()))?;
+        let file = File::create_new(&path).with_context(|| format!("creating {}", path.display()))?;
         file.write_all_at(&PAGE, 0)?;
         file.sync_all()?;
         Ok(Self { file })
@@ -36,8 +36,8 @@ impl Disk {
 
     /// Measures the median and the longest sync.
     pub(super) fn time_sync(&self) -> Result<Numbers> {
-        let mut times =
-            Histogram::<u64>::new_with_bounds(1, SYNC_NS_MAX, 3).context("the bounds are in order")?;
+        let mut times = Histogram::<u64>::new_with_bounds(1, SYNC_NS_MAX, 3)
+            .context("the histogram's bounds are valid")?;
         for _ in 0..SYNCS {
             let started = Instant::now();
             self.file.write_all_at(&PAGE, 0)?;

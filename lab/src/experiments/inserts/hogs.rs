@@ -48,7 +48,7 @@ impl Hogs {
             let mut line = String::new();
             BufReader::new(output).read_line(&mut line)?;
             if line.trim_end() != SPINNING {
-                bail!("a hog did not begin");
+                bail!("a hog did not start");
             }
         }
         Ok(hogs)

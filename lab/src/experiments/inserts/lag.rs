@@ -22,7 +22,8 @@ pub(super) struct Lag {
 
 impl Lag {
     pub(super) fn new() -> Result<Self> {
-        let microseconds = Histogram::new_with_bounds(1, LAG_US_MAX, 2).context("the bounds are in order")?;
+        let microseconds =
+            Histogram::new_with_bounds(1, LAG_US_MAX, 2).context("the histogram's bounds are valid")?;
         Ok(Self { behind: VecDeque::new(), accepted: 0, microseconds })
     }
 
@@ -66,7 +67,7 @@ mod tests {
     fn a_look_lags_until_the_stage_has_come_as_far() {
         let start = Instant::now();
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
-        let mut lag = Lag::new().expect("the bounds are in order");
+        let mut lag = Lag::new().expect("the histogram's bounds are valid");
         lag.observe(at(0), 10, 0);
         lag.observe(at(1), 20, 9);
         lag.observe(at(4), 20, 10);
@@ -78,7 +79,7 @@ mod tests {
 
     #[test]
     fn nothing_accepted_is_no_lag() {
-        let mut lag = Lag::new().expect("the bounds are in order");
+        let mut lag = Lag::new().expect("the histogram's bounds are valid");
         lag.observe(Instant::now(), 0, 0);
         assert!(lag.is_caught_up() && lag.finish(Instant::now()).is_none());
     }

@@ -93,7 +93,12 @@ fn blocked(name: &'static str, report: &Report) -> Judged {
     let ours = report.rows.iter().filter(|row| row.target == Target::Ours.name());
     let most = ours.flat_map(|row| row.series("blocked_inserts")).fold(0.0, f64::max);
     let threshold = Threshold::AtMost(0.0);
-    on_extreme(name, threshold, most, "the most voluntary switches inside inserts of any run, pinned or not")
+    on_extreme(
+        name,
+        threshold,
+        most,
+        "the most voluntary context switches inside inserts of any run, pinned or not",
+    )
 }
 
 /// The least that any run accepted.
@@ -190,7 +195,7 @@ mod tests {
     }
 
     fn judged(rows: Vec<Row>) -> Report {
-        let skipped = vec![Skipped { name: "ours-sync".to_owned(), reason: "not there".to_owned() }];
+        let skipped = vec![Skipped { name: "ours-sync".to_owned(), reason: "missing".to_owned() }];
         let mut report = Report { rows, skipped, ..Report::new(&PRESENTATION, serde_json::Map::new()) };
         judge(&mut report);
         report

@@ -129,7 +129,7 @@ pub(super) struct WriterCounts {
 impl WriterCounts {
     pub(super) fn new() -> Result<Self> {
         let inserts_ns =
-            Histogram::new_with_bounds(1, INSERT_NS_MAX, 2).context("the bounds are in order")?;
+            Histogram::new_with_bounds(1, INSERT_NS_MAX, 2).context("the histogram's bounds are valid")?;
         let begun = Instant::now();
         Ok(Self { offered: 0, accepted: 0, refused: 0, blocked: 0, begun, ended: begun, inserts_ns })
     }
@@ -306,7 +306,7 @@ impl ContextSwitches {
         let mut bytes = [0; 4_096];
         let length = self.0.read_at(&mut bytes, 0)?;
         let text = String::from_utf8_lossy(&bytes[..length]);
-        parse_voluntary(&text).context("a thread's status tells its voluntary switches")
+        parse_voluntary(&text).context("a thread's status has its voluntary switches")
     }
 }
 
@@ -358,7 +358,11 @@ mod tests {
         thread::scope(|scope| {
             let thread = scope.spawn(|| task.run());
             control.wait_for_start();
-            thread.join().expect("it does not panic").expect("nothing fails").count
+            thread
+                .join()
+                .expect("the thread does not panic")
+                .expect("the writer inserts without an error")
+                .count
         })
     }
 
@@ -388,11 +392,11 @@ mod tests {
     #[test]
     fn sleeps_are_counted_and_yields_are_not() {
         let switches = ContextSwitches::of_this_thread().expect("a thread may read its own status");
-        let before = switches.voluntary().expect("it has the line");
+        let before = switches.voluntary().expect("the status has the line");
         (0..100).for_each(|_| thread::yield_now());
-        let yielded = switches.voluntary().expect("it has the line");
+        let yielded = switches.voluntary().expect("the status has the line");
         thread::sleep(Duration::from_millis(1));
-        let slept = switches.voluntary().expect("it has the line");
+        let slept = switches.voluntary().expect("the status has the line");
         assert_eq!(yielded, before);
         assert!(slept > yielded, "{slept} after {yielded}");
     }

@@ -51,7 +51,8 @@ pub(super) struct PendingJob {
 
 impl SharedCounters {
     pub(super) fn new(deadline: Duration) -> SharedCounters {
-        let histogram = || Histogram::new_with_max(TIME_US_MAX, DIGITS).expect("the bounds are sound");
+        let histogram =
+            || Histogram::new_with_max(TIME_US_MAX, DIGITS).expect("the histogram's bounds are valid");
         SharedCounters(Arc::new(Mutex::new(Counters {
             deadline,
             offered: 0,
@@ -89,7 +90,7 @@ impl SharedCounters {
             if without_end == 0 {
                 return Ok(counters);
             }
-            ensure!(asked.elapsed() < END_MAX, "{without_end} of {} jobs have no end", counters.offered);
+            ensure!(asked.elapsed() < END_MAX, "{without_end} of {} jobs have not ended", counters.offered);
             child::pause(POLL)?;
         }
     }
@@ -192,7 +193,7 @@ mod tests {
         let counters = SharedCounters::new(Duration::from_secs(3600));
         let job = counters.offer(Instant::now());
         let job = thread::spawn(move || job.answered(Ok(())));
-        assert_eq!(counters.read_whole().expect("the job ends").in_time, 1);
-        job.join().expect("it does not panic");
+        assert_eq!(counters.read_whole().expect("every job ends").in_time, 1);
+        job.join().expect("the thread does not panic");
     }
 }

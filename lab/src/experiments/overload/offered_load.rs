@@ -19,7 +19,7 @@ const POISON_EVERY: Duration = Duration::from_millis(20);
 
 /// The interval between two batches of due jobs: those of a batch arrive together, as requests of one wake-up
 /// do.
-const TURN: Duration = Duration::from_micros(500);
+const BATCH_INTERVAL: Duration = Duration::from_micros(500);
 
 /// Load before the measured time: queues fill, overload is detected.
 const WARM_UP: Duration = Duration::from_millis(300);
@@ -67,7 +67,7 @@ impl OfferedLoad {
                 pool.poison(poisoned, &gate);
                 poisoned += 1;
             }
-            thread::sleep(TURN);
+            thread::sleep(BATCH_INTERVAL);
         }
         // Any later answer is late anyway.
         thread::sleep(DEADLINE + ANSWER_GRACE);
@@ -91,7 +91,7 @@ pub(super) fn capacity(target: Target, burn: Burn, time: Duration) -> Result<f64
         for _ in pool.unanswered()..in_flight_max {
             pool.request(burn, counters.offer(Instant::now()));
         }
-        thread::sleep(TURN);
+        thread::sleep(BATCH_INTERVAL);
     }
     let done = counters.read().in_time;
     let took = start.elapsed();

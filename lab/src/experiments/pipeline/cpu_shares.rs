@@ -29,7 +29,7 @@ pub(super) const PALETTE: Palette = Palette {
         ("threads", "creating and ending threads"),
         ("locking", "locking and waking"),
         ("waits", "yields, sleeps and timers"),
-        ("other", "other, or not to be told"),
+        ("other", "other or unknown"),
     ],
     purpose_of: |stack| Purpose::of_stack(stack) as usize,
 };
@@ -168,7 +168,7 @@ mod tests {
         check("main pthread_join __futex_abstimed_wait64 futex_wait", Purpose::Locking);
         check("main crossbeam_channel::flavors::array::Channel<T>::send", Purpose::Locking);
         check("main engine::reactor::Reactor::turn epoll_pwait2 schedule", Purpose::Waits);
-        check("main lab::pipeline::turn::take", Purpose::Other);
+        check("main lab::pipeline::trial::run_trial", Purpose::Other);
         check("[unknown]", Purpose::Other);
     }
 

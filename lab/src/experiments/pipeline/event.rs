@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   admit --step 1--> waits --> timer wheel --due--.
-//!                 \-> yields, or nothing ----------+--> ready --step 3--> done: room for the next
+//!                 \-> yields, or nothing ----------+--> ready --step 3--> done: capacity for the next
 //! ```
 //!
 //! A thread takes the next request of all whenever it has capacity, so that requests are admitted in order
@@ -96,9 +96,9 @@ impl<'a> EventLoop<'a> {
         window: usize,
         number: usize,
     ) -> Result<Self> {
-        let notifier = Arc::new(Notifier::new().context("making an eventfd")?);
+        let notifier = Arc::new(Notifier::new().context("creating an eventfd")?);
         let stats = Arc::new(ReactorStats::default());
-        let reactor = Reactor::new(notifier, stats).context("making an epoll instance")?;
+        let reactor = Reactor::new(notifier, stats).context("creating an epoll instance")?;
         let enter = work.enter(LanePlacement::Slot(number as u32));
         Ok(Self { work, next, enter, reactor, ready, number, waiting: HashMap::new(), window })
     }

@@ -55,7 +55,7 @@ impl Strategy for IoAware {
                 move || finish_request(&work, request),
                 move |outcome| countdown.note(outcome),
             )
-            .context("the queue has a place for every request")?;
+            .context("the queue admits every request")?;
         }
         countdown.wait();
         drop(pool);
@@ -63,7 +63,7 @@ impl Strategy for IoAware {
         while work.has_running_threads() {
             thread::yield_now();
         }
-        ensure!(!countdown.has_failed.load(Ordering::Relaxed), "a request was not answered");
+        ensure!(!countdown.has_failed.load(Ordering::Relaxed), "a request did not end");
         Ok(())
     }
 }

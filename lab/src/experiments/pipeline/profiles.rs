@@ -116,7 +116,7 @@ fn for_each_target<Found>(
     let mut found = Vec::new();
     for &strategy in targets {
         progress.begin(format!("{strategy}, {how}"));
-        let directory = TempDir::with_prefix("lab-").context("making a temporary directory")?;
+        let directory = TempDir::with_prefix("lab-").context("creating a temporary directory")?;
         let requests = trial.requests.min(REQUESTS_MAX);
         let outcome = run_one(&Trial { strategy, requests, ..trial.clone() }, directory.path());
         child::fail_if_interrupted()?;
@@ -199,7 +199,7 @@ mod tests {
         };
         let found = for_each_target(&trial, &targets, &Progress::new(3), "recorded", &mut skipped, run_one);
         let expected = [Target::Sequential, Target::Pool(2)].map(|target| (target, REQUESTS_MAX));
-        assert_eq!(found.expect("nobody interrupts"), expected);
+        assert_eq!(found.expect("no signal interrupts the run"), expected);
         let (name, reason) = ("thread-per-request, recorded".to_owned(), "out of threads".to_owned());
         assert_eq!(skipped, [Skipped { name, reason }]);
     }

@@ -245,7 +245,7 @@ mod tests {
                 track.wait_ends();
                 track.request_ends();
             });
-            thread.join().expect("it does not panic");
+            thread.join().expect("the thread does not panic");
         }
         recorder.track(LanePlacement::Main).checkpoint();
         let recording = recorder.finish();

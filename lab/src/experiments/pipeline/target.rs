@@ -83,7 +83,7 @@ impl FromStr for Target {
         }
         let (family, count) = name.rsplit_once('-').context("no strategy has this name")?;
         let count: u32 = count.parse().context("a strategy's name ends in a number")?;
-        ensure!((1..=COUNT_MAX).contains(&count), "{count} is not within 1 and {COUNT_MAX}");
+        ensure!((1..=COUNT_MAX).contains(&count), "{count} is not between 1 and {COUNT_MAX}");
         match family {
             "batches" => Ok(Self::Batches(count)),
             "pool" => Ok(Self::Pool(count)),
@@ -127,14 +127,14 @@ pub(super) mod tests {
         for requests in [0, 1, 65, 1_501] {
             let expected = {
                 let work = Work::with_short_waits(requests, "very vivid");
-                Sequential.run(&work).expect("one thread is enough");
+                Sequential.run(&work).expect("one thread does all requests");
                 work.controls()
             };
             assert_eq!(expected.requests, u64::from(requests));
             for target in TARGETS {
                 for cpus in [1, 3] {
                     let work = Work::with_short_waits(requests, "very vivid");
-                    target.strategy(cpus).run(&work).expect("there are threads");
+                    target.strategy(cpus).run(&work).expect("threads can be created");
                     assert_eq!(work.controls(), expected, "{target} on {cpus} CPUs, {requests} requests");
                 }
             }

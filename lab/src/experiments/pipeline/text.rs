@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn the_labs_own_text_fills_a_response() {
-        let text = read(None).expect("nothing is read");
+        let text = read(None).expect("no file is read");
         assert_eq!(text.len(), TEXT_BYTES_MAX);
         assert!(text.is_ascii());
         let share = text.matches('v').count() as f64 / text.len() as f64;
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_file_is_quoted_up_to_a_whole_character() {
-        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let directory = tempfile::tempdir().expect("a temporary directory can be created");
         let file = directory.path().join("text");
         let check = |text: &str, expected: Option<usize>| {
             fs::write(&file, text).expect("the directory is ours");

@@ -1,4 +1,4 @@
-// Draws the sections of a timeline from the data beside them. It names nothing outside the page.
+// Draws the sections of a timeline from the data beside them. It loads nothing from outside the page.
 "use strict";
 
 const STATES = ["running", "ready", "waiting", "idle"];
@@ -11,7 +11,7 @@ const AXIS_HEIGHT = 24;
 const MAIN_HEIGHT = 18;
 const SEEN_HEIGHT = 2;
 
-// A row is runs of bins: how many, unless one, and a letter for each state from A for nothing to z for all.
+// A row is runs of bins: their number, unless one, and a letter for each state from A for nothing to z for all.
 function levels(text, bins) {
   const row = new Uint8Array(4 * bins);
   let at = 0;
@@ -25,7 +25,7 @@ function levels(text, bins) {
   return row;
 }
 
-// What is in a row, or under the curve, between two bins: the mean of each state, from 0 to 1.
+// The mean of each state between two bins of a row, or under the curve, from 0 to 1.
 function means(row, from, to) {
   const sums = [0, 0, 0, 0];
   const first = Math.floor(from), last = Math.max(first + 1, Math.ceil(to));
@@ -57,7 +57,7 @@ class Section {
     this.rows = data.rows.map((row) => levels(row.bins, data.bins));
     this.busy = data.busy;
     this.canvas = figure.querySelector("canvas");
-    this.told = figure.querySelector("output");
+    this.description = figure.querySelector("output");
     this.mainHeight = this.names[0] === "main" ? MAIN_HEIGHT : 0;
     this.mains = this.mainHeight > 0 ? 1 : 0;
     this.rowHeight = this.rows.length > 32 ? 6 : this.rows.length > 12 ? 10 : 18;
@@ -86,11 +86,11 @@ class Section {
       if (this.selection === null) return;
       const [from, to] = this.selection.map((x) => this.binAt(x)).sort((one, other) => one - other);
       this.selection = null;
-      // Less than four bins is a click, or too little to see.
+      // Fewer than four bins are a click, or too few to see.
       if (to - from >= 4) [this.from, this.to] = [Math.floor(from), Math.ceil(to)];
       this.draw();
     });
-    this.canvas.addEventListener("pointerleave", () => { this.told.textContent = ""; });
+    this.canvas.addEventListener("pointerleave", () => { this.description.textContent = ""; });
     this.canvas.addEventListener("dblclick", () => {
       [this.from, this.to] = [0, this.bins];
       this.draw();
@@ -153,7 +153,7 @@ class Section {
       const shares = means(row, this.binAt(LABELS_WIDTH + x), this.binAt(LABELS_WIDTH + x + 1));
       const there = shares.reduce((sum, share) => sum + share, 0);
       if (there === 0) continue;
-      // Whatever is there is seen.
+      // Anything above zero is visible.
       const tall = Math.min(Math.max(there * room, SEEN_HEIGHT), room);
       let base = top + room;
       shares.forEach((share, state) => {
@@ -205,14 +205,14 @@ class Section {
     const index = this.rowAt(event.clientY - box.top);
     const busy = `CPUs busy ${(this.busy[Math.floor(bin)] / 10).toFixed(0)} %`;
     if (index < 0 || index >= this.rows.length) {
-      this.told.textContent = `${at}: ${busy}`;
+      this.description.textContent = `${at}: ${busy}`;
       return;
     }
     const shares = means(this.rows[index], bin, bin + 1);
     const words = STATES.map((state, number) => [state, shares[number]]).filter((pair) => pair[1] > 0)
       .map(([state, share]) => `${state} ${(100 * share).toFixed(0)} %`);
-    const doing = words.length > 0 ? words.join(", ") : "not there";
-    this.told.textContent = `${at}: ${this.names[index]} ${doing}; ${busy}`;
+    const doing = words.length > 0 ? words.join(", ") : "no thread";
+    this.description.textContent = `${at}: ${this.names[index]} ${doing}; ${busy}`;
   }
 }
 

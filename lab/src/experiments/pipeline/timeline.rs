@@ -76,10 +76,14 @@ fn summary(sections: &[Section], cpus: usize) -> String {
 fn section_html(timeline: &BinnedTimeline, cpus: usize) -> String {
     let mut text = format!("<h2>{}</h2>", escape(&timeline.name));
     if timeline.events_lost > 0 {
-        let _ = write!(text, "<p>{} notes found no room and are missing here.</p>", timeline.events_lost);
+        let _ = write!(
+            text,
+            "<p>{} events were beyond the bound and are missing here.</p>",
+            timeline.events_lost
+        );
     }
     if timeline.rows.is_empty() {
-        return text + "<p>No thread noted anything.</p>";
+        return text + "<p>No thread recorded anything.</p>";
     }
     // In JSON a `<` occurs in strings alone, where its escape is the same and cannot end the script.
     let data = data(timeline, cpus).to_string().replace('<', "\\u003c");
@@ -174,7 +178,7 @@ mod tests {
             "<td>batches-100</td><td>1</td><td>2</td><td>20 ms</td><td>12.5 %</td>",
             "Skipped swarm: it is &lt;odd&gt;.",
             "<td>thread 1</td><td>1</td><td>90.0 %</td><td>22.2 %</td><td>11.1 %</td><td>55.6 %</td>",
-            "No thread noted anything",
+            "No thread recorded anything",
             "\"length_ms\":20.0",
             "prefers-color-scheme",
         ] {
@@ -197,9 +201,9 @@ mod tests {
     #[test]
     fn lost_notes_are_told() {
         let mut section = section("full", vec![waiting_thread(LanePlacement::Slot(0), 0)]);
-        assert!(!section_html(&section.timeline, 2).contains("found no room"));
+        assert!(!section_html(&section.timeline, 2).contains("beyond the bound"));
         section.timeline.events_lost = 12;
-        assert!(section_html(&section.timeline, 2).contains("12 notes found no room"));
+        assert!(section_html(&section.timeline, 2).contains("12 events were beyond the bound"));
     }
 
     #[test]

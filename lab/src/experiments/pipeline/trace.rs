@@ -29,7 +29,7 @@ pub(super) fn document(recordings: &[(String, Recording)]) -> Value {
     let about = json!({
         "producer": "lab pipeline",
         "requests_max": REQUESTS_MAX,
-        "left_out": format!("requests from {REQUESTS_MAX} on; notes that found no room"),
+        "left_out": format!("requests from {REQUESTS_MAX} on; lost events"),
     });
     json!({ "displayTimeUnit": "ms", "otherData": about, "traceEvents": events })
 }
@@ -176,7 +176,7 @@ mod tests {
     fn a_request_its_wait_and_its_lateness_lie_within_one_another() {
         let events = one(vec![waiting_thread(LanePlacement::Slot(0), 0)]);
         check_rules(&events);
-        let told: Vec<_> = events
+        let written: Vec<_> = events
             .iter()
             .filter(|event| event["ph"] == "X")
             .map(|event| (event["name"].as_str(), event["ts"].as_f64(), event["dur"].as_f64()))
@@ -187,8 +187,8 @@ mod tests {
             ("wait 10 ms", 3_000.0, 11_000.0),
             ("ready", 13_000.0, 1_000.0),
         ];
-        assert_eq!(told, expected.map(|(name, ts, dur)| (Some(name), Some(ts), Some(dur))));
-        let request = events.iter().find(|event| event["name"] == "request 7").expect("it is traced");
+        assert_eq!(written, expected.map(|(name, ts, dur)| (Some(name), Some(ts), Some(dur))));
+        let request = events.iter().find(|event| event["name"] == "request 7").expect("request 0 is traced");
         assert_eq!(request["args"], json!({ "cpu_us": 4000.0, "ready_us": 2000.0, "waiting_us": 10000.0 }));
     }
 

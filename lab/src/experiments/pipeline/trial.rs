@@ -84,10 +84,10 @@ impl Trial {
         worker.expect_line(READY)?;
         let to_begin = started.elapsed();
         let watch = DisturbanceWatch::start();
-        let told = Instant::now();
+        let commanded = Instant::now();
         worker.send(GO)?;
         let answer = worker.read_line()?;
-        let working = told.elapsed();
+        let working = commanded.elapsed();
         let marks = watch.finish().marks;
         let ending = Instant::now();
         worker.finish()?;
@@ -96,7 +96,7 @@ impl Trial {
         if let Some(reason) = answer.get("error").and_then(Value::as_str) {
             bail!("{reason}");
         }
-        TrialResult::from_json(&answer, whole, marks).context("a turn's answer has all figures")
+        TrialResult::from_json(&answer, whole, marks).context("a trial's answer has all figures")
     }
 
     fn arguments(&self) -> Vec<OsString> {
@@ -181,7 +181,7 @@ mod tests {
         for file in [None, Some(PathBuf::from("a file"))] {
             let (text, recording) = (file.clone(), file);
             let trial = Trial { strategy: Target::Batches(50), requests: 2_000, text, recording };
-            let line = Line::try_parse_from(trial.arguments()).expect("its own arguments are understood");
+            let line = Line::try_parse_from(trial.arguments()).expect("the child parses its own arguments");
             assert_eq!((line.trial.strategy, line.trial.requests), (trial.strategy, trial.requests));
             assert_eq!((line.trial.text, line.trial.recording), (trial.text, trial.recording));
         }

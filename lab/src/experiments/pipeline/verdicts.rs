@@ -30,7 +30,7 @@ pub(super) fn judge(report: &mut Report, requests: u32, limit_hits: &LimitHits, 
         ("event-share-of-bound", share_of_bound("event-share-of-bound", report, Target::Event(None), 0.90)),
         ("event-vs-article-best", beside_article(report)),
         ("ordering-as-article", ordering(report, cpus)),
-        ("death-explained", death(limit_hits)),
+        ("death-explained", thread_limit(limit_hits)),
     ];
     for (name, judged) in judged {
         match judged {
@@ -44,7 +44,7 @@ pub(super) fn judge(report: &mut Report, requests: u32, limit_hits: &LimitHits, 
 fn controls_equal(report: &Report, requests: u32) -> Judged {
     let rows = || report.rows.iter().filter(|row| row.part == CONTROLS);
     let runs: Vec<_> = rows().flat_map(|row| &row.runs).collect();
-    let first = runs.first().ok_or("no strategy took a turn")?;
+    let first = runs.first().ok_or("no strategy was measured")?;
     let is_published = |number: &(&str, f64)| {
         let published = PUBLISHED_CONTROLS.iter().find(|published| published.0 == number.0);
         requests != REQUESTS || published.is_none_or(|published| format!("{:.5e}", number.1) == published.1)
@@ -52,7 +52,7 @@ fn controls_equal(report: &Report, requests: u32) -> Judged {
     let differs =
         |numbers: &[(&'static str, f64)]| numbers != first.numbers || !numbers.iter().all(is_published);
     let differing = runs.iter().filter(|run| differs(&run.numbers)).count();
-    let about = format!("turns of {} that did other work, of {} strategies", runs.len(), rows().count());
+    let about = format!("trials of {} that did other work, of {} strategies", runs.len(), rows().count());
     on_single("controls-equal", Threshold::AtMost(0.0), differing as f64, &about)
 }
 
@@ -90,7 +90,7 @@ fn beside_article(report: &Report) -> Judged {
     let article =
         row(report, ARTICLE).map_err(|reason| match report.skipped.iter().any(|it| it.name == ARTICLE) {
             true => reason,
-            false => "no program was named by --article".to_owned(),
+            false => "--article names no program".to_owned(),
         })?;
     let ours = row(report, Target::Event(None))?;
     let ratios = paired_ratios(ours, article, "whole_requests_per_s");
@@ -111,12 +111,12 @@ fn ordering(report: &Report, cpus: u32) -> Judged {
             })
         });
         let pairs: Vec<Sample> = pairs.collect();
-        let about = format!("{faster} beside {slower}: all turns");
+        let about = format!("{faster} beside {slower}: all trials");
         let verdict = Verdict::on_worst("ordering-as-article", Threshold::AtLeast(1.0), &pairs, &about);
-        let verdict = verdict.ok_or_else(|| format!("{slower} or {faster} took no turn"))?;
+        let verdict = verdict.ok_or_else(|| format!("{slower} or {faster} was not measured"))?;
         match pairs.iter().all(|pair| pair.is_clean) {
             true => Ok(verdict),
-            false => Ok(verdict.undecided_because("a turn of one was disturbed")),
+            false => Ok(verdict.undecided_because("a trial of one was disturbed")),
         }
     };
     Ok(Threshold::AtLeast(1.0).worse(step(batches, sequential)?, step(sequential, pool)?))
@@ -127,9 +127,9 @@ fn rates(row: &Row) -> Vec<Sample> {
 }
 
 /// Each mode must have reached one limit, and the prediction must be right where it was tested.
-fn death(limit_hits: &LimitHits) -> Judged {
+fn thread_limit(limit_hits: &LimitHits) -> Judged {
     if limit_hits.seen.is_empty() {
-        return Err("no process died of its threads".to_owned());
+        return Err("no process reached a thread limit".to_owned());
     }
     let share = |hit: &super::thread_limit::probe::LimitHit| hit.cause().map_or(0.0, |limit| limit.share());
     let mut worst = limit_hits.seen.iter().map(|(_, hit)| share(hit)).fold(f64::INFINITY, f64::min);
@@ -139,7 +139,7 @@ fn death(limit_hits: &LimitHits) -> Judged {
         worst = worst.min(prediction.agreement());
         descriptions.push(prediction.describe());
     }
-    let about = format!("the least share of the limit that was met; {}", descriptions.join("; "));
+    let about = format!("the least share of the limit that was reached; {}", descriptions.join("; "));
     on_single("death-explained", Threshold::AtLeast(0.99), worst, &about)
 }
 
@@ -154,13 +154,13 @@ fn row(report: &Report, target: impl ToString) -> Result<&Row, String> {
     report.row(FIGURES, &target).ok_or_else(|| {
         match report.skipped.iter().find(|skipped| skipped.name == target) {
             Some(skipped) => format!("{target} was skipped: {}", skipped.reason),
-            None => format!("{target} took no turn"),
+            None => format!("{target} was not measured"),
         }
     })
 }
 
 fn not_measured(target: Target) -> String {
-    format!("{target} took no turn that can be compared")
+    format!("{target} has no trial that can be compared")
 }
 
 #[cfg(test)]
@@ -199,13 +199,13 @@ mod tests {
         let left_out: Vec<(&str, &str)> =
             report.left_out.iter().map(|it| (it.name.as_str(), it.reason.as_str())).collect();
         let expected = [
-            ("controls-equal", "no strategy took a turn"),
-            ("io-aware-share-of-bound", "io-aware took no turn"),
-            ("io-aware-vs-best-pool", "io-aware took no turn"),
+            ("controls-equal", "no strategy was measured"),
+            ("io-aware-share-of-bound", "io-aware was not measured"),
+            ("io-aware-vs-best-pool", "io-aware was not measured"),
             ("event-share-of-bound", "event-all was skipped: it failed"),
-            ("event-vs-article-best", "no program was named by --article"),
-            ("ordering-as-article", "batches-100 took no turn"),
-            ("death-explained", "no process died of its threads"),
+            ("event-vs-article-best", "--article names no program"),
+            ("ordering-as-article", "batches-100 was not measured"),
+            ("death-explained", "no process reached a thread limit"),
         ];
         assert_eq!(left_out, expected);
         assert!(report.verdicts.is_empty());

@@ -63,7 +63,7 @@ pub(crate) struct LedgerFlows {
 pub(super) fn time(directory: &Path) -> Result<Numbers> {
     let (ledger, mut flow_writers) = Ledger::open(&OpenSettings::new(directory, 1, 16))?;
     let flow_writer = &mut flow_writers[0];
-    let mut flow = flow_writer.open(&identity(1)).context("a table has room for one flow")?;
+    let mut flow = flow_writer.open(&identity(1)).context("the live table has a slot for one flow")?;
     let started = Instant::now();
     for _ in 0..TIMES {
         move_up(flow_writer, &mut flow, black_box(1));
@@ -81,11 +81,7 @@ pub(super) fn time(directory: &Path) -> Result<Numbers> {
 /// The ledger failed.
 pub(crate) fn run_flows(settings: &LedgerFlows) -> Result<()> {
     let accounted = flows(settings.count, &settings.directory)?;
-    ensure!(
-        accounted == u64::from(settings.count),
-        "of {} flows {accounted} were accounted for",
-        settings.count
-    );
+    ensure!(accounted == u64::from(settings.count), "of {} flows {accounted} were recorded", settings.count);
     Ok(())
 }
 
@@ -111,7 +107,7 @@ fn move_up(flow_writer: &mut FlowWriter, flow: &mut LiveFlow, bytes: usize) {
     let (mut received, mut sent) = tally.up();
     received.add(bytes);
     let taken = sent.around(bytes, || Ok(black_box(bytes)));
-    assert!(taken.is_ok(), "nothing is called that could fail");
+    assert!(taken.is_ok(), "the counters cannot fail");
     flow_writer.request_interim_if_due(flow);
 }
 
@@ -121,7 +117,7 @@ fn move_down(flow_writer: &mut FlowWriter, flow: &mut LiveFlow, bytes: usize) {
     let (mut received, mut sent) = tally.down();
     received.add(bytes);
     let taken = sent.around(bytes, || Ok(black_box(bytes)));
-    assert!(taken.is_ok(), "nothing is called that could fail");
+    assert!(taken.is_ok(), "the counters cannot fail");
     flow_writer.request_interim_if_due(flow);
 }
 
@@ -199,7 +195,7 @@ fn of_gateway(
     let deadline = Instant::now() + READY;
     while !has_echo(&listen.echo().into(), PROBE_TIMEOUT) {
         if Instant::now() > deadline || !counted.is_alive() {
-            bail!("the gateway does not work under valgrind, which said: {}", counted.last_output_line());
+            bail!("the gateway does not run under valgrind, which printed: {}", counted.last_output_line());
         }
         child::pause(PROBE_TIMEOUT)?;
     }
@@ -216,7 +212,7 @@ mod tests {
 
     #[test]
     fn what_is_measured_is_accounting() {
-        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let directory = tempfile::tempdir().expect("a temporary directory can be created");
         let records = flows(7, &directory.path().join("ledger")).expect("the ledger works");
         assert_eq!(records, 7);
     }

@@ -65,7 +65,7 @@ fn billed<W: Workload>(relays: &[RunningRelay<W>]) -> Result<Option<BilledTotals
     };
     let mut usage = Command::new(program);
     usage.args(["usage", "--json", "--config"]).arg(configuration);
-    let output = usage.output().context("asking for the usage")?;
+    let output = usage.output().context("running `tollgate usage`")?;
     let complaint = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "the usage cannot be read: {}", complaint.trim());
     let report: Value = serde_json::from_slice(&output.stdout).context("the usage is JSON")?;

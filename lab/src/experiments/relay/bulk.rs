@@ -59,7 +59,7 @@ fn one<W: Transport>(
     let tunnel = relay.endpoints.stream_tunnel(direction);
     let answer = client.call(&LoadCommand::Stream { tunnel, direction, time, streams })?;
     let after = wait_until_quiet(relay, 0)?;
-    ensure!(relay.is_alive(), "it ended under the stream");
+    ensure!(relay.is_alive(), "the relay ended under the stream");
     let bytes = number_in(&answer, "bytes")?;
     let counted =
         counted_bytes(&server.call(&LoadCommand::Totals)?, direction)? - counted_bytes(&totals, direction)?;

@@ -122,7 +122,7 @@ impl Workload for Endpoints {
             Target::Tollgate => configuration::tollgate(inputs),
             Target::Haproxy => configuration::haproxy(inputs),
             Target::Nginx => configuration::nginx(inputs, installed.module.as_deref()),
-            target => bail!("{} leads nobody who did not ask", target.name()),
+            target => bail!("{} forwards no connection without a handshake", target.name()),
         })
     }
 

@@ -133,7 +133,7 @@ impl Workload for ForwardTunnels {
             Target::G3proxy => configuration::g3proxy(inputs)?,
             Target::Microsocks => String::new(),
             target @ (Target::Direct | Target::Haproxy | Target::Nginx) => {
-                bail!("{} opens no tunnels when asked", target.name())
+                bail!("{} opens no tunnels on request", target.name())
             }
         })
     }

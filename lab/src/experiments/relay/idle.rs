@@ -67,7 +67,7 @@ fn grow(
         cases.push((part, numbers));
     }
     let touched = client.call(&LoadCommand::Touch)?;
-    ensure!(number_in(&touched, "lost")? == 0.0, "of {} tunnels some were lost: {touched}", COUNTS[2].0);
+    ensure!(number_in(&touched, "lost")? == 0.0, "some of {} tunnels were lost: {touched}", COUNTS[2].0);
     Ok(cases)
 }
 

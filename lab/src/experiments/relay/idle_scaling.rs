@@ -58,6 +58,6 @@ fn beside(
     wait_until_quiet(relay, 0)?;
     let numbers = short::run(relay, client, connections, CONCURRENCY)?;
     let touched = client.call(&LoadCommand::Touch)?;
-    ensure!(number_in(&touched, "lost")? == 0.0, "of {tunnels} tunnels some were lost: {touched}");
+    ensure!(number_in(&touched, "lost")? == 0.0, "some of {tunnels} tunnels were lost: {touched}");
     Ok((part, numbers))
 }

@@ -61,7 +61,7 @@ pub(super) fn run(
         cases.push((part, numbers(&answer)?));
     }
     cases.push((BESIDE_STREAM, beside_stream(relay, pinger, streamer, effort)?));
-    ensure!(relay.is_alive(), "it ended under the load");
+    ensure!(relay.is_alive(), "the relay ended under the load");
     Ok(cases)
 }
 

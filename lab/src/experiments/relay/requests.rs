@@ -71,7 +71,7 @@ pub(super) fn run(
     let cost = before.cost_after(relay, completed)?;
     let connections =
         number_in(&server.call(&LoadCommand::Totals)?, "origin_connections")? - connections_before;
-    ensure!(relay.is_alive(), "it ended under the load");
+    ensure!(relay.is_alive(), "the relay ended under the load");
     ensure!(completed > 0.0, "no request came through: {}", answer["failures"]);
     let mut numbers = vec![
         ("requests_per_s", completed / (number_in(&answer, "elapsed_ns")? / 1e9)),

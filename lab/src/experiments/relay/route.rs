@@ -62,7 +62,7 @@ impl Workload for Route {
     fn is_forwarding(&self) -> Result<bool> {
         match requests::probe(self.via, self.origin, PROBE_TIMEOUT) {
             Ok(None) => Ok(true),
-            Ok(Some(wrong)) => bail!("it answers a plain request wrongly: {wrong}"),
+            Ok(Some(wrong)) => bail!("the proxy's response to a plain request is wrong: {wrong}"),
             Err(_) => Ok(false),
         }
     }

@@ -46,7 +46,7 @@ pub(super) fn run<W: Transport>(
     })?;
     let completed = number_in(&answer, "completed")?;
     let cost = before.cost_after(relay, completed)?;
-    anyhow::ensure!(relay.is_alive(), "it ended under the load");
+    anyhow::ensure!(relay.is_alive(), "the relay ended under the load");
     anyhow::ensure!(completed > 0.0, "no connection came through: {}", answer["failures"]);
     let mut numbers = vec![
         (RATE, completed / (number_in(&answer, "elapsed_ns")? / 1e9)),

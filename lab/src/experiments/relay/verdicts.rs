@@ -83,7 +83,7 @@ fn pingpong_p99(report: &Report) -> Judged {
 fn worst<const COUNT: usize>(threshold: Threshold, judged: [Judged; COUNT]) -> Judged {
     let verdicts: Result<Vec<Verdict>, _> = judged.into_iter().collect();
     let worst = verdicts?.into_iter().reduce(|one, other| threshold.worse(one, other));
-    Ok(worst.expect("there is more than one of each"))
+    Ok(worst.expect("there are at least two verdicts to compare"))
 }
 
 fn pingpong_stream_p99(report: &Report) -> Judged {
@@ -208,7 +208,7 @@ fn against_better(
     let ratios = paired_ratios(ours, best, number);
     let verdict = Verdict::on_median(name, threshold, &ratios, &about).ok_or_else(|| never_paired(name))?;
     Ok(match [ours, best].into_iter().find(|row| has_failed(row)) {
-        Some(row) => verdict.undecided_because(&format!("some of {}'s failed", row.target)),
+        Some(row) => verdict.undecided_because(&format!("some connections of {} failed", row.target)),
         None => verdict,
     })
 }
@@ -250,7 +250,7 @@ fn not_measured(name: &'static str) -> (&'static str, String) {
 }
 
 fn never_paired(name: &'static str) -> (&'static str, String) {
-    (name, "the two never ran in one round".to_owned())
+    (name, "no round has both targets".to_owned())
 }
 
 #[cfg(test)]
@@ -433,8 +433,11 @@ mod tests {
             bulk_rows("tollgate", 0.1, 0.3, 0.0).into_iter().chain(bulk_rows("haproxy", 0.2, 0.2, 1.0));
         let report = judged(rows.collect());
         assert_eq!(outcome(&report, "bulk-cpu").map(|it| it.1), Some(Outcome::Fails));
-        let verdict =
-            report.verdicts.iter().find(|verdict| verdict.name == "bulk-cpu").expect("it was judged");
+        let verdict = report
+            .verdicts
+            .iter()
+            .find(|verdict| verdict.name == "bulk-cpu")
+            .expect("the verdict was reached");
         assert!(verdict.note.starts_with("bulk-up"), "{}", verdict.note);
     }
 

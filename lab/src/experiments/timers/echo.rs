@@ -7,7 +7,7 @@
 //! ```text
 //!   client.rs  begin, send --frame.rs--> read, begin  server.rs
 //!              end        <---frame.rs--- write, end
-//!                   wire.rs and deadlines.rs on both ends
+//!              framed_stream.rs and deadlines.rs on both ends
 //! ```
 //!
 //! Every connection has [`CALLS_PER_CONNECTION`] calls in flight, as RPC clients have it: a process keeps one
@@ -60,10 +60,10 @@ pub(super) struct Figures {
 /// # Errors
 /// A connection failed, or an answer was not that of a call.
 pub(super) fn run(in_flight: usize, deadlines: DeadlineMode, calls: u64) -> Result<Figures> {
-    ensure!(in_flight > 0 && calls > 0, "an echo needs calls");
+    ensure!(in_flight > 0 && calls > 0, "an echo needs at least one call");
     let listener = listen()?;
     let address = listener.local()?;
-    let notifier = Arc::new(Notifier::new().context("making an eventfd")?);
+    let notifier = Arc::new(Notifier::new().context("creating an eventfd")?);
     let inbox = Inbox::new(Arc::clone(&notifier));
     thread::scope(|scope| {
         let stop = StopAtEnd(inbox.sender());
@@ -94,7 +94,7 @@ fn call(address: SocketAddr, in_flight: usize, deadlines: DeadlineMode, calls: u
 }
 
 fn listen() -> io::Result<ListenerHandle> {
-    let strategy = accept::strategy("reuse_port").expect("it is one of the engine's");
+    let strategy = accept::strategy("reuse_port").expect("the engine has this strategy");
     let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
     Ok(accept::listen(strategy, any_port, ListenOptions::plain(BACKLOG), 1, 0)?.remove(0))
 }
@@ -205,7 +205,7 @@ mod tests {
             let figures = figures.expect("the server's end stays open");
             assert!((1..700).contains(&figures.calls), "{deadlines:?}");
             assert!(figures.deadlines_fired > 0, "{deadlines:?}");
-            drop(server.join().expect("the server's thread has no bugs").expect("the client reads"));
+            drop(server.join().expect("the server's thread does not panic").expect("the client reads"));
         }
     }
 
@@ -221,7 +221,7 @@ mod tests {
     fn an_echo_survives_the_command_line() {
         for &deadlines in DeadlineMode::value_variants() {
             let echo = Echo::new(400, deadlines, 20_000);
-            let line = Line::try_parse_from(echo.arguments()).expect("its own arguments are understood");
+            let line = Line::try_parse_from(echo.arguments()).expect("the child parses its own arguments");
             let parsed = (line.echo.in_flight, line.echo.deadlines, line.echo.calls);
             assert_eq!(parsed, (echo.in_flight, echo.deadlines, echo.calls));
         }

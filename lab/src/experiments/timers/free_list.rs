@@ -97,7 +97,7 @@ mod tests {
         all.iter().for_each(|&item| giver.push(item));
         let mut taker = free.local();
         let taken: Vec<usize> = (0..3 * BATCH).map(|_| taker.pop().unwrap()).collect();
-        assert_eq!(taker.pop(), None, "the rest is the giver's own");
+        assert_eq!(taker.pop(), None, "the remaining values are the giver's own");
         drop(giver);
         let rest: Vec<usize> = std::iter::from_fn(|| taker.pop()).collect();
         assert_eq!(taken.into_iter().chain(rest).collect::<BTreeSet<_>>(), all);

@@ -156,7 +156,7 @@ impl Timers {
     fn arm(&mut self, deadline: Nanos) -> Id {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.generations.push(0);
-            u32::try_from(self.generations.len() - 1).expect("memory ends before")
+            u32::try_from(self.generations.len() - 1).expect("memory is exhausted before 2^32 slots")
         });
         let id = Id { slot, generation: self.generations[slot as usize] };
         self.heap.push(Reverse((deadline, id)));

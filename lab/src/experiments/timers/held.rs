@@ -45,7 +45,7 @@ pub(super) fn run<F: TimerImpl>(wanted: u64, time: Duration) -> Result<Held> {
 fn call<U: User>(user: &mut U, calls: u64) -> Result<()> {
     for _ in 0..calls {
         let handle = user.arm(monotonic() + DEADLINE)?;
-        ensure!(user.cancel(handle), "a timer fired that was to be cancelled");
+        ensure!(user.cancel(handle), "a timer fired before it was cancelled");
     }
     user.run_due();
     Ok(())

@@ -18,7 +18,7 @@ const CALLS_MANY: u64 = 25_000;
 /// # Errors
 /// Valgrind is not installed, the echo failed under it, or the user interrupts.
 pub(super) fn per_call(in_flight: usize, deadlines: DeadlineMode) -> Result<f64> {
-    let directory = tempfile::tempdir().context("making a temporary directory")?;
+    let directory = tempfile::tempdir().context("creating a temporary directory")?;
     let count = |calls| -> Result<u64> {
         let arguments = Echo::new(in_flight, deadlines, calls).arguments();
         let arguments = arguments.into_iter().map(OsString::from).collect();

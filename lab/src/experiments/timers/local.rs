@@ -39,7 +39,7 @@ impl TimerImpl for LocalService {
         let wake = Arc::clone(&parker);
         let local = self.0.service.timers().attach(move || wake.unpark());
         LocalUser {
-            local: local.expect("there are ends for all threads"),
+            local: local.expect("there is a driver for every thread"),
             parker,
             shared: Arc::clone(&self.0),
         }

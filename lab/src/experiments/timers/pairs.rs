@@ -100,7 +100,7 @@ impl Pairs {
             }
             ensure!(
                 all.fired <= all.pairs / FIRED_SHARE_MAX,
-                "{} timers fired before their cancel",
+                "{} timers fired before they were cancelled",
                 all.fired
             );
             Ok(Done { counts: all, elapsed, cpu })

@@ -51,8 +51,7 @@ impl<T: Default> Slots<T> {
 
     pub(super) fn at(&self, number: u32) -> &T {
         let number = number as usize;
-        let block =
-            self.blocks[number >> BLOCK_BITS].get().expect("a number comes from a block that is there");
+        let block = self.blocks[number >> BLOCK_BITS].get().expect("a claimed number's block is allocated");
         &block[number % BLOCK]
     }
 
@@ -60,11 +59,11 @@ impl<T: Default> Slots<T> {
     fn grow(&self, local: &mut LocalFreeList<u32>) -> io::Result<u32> {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let Some(home) = self.blocks.get(number) else {
-            return Err(io::Error::new(ErrorKind::OutOfMemory, "no timer is left"));
+            return Err(io::Error::new(ErrorKind::OutOfMemory, "no free slot is left"));
         };
         home.get_or_init(|| {
             let slots: Vec<T> = (0..BLOCK).map(|_| T::default()).collect();
-            slots.try_into().unwrap_or_else(|_| unreachable!("as many as a block has"))
+            slots.try_into().unwrap_or_else(|_| unreachable!("a block has BLOCK slots"))
         });
         // Below NONE, as asserted above.
         let first = (number << BLOCK_BITS) as u32;

@@ -4,8 +4,8 @@
 //! An external program can do the same task: it receives the same arguments and prints the same line.
 //!
 //! ```text
-//!   lab deadlines --way bucketed --work pairs --for-ms 40
-//!   PATH                         --work pairs --for-ms 40
+//!   lab timer-task --built-in bucketed --work pairs --for-ms 40
+//!   PATH                               --work pairs --for-ms 40
 //!     -> {"owner-w1-1": {"pairs_per_s": 7200000, "cpu_ns_per_pair": 139}, ...}
 //! ```
 
@@ -81,7 +81,7 @@ impl Task {
     }
 
     fn arguments(&self, target: &Target) -> Vec<OsString> {
-        let kind = clap::ValueEnum::to_possible_value(&self.work).expect("none is hidden");
+        let kind = clap::ValueEnum::to_possible_value(&self.work).expect("no value is hidden");
         let (time, timers) = (self.for_ms.to_string(), self.timers.to_string());
         let words = ["--work", kind.get_name(), "--for-ms", &time, "--timers", &timers];
         let built_in = match target {
@@ -97,10 +97,11 @@ fn parse(answer: &Value) -> Result<Cases> {
     let cases = answer.as_object().context("an answer is an object of cases")?;
     let mut parsed = Vec::new();
     for (name, numbers) in cases {
-        let part = cases::part(name).with_context(|| format!("{name} is no case"))?;
+        let part = cases::part(name).with_context(|| format!("{name:?} names no case"))?;
         let numbers = numbers.as_object().with_context(|| format!("{name} has no numbers"))?;
         let number = |(name, value): (&String, &Value)| {
-            let number = cases::number(name).with_context(|| format!("{name} is no number of a case"))?;
+            let number =
+                cases::number(name).with_context(|| format!("{name:?} names no number of a case"))?;
             Ok((number, value.as_f64().with_context(|| format!("{name} is not a number"))?))
         };
         parsed.push((part, numbers.iter().map(number).collect::<Result<Numbers>>()?));
@@ -205,7 +206,7 @@ mod tests {
         let task = Task { work: TaskKind::Calls, for_ms: 20, timers: 3, case: Some("owner-w1-8") };
         let words = task.arguments(&Target::BuiltIn(BuiltIn::TollgateOwnWheel));
         assert_eq!(words[0], "timer-task");
-        let line = Line::try_parse_from(&words).expect("its own words are understood");
+        let line = Line::try_parse_from(&words).expect("the child parses its own arguments");
         assert_eq!((line.arguments.built_in, &line.arguments.task), (BuiltIn::TollgateOwnWheel, &task));
         assert_eq!(task.arguments(&Target::Brpc("x".into()))[0], "--work");
     }
@@ -235,7 +236,7 @@ mod tests {
                     .with(TaskRunner(&TaskArguments { built_in, task }))
                     .unwrap_or_else(|it| panic!("{built_in:?} {it:#}"));
                 assert_eq!(done.len(), cases, "{built_in:?} {work:?}");
-                parse(&Value::Object(done)).expect("what is said is understood");
+                parse(&Value::Object(done)).expect("the child's line is parsed");
             }
         }
     }

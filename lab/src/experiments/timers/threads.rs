@@ -71,7 +71,7 @@ impl timer_impl::User for User {
         if self.own.is_none() {
             self.own = Some(self.create_heap()?);
         }
-        let (heap, own) = self.own.as_ref().expect("it was just made");
+        let (heap, own) = self.own.as_ref().expect("the user's heap was just created");
         Ok(Handle { heap: *heap, id: own.arm(deadline) })
     }
 

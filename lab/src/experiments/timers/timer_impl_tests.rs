@@ -47,7 +47,7 @@ impl Fired {
 fn wait_for(what: &str, mut is_done: impl FnMut() -> bool) {
     let end = monotonic() + PATIENCE;
     while !is_done() {
-        assert!(monotonic() < end, "waited too long for {what}");
+        assert!(monotonic() < end, "timed out waiting for {what}");
         thread::sleep(LOOK);
     }
 }
@@ -74,7 +74,7 @@ fn fires_once_and_never_early<F: TimerImpl>() {
     expected.sort_unstable();
     assert_eq!(fired.wait_for(expected.len()), expected);
     user.sleep_until(monotonic() + Duration::from_millis(20));
-    assert_eq!(fired.wait_for(expected.len()), expected, "none fires again");
+    assert_eq!(fired.wait_for(expected.len()), expected, "no timer fires again");
     kept.into_iter().for_each(|handle| assert!(!user.cancel(handle), "too late"));
 }
 
@@ -93,7 +93,7 @@ fn a_cancelled_one_never_fires<F: TimerImpl>() {
     assert_eq!(fired.wait_for(500 - cancelled).len(), 500 - cancelled);
     let last = monotonic();
     drop(user.arm(last).unwrap());
-    assert_eq!(fired.wait_for(501 - cancelled).last(), Some(&last), "it goes on");
+    assert_eq!(fired.wait_for(501 - cancelled).last(), Some(&last), "the implementation still works");
 }
 
 fn either_cancelled_or_fired<F: TimerImpl>() {
@@ -152,12 +152,12 @@ fn all_ends_with_the_last<F: TimerImpl>() {
     drop(timer_impl);
     let deadline = monotonic();
     drop(user.arm(deadline).unwrap());
-    assert_eq!(fired.wait_for(1), [deadline], "a user is enough");
+    assert_eq!(fired.wait_for(1), [deadline], "a user keeps the threads running");
     drop(user);
     drop(handles);
     // The sink holds the other one, and is dropped with the threads.
     wait_for("threads that end", || Arc::strong_count(&fired.0) == 1);
-    assert_eq!(fired.wait_for(1), [deadline], "nothing fires because all ends");
+    assert_eq!(fired.wait_for(1), [deadline], "the end fires no timer");
 }
 
 fn a_wake_is_counted<F: TimerImpl>() {

@@ -96,7 +96,7 @@ impl timer_impl::User for User {
         let context = self.shared.runtime.enter();
         call.sleep.set(Some(tokio::time::sleep_until(self.shared.instant(deadline).into())));
         drop(context);
-        let sleep = call.sleep.as_mut().as_pin_mut().expect("it was just set");
+        let sleep = call.sleep.as_mut().as_pin_mut().expect("the timer was just set");
         if sleep.poll(&mut Context::from_waker(&call.waker)).is_ready() {
             call.call_waker.fire();
         }
@@ -104,7 +104,7 @@ impl timer_impl::User for User {
     }
 
     fn cancel(&mut self, mut handle: Handle) -> bool {
-        let mut call = handle.0.take().expect("only here and where it is dropped");
+        let mut call = handle.0.take().expect("a handle holds its call until cancel or drop");
         let is_ours = call.call_waker.disarm();
         call.sleep.set(None);
         self.free.push(call);

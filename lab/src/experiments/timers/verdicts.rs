@@ -98,7 +98,7 @@ fn worst_of_ours(
 
 fn on_single(name: &'static str, threshold: Threshold, value: f64, about: &str) -> Judged {
     let sample = Sample { value, is_clean: true };
-    Verdict::on_worst(name, threshold, &[sample], about).ok_or_else(|| "there is no value".to_owned())
+    Verdict::on_worst(name, threshold, &[sample], about).ok_or_else(|| "nothing was measured".to_owned())
 }
 
 fn memory(report: &Report) -> Judged {

@@ -86,7 +86,7 @@ pub(super) fn run(
     let results: Vec<Result<Counters>> = thread::scope(|scope| {
         let run_thread = &run_thread;
         let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || run_thread(thread))).collect();
-        running.into_iter().map(|thread| thread.join().expect("a crowd does not panic")).collect()
+        running.into_iter().map(|thread| thread.join().expect("a client thread does not panic")).collect()
     });
     let elapsed = started.elapsed();
     let mut all = Counters::default();
@@ -125,7 +125,7 @@ impl<C: Client> Connection<C> {
             let request = self.client.request();
             match rustix::net::send(&self.socket, request, SendFlags::NOSIGNAL) {
                 Ok(sent) if sent == request.len() => self.request_sent = true,
-                Ok(_) => return Err("the request was cut".to_owned()),
+                Ok(_) => return Err("the request was sent only in part".to_owned()),
                 Err(Errno::AGAIN) => return Ok(Step::Wait),
                 Err(error) => return Err(format!("request: {error}")),
             }
@@ -232,7 +232,8 @@ impl<'a, C: Client> ClientLoop<'a, C> {
             if to_next == Some(Duration::ZERO) {
                 self.begin_arrival();
             }
-            let wait = Timespec::try_from(to_next.unwrap_or(SWEEP).min(SWEEP)).context("a second fits")?;
+            let wait = Timespec::try_from(to_next.unwrap_or(SWEEP).min(SWEEP))
+                .context("a sweep interval fits a timespec")?;
             match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&wait)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error).context("waiting for events"),

@@ -56,7 +56,7 @@ impl Handshake {
         };
         let Some(length) = length else { return Ok(false) };
         if self.reply.len() > length {
-            return Err("the proxy said more than its answer".to_owned());
+            return Err("the proxy sent bytes after its reply".to_owned());
         }
         self.reply.clear();
         self.replies_received += 1;
@@ -93,7 +93,7 @@ fn method_reply_bytes(reply: &[u8]) -> Result<Option<usize>, Failure> {
     match *reply {
         [5, 0, ..] => Ok(Some(2)),
         [5] | [] => Ok(None),
-        [5, method, ..] => Err(format!("the proxy wants method {method}")),
+        [5, method, ..] => Err(format!("the proxy chose method {method}")),
         _ => Err("the proxy speaks no SOCKS5".to_owned()),
     }
 }
@@ -106,7 +106,7 @@ fn socks_reply_bytes(reply: &[u8]) -> Result<Option<usize>, Failure> {
         [5, 0, 0, NAME, length, ..] => 1 + usize::from(length),
         [5, 0, 0, NAME] | [5, 0, 0] | [5, 0] | [5] | [] => return Ok(None),
         [5, code, ..] if code != 0 => return Err(format!("the proxy replies {code}")),
-        _ => return Err("the proxy's reply is none".to_owned()),
+        _ => return Err("the proxy's reply is malformed".to_owned()),
     };
     let length = 4 + address_bytes + 2;
     Ok((reply.len() >= length).then_some(length))
@@ -124,11 +124,11 @@ mod tests {
 
     /// Passes `replies` byte by byte, one to each message; returns the messages, or the failure.
     fn talk(protocol: Protocol, to: &str, replies: &[&[u8]]) -> Result<Vec<Vec<u8>>, Failure> {
-        let mut handshake = Handshake::new(protocol, to.parse().expect("the test's address is one"));
+        let mut handshake = Handshake::new(protocol, to.parse().expect("the test's address is valid"));
         let mut sent = Vec::new();
         for reply in replies {
-            sent.push(handshake.message().expect("there is a message for each answer").to_vec());
-            let (last, front) = reply.split_last().expect("no answer is empty");
+            sent.push(handshake.message().expect("there is a message for each reply").to_vec());
+            let (last, front) = reply.split_last().expect("no reply is empty");
             for byte in front {
                 assert!(!handshake.receive(&[*byte])?, "{byte} of {reply:?} was the last");
             }
@@ -152,7 +152,7 @@ mod tests {
             assert_eq!(sent, Ok(vec![GREETING.to_vec(), request.to_vec()]));
         }
         let sent = talk(Protocol::Socks5, "[::1]:80", &[CHOICE, &[5, 0, 0, 3, 0, 9, 9]]);
-        let request = sent.expect("each is right").remove(1);
+        let request = sent.expect("each reply is accepted").remove(1);
         assert_eq!((request[3], request.len()), (IPV6, 4 + 16 + 2));
     }
 
@@ -174,7 +174,7 @@ mod tests {
             assert_eq!(talk(protocol, "127.0.0.1:1", replies), Err(expected.to_owned()));
         };
         check(Protocol::Socks5, &[&[4, 90]], "the proxy speaks no SOCKS5");
-        check(Protocol::Socks5, &[&[5, 255]], "the proxy wants method 255");
+        check(Protocol::Socks5, &[&[5, 255]], "the proxy chose method 255");
         check(Protocol::Socks5, &[CHOICE, &[5, 2, 0, 1]], "the proxy replies 2");
         check(Protocol::Connect, &[b"HTTP/1.1 403 Forbidden\r\n\r\n"], "status 403");
         check(Protocol::Connect, &[b"SSH-2.0\r\n\r\n"], "it is not HTTP/1.1");

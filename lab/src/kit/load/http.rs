@@ -32,7 +32,7 @@ pub(super) const HEAD_BYTES_MAX: usize = 4_096;
 const FIELDS_MAX: usize = 64;
 
 /// A status line without a number.
-const NO_STATUS: &str = "status that is none";
+const NO_STATUS: &str = "malformed status line";
 
 /// The longest response.
 pub(super) const RESPONSE_BYTES_MAX: usize = HEAD_BYTES_MAX + BODY_BYTES;
@@ -112,7 +112,7 @@ pub(super) fn read_request(bytes: &[u8]) -> Result<Option<Persistence>, Failure>
         None => target,
     };
     if method != "GET" || path != PATH {
-        return Err(format!("nobody asks to {method} {path}"));
+        return Err(format!("unexpected request {method} {path}"));
     }
     if field(request.headers, "Host")?.is_none() || field(request.headers, "Content-Length")?.is_some() {
         return Err("the request has no host, or a body".to_owned());
@@ -174,7 +174,7 @@ fn field<'a>(fields: &[httparse::Header<'a>], name: &str) -> Result<Option<&'a s
     let mut values = fields.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
     let first = values.next();
     if values.next().is_some() {
-        return Err(format!("there are two of {name}"));
+        return Err(format!("{name} occurs twice"));
     }
     let text =
         |field: &httparse::Header<'a>| str::from_utf8(field.value).map_err(|_| format!("{name} is no text"));
@@ -250,13 +250,13 @@ mod tests {
         let (right, length) = ("HTTP/1.1 200 OK", "Content-Length: 1024\r\n");
         assert_eq!(read_response(response(right, length, body).as_bytes()), Ok(Some(KeepAlive)));
         check(response("HTTP/1.1 501 Not Implemented", length, ""), "status 501");
-        check(response("HTTP/1.1 x", length, ""), "status that is none");
+        check(response("HTTP/1.1 x", length, ""), "malformed status line");
         check(response("SSH-2.0", "", ""), "it is not HTTP/1.1");
         check(response(right, "Content-Length: 1023\r\n", body), "the answer's length is wrong");
         check(response(right, "", body), "the answer's length is wrong");
         check(response(right, "Transfer-Encoding: chunked\r\n", body), "the answer is encoded");
         check(response(right, length, &body.replace('y', "z")), "the answer's body is wrong");
         check(response(right, length, &format!("{body}a")), "there are bytes after the answer");
-        check(response(right, &length.repeat(2), body), "there are two of Content-Length");
+        check(response(right, &length.repeat(2), body), "Content-Length occurs twice");
     }
 }

@@ -97,7 +97,11 @@ impl Exchange {
         }
         let end = now + WAIT_MAX;
         while self.returned < wanted {
-            ensure!(Instant::now() < end, "{} of {wanted} connections echo nothing", wanted - self.returned);
+            ensure!(
+                Instant::now() < end,
+                "{} of {wanted} connections returned no echo",
+                wanted - self.returned
+            );
             self.collect(end)?;
         }
         self.returned = 0;
@@ -126,7 +130,7 @@ impl Exchange {
         let at_once = Timespec::default();
         match epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&at_once)) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error).context("looking for messages"),
+            Err(error) => return Err(error).context("waiting for messages"),
         }
         for event in self.events.drain(..) {
             let connection = &mut self.connections[event.data.u64() as usize];
@@ -155,7 +159,7 @@ impl Exchange {
     /// epoll_wait(2) counts in milliseconds; poll(2) takes nanoseconds, and can wait for an epoll descriptor.
     fn wait(&self, until: Instant) -> Result<()> {
         let left = until.saturating_duration_since(Instant::now());
-        let timeout = Timespec::try_from(left).context("a wait of seconds fits")?;
+        let timeout = Timespec::try_from(left).context("a wait of seconds fits a timespec")?;
         match rustix::event::poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error).context("waiting for messages"),
@@ -223,7 +227,7 @@ impl Connection {
             let now = Instant::now();
             while self.returned_bytes >= MESSAGE_BYTES {
                 self.returned_bytes -= MESSAGE_BYTES;
-                let due = self.outstanding.pop_front().context("more came back than was sent")?;
+                let due = self.outstanding.pop_front().context("more bytes came back than were sent")?;
                 latencies.saturating_record(nanoseconds(now.saturating_duration_since(due)));
                 returned += 1;
             }

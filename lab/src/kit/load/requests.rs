@@ -98,8 +98,8 @@ impl Client {
     fn end(&self) -> Result<Step, Failure> {
         match http::read_response(&self.response)? {
             Some(_) => Ok(Step::Done),
-            None if self.response.is_empty() => Err("the connection ended without an answer".to_owned()),
-            None => Err("the connection ended within an answer".to_owned()),
+            None if self.response.is_empty() => Err("the connection ended without a response".to_owned()),
+            None => Err("the connection ended within a response".to_owned()),
         }
     }
 }
@@ -122,7 +122,7 @@ mod tests {
         std::thread::spawn(move || {
             let (mut stream, _) = listener.accept()?;
             let read = stream.read(&mut [0; 4_096])?;
-            assert!(read > 0, "a client asks before it ends");
+            assert!(read > 0, "a client sends its request first");
             stream.write_all(text.as_bytes())
         });
         server
@@ -147,8 +147,8 @@ mod tests {
                 assert_eq!(asked(saying(text), persistence, 1)["failures"], json!({ expected: 1 }));
             }
         };
-        check("", "the connection ended without an answer");
-        check("HTTP/1.1 200 OK\r\n", "the connection ended within an answer");
+        check("", "the connection ended without a response");
+        check("HTTP/1.1 200 OK\r\n", "the connection ended within a response");
         check("HTTP/1.1 501 Not Implemented\r\nContent-Length: 0\r\n\r\n", "status 501");
         let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let response = asked(closed.expect("loopback binds"), Persistence::Close, 5);
@@ -159,9 +159,9 @@ mod tests {
     fn a_probe_tells_a_wrong_answer_from_none() {
         let time = Duration::from_secs(10);
         let server = servers::start(Role::Origin).expect("loopback listens");
-        assert_eq!(probe(server, server, time).expect("the origin answers"), None);
+        assert_eq!(probe(server, server, time).expect("the origin responds"), None);
         let wrong = saying("HTTP/1.1 501 Not Implemented\r\nConnection: close\r\n\r\n");
-        assert_eq!(probe(wrong, wrong, time).expect("it answers"), Some("status 501".to_owned()));
+        assert_eq!(probe(wrong, wrong, time).expect("the server responds"), Some("status 501".to_owned()));
         let silent = saying("");
         assert!(probe(silent, silent, time).is_err());
     }

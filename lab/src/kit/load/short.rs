@@ -73,7 +73,7 @@ fn continue_handshake(
 ) -> Result<Step, Failure> {
     loop {
         match rustix::net::recv(socket, &mut *buffer, RecvFlags::empty()) {
-            Ok((0, _)) => return Err("the proxy hung up".to_owned()),
+            Ok((0, _)) => return Err("the proxy closed the connection".to_owned()),
             Ok((received, _)) if handshake.receive(&buffer[..received])? => return Ok(Step::SendNext),
             Ok(_) => {}
             Err(Errno::AGAIN) => return Ok(Step::Wait),
@@ -132,7 +132,7 @@ mod tests {
         let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let answer = run(closed.expect("loopback binds"), 5, 2).expect("the load runs");
         assert_eq!((answer["completed"].as_u64(), answer["failed"].as_u64()), (Some(0), Some(5)));
-        let kinds = answer["failures"].as_object().expect("failures are told by kind");
+        let kinds = answer["failures"].as_object().expect("failures are counted by kind");
         assert!(kinds.keys().all(|kind| kind.contains("refused")), "{kinds:?}");
     }
 

@@ -129,7 +129,8 @@ pub(super) mod tests {
                     client.write_all(&[5, 0])?;
                     client.read_exact(&mut asked[..10])?;
                     client.write_all(&[5, u8::from(!accepts), 0, 1, 0, 0, 0, 0, 0, 0])?;
-                    let octets: [u8; 4] = asked[4..8].try_into().expect("four are four");
+                    let octets: [u8; 4] =
+                        asked[4..8].try_into().expect("the words are destination, proxy or nothing");
                     SocketAddr::from((octets, u16::from_be_bytes([asked[8], asked[9]])))
                 }
             };
@@ -147,7 +148,7 @@ pub(super) mod tests {
         let to = servers::start(Role::Echo).expect("loopback listens");
         for protocol in [Protocol::Connect, Protocol::Socks5] {
             let tunnel = Tunnel { to, proxy: Some(proxy(protocol, true)) };
-            let mut stream = tunnel.open(Duration::from_secs(10)).expect("the proxy is willing");
+            let mut stream = tunnel.open(Duration::from_secs(10)).expect("the proxy opens the tunnel");
             stream.write_all(b"?").and_then(|()| stream.read_exact(&mut [0])).expect("the echo answers");
             let tunnel = Tunnel { to, proxy: Some(proxy(protocol, false)) };
             assert!(tunnel.open(Duration::from_secs(10)).is_err());

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Tunnels that every relay can hold. Under a descriptor limit of 20,000 more would not fit beside the pipes.
 pub(crate) const TUNNELS_MAX: u32 = 9_500;
 
-/// The user to whom Tollgate bills everything.
+/// The user that Tollgate bills for everything.
 pub(crate) const USER: &str = "lab";
 
 /// The inputs of a configuration.

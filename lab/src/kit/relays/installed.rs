@@ -56,7 +56,7 @@ pub(crate) fn find(
 }
 
 fn find_one(target: Target, tollgate: Option<&Path>, without: &[Target]) -> Result<InstalledTarget> {
-    ensure!(!without.contains(&target), "it was not wanted");
+    ensure!(!without.contains(&target), "skipped by --without");
     match target {
         Target::Direct => {
             Ok(InstalledTarget { target, version: String::new(), program: PathBuf::new(), module: None })
@@ -94,7 +94,7 @@ fn find_by_name(target: Target, names: &[&str], version_flag: Option<&str>) -> R
     let program = names.iter().find_map(|name| on_path(name).ok()).context("it is not installed")?;
     let version = match version_flag {
         Some(version_flag) => first_line(Command::new(&program).arg(version_flag))?,
-        None => "it does not tell".to_owned(),
+        None => "unknown version".to_owned(),
     };
     Ok(InstalledTarget { target, version, program, module: None })
 }
@@ -145,11 +145,12 @@ mod tests {
             let wanted = [Target::Direct, Target::Tollgate, Target::Haproxy];
             find(&wanted, Some(Path::new("/nonexistent/tollgate")), without)
         };
-        let error = find(&[Target::Haproxy, Target::Squid]).expect_err("it is wanted").to_string();
+        let error = find(&[Target::Haproxy, Target::Squid]).expect_err("the gateway is wanted").to_string();
         assert!(error.contains("cargo build --release") && error.contains("--tollgate"), "{error}");
-        let (found, skipped) = find(&[Target::Tollgate, Target::Haproxy]).expect("it is not wanted");
+        let (found, skipped) = find(&[Target::Tollgate, Target::Haproxy]).expect("the gateway is skipped");
         assert_eq!(found.iter().map(|installed| installed.target).collect::<Vec<_>>(), [Target::Direct]);
-        let unwanted = |name: &str| Skipped { name: name.to_owned(), reason: "it was not wanted".to_owned() };
+        let unwanted =
+            |name: &str| Skipped { name: name.to_owned(), reason: "skipped by --without".to_owned() };
         assert_eq!(skipped, ["tollgate", "haproxy"].map(unwanted));
     }
 }

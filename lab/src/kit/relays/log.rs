@@ -67,21 +67,21 @@ mod tests {
 
     #[test]
     fn lines_are_counted_as_they_come_in_all_files() {
-        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let directory = tempfile::tempdir().expect("a temporary directory can be created");
         let paths = ["1.log", "2.log"].map(|name| directory.path().join(name));
-        let mut files = paths.clone().map(|path| File::create(path).expect("it can be made"));
+        let mut files = paths.clone().map(|path| File::create(path).expect("the file can be created"));
         let mut log = Log::in_files(paths.to_vec());
         let mut check = |texts: [&str; 2], expected| {
             for (file, text) in files.iter_mut().zip(texts) {
-                file.write_all(text.as_bytes()).expect("a file takes some bytes");
+                file.write_all(text.as_bytes()).expect("the file can be written");
             }
-            assert_eq!(log.lines().expect("both can be read"), expected);
+            assert_eq!(log.lines().expect("both files can be read"), expected);
         };
         check(["", ""], 0);
         check(["one\ntw", ""], 1);
         check(["o\nthree\n", "four\n"], 4);
         check(["", ""], 4);
         assert!(Log::in_files(vec![directory.path().join("absent")]).lines().is_err());
-        assert_eq!(Log::default().lines().expect("there is nothing to read"), 0);
+        assert_eq!(Log::default().lines().expect("the files are missing"), 0);
     }
 }

@@ -117,7 +117,7 @@ impl<W: Workload> RunningRelay<W> {
         }
         fs::create_dir_all(&directory)?;
         if installed.target == Target::Squid {
-            squid::chown_directory(&directory).context("giving Squid a directory")?;
+            squid::chown_directory(&directory).context("giving Squid its directory")?;
         }
         let (listen, admin) = settings.upstream.through_relay(next_port)?;
         let inputs = ConfigInputs {
@@ -143,10 +143,10 @@ impl<W: Workload> RunningRelay<W> {
                 return Ok(());
             }
             if !self.is_alive() {
-                bail!("it ended at once, saying: {}", tail(output));
+                bail!("it ended at once and printed: {}", tail(output));
             }
             if Instant::now() > deadline {
-                bail!("it did not forward within {READY_MS_MAX} ms, saying: {}", tail(output));
+                bail!("it did not forward within {READY_MS_MAX} ms and printed: {}", tail(output));
             }
             child::pause(Duration::from_millis(20))?;
         }
@@ -158,12 +158,12 @@ impl<W: Workload> RunningRelay<W> {
     /// # Errors
     /// The file could not be written, or the relay has ended.
     pub(crate) fn reconfigure(&self, text: &str) -> Result<()> {
-        let child = self.child.as_ref().context("nothing runs that could be configured")?;
+        let child = self.child.as_ref().context("there is no relay to reconfigure")?;
         // Renamed into place: the relay may be reading the old file.
         let (file, next) = (configuration_file(&self.directory), self.directory.join("configuration.next"));
         fs::write(&next, text)?;
         fs::rename(&next, &file)?;
-        let id = Pid::from_raw(child.id()).context("a process has an id")?;
+        let id = Pid::from_raw(child.id()).context("a process id is positive")?;
         rustix::process::kill_process(id, Signal::HUP).context("it has ended")
     }
 

@@ -48,10 +48,10 @@ pub(super) fn chown_directory(directory: &Path) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    let user = user().context("this machine has no user for it")?;
+    let user = user().context("this machine has no user that Squid could become")?;
     chown(directory, Some(user.id), Some(user.group))?;
     // The lab's own directory becomes searchable, but not readable.
-    let parent = directory.parent().context("it lies in the lab's directory")?;
+    let parent = directory.parent().context("Squid's directory is in the lab's")?;
     fs::set_permissions(parent, fs::Permissions::from_mode(0o711))?;
     Ok(())
 }

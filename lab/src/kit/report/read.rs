@@ -139,7 +139,7 @@ mod tests {
         report.rows[1].runs[1].marks = vec!["busy".to_owned()];
         report.verdicts[0].interval = Some(Interval { low: 0.5, high: 0.8, coverage: 0.95 });
         let written = document(&report);
-        let again = read(&written, &SAMPLE).expect("it is a report");
+        let again = read(&written, &SAMPLE).expect("the document is a report");
         assert_eq!(document(&again), written);
         assert_eq!(print(&again), print(&report));
         assert_eq!(page(&again), page(&report));
@@ -147,8 +147,9 @@ mod tests {
 
     #[test]
     fn other_documents_are_refused_with_the_missing_part() {
-        let refused =
-            |document: Value| format!("{:#}", read(&document, &SAMPLE).expect_err("it is no report"));
+        let refused = |document: Value| {
+            format!("{:#}", read(&document, &SAMPLE).expect_err("the document is not a report"))
+        };
         assert_eq!(refused(json!({})), "it has no `machine`");
         let mut written = document(&sample());
         written["verdicts"][0]["result"] = json!("maybe");

@@ -4,8 +4,8 @@
 //! files of other builds do not occur.
 //!
 //! ```text
-//!   magic, begun, ended, notes lost, count of threads
-//!   each thread: place, count of notes, stamp begun, stamp ended; each note: what, stamp
+//!   magic, begun, ended, events lost, count of threads
+//!   each thread: lane, count of events, stamp begun, stamp ended; each event: kind, stamp
 //!   stamp: at, cpu, ready
 //! ```
 
@@ -167,12 +167,12 @@ mod tests {
 
     #[test]
     fn a_recording_passes_through_a_file() {
-        let directory = tempfile::tempdir().expect("a directory can be made");
+        let directory = tempfile::tempdir().expect("a directory can be created");
         let file = directory.path().join("recording");
         let empty = Recording { threads: Vec::new(), ..sample() };
         for recording in [sample(), empty] {
             recording.write(&file).expect("the directory is ours");
-            assert_eq!(Recording::read(&file).expect("it was just written"), recording);
+            assert_eq!(Recording::read(&file).expect("the file was just written"), recording);
         }
     }
 

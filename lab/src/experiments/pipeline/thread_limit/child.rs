@@ -78,7 +78,7 @@ pub(crate) fn create_threads(arguments: &CreateThreads) -> Result<()> {
             // The text of an error would need memory.
             Err(error) => match error.raw_os_error() {
                 Some(number) => report_errno(number),
-                None => report_failure("no error of the system"),
+                None => report_failure("an error without a number"),
             },
         }
         CREATED.fetch_add(1, Ordering::Relaxed);

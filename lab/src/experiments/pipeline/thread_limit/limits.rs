@@ -148,7 +148,8 @@ mod tests {
 
     #[test]
     fn this_process_has_maps_and_threads() {
-        let moment = LimitSnapshot::read(std::process::id() as i32).expect("a process may look at itself");
+        let moment =
+            LimitSnapshot::read(std::process::id() as i32).expect("a process may read its own status");
         assert!(moment.maps > 0 && moment.threads > 0 && moment.tasks >= moment.threads);
         for name in ["vm.max_map_count", "kernel.pid_max", "kernel.threads-max"] {
             let limit = moment.limits.iter().find(|limit| limit.name == name);

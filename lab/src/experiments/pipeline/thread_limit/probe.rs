@@ -5,9 +5,9 @@
 //! that would take most of the machine's process ids or memory from other processes is skipped unless it was
 //! requested.
 //!
-//! | creation | its threads | maps of each | meets first |
+//! | mode | its threads | maps of each | first limit |
 //! |---|---|---|---|
-//! | `finished` | do a request and end; nobody joins them, so each keeps its stack | 2 | `max_map_count` |
+//! | `finished` | do a request and end; they are not joined, so each keeps its stack | 2 | `max_map_count` |
 //! | `finished-plain` | the same in a process that handles no SIGSEGV, as C programs do | 2 | `max_map_count` |
 //! | `living` | wait for ever | 4: its stack, that for its signals, a guard for each | `max_map_count` |
 //! | `living-plain` | the same without stacks for signals | 2 | the smaller of `max_map_count` and `pid_max` |
@@ -73,19 +73,21 @@ impl CreationMode {
     /// Why the mode is skipped, if so. With `is_asked_for` the process ids of other processes do not matter.
     pub(in crate::experiments::pipeline) fn refusal(self, is_asked_for: bool) -> Option<String> {
         let Some(maps_max) = limits::max_map_count() else {
-            return Some("this kernel does not tell vm.max_map_count".to_owned());
+            return Some("this kernel has no vm.max_map_count".to_owned());
         };
         let expected = (maps_max / self.maps_of_thread()).min(u64::from(REQUESTS));
         let memory_bytes = expected * THREAD_BYTES_MAX;
         if limits::memory_left_bytes().is_none_or(|left| memory_bytes > left / 2) {
             let needed_mb = memory_bytes / 1_000_000;
             return Some(format!(
-                "{expected} threads may take {needed_mb} MB, more than half of what is left"
+                "{expected} threads may take {needed_mb} MB, more than half of the available memory"
             ));
         }
         let would_starve = limits::pids_left().is_none_or(|left| expected > left / 2 + left / 4);
         (self.is_living && would_starve && !is_asked_for).then(|| {
-            format!("{expected} threads would leave other processes too few process ids: --confirm dares to")
+            format!(
+                "{expected} threads would leave other processes too few process ids: --confirm permits it"
+            )
         })
     }
 
@@ -105,7 +107,7 @@ impl CreationMode {
             false => WorkerProcess::start(&own, &arguments)?,
         };
         worker.expect_line(READY)?;
-        let read = |worker: &WorkerProcess| LimitSnapshot::read(worker.id()).context("the process is gone");
+        let read = |worker: &WorkerProcess| LimitSnapshot::read(worker.id()).context("the process has ended");
         let before = read(&worker)?;
         worker.send(GO)?;
         let line = worker.read_line()?;
@@ -113,7 +115,7 @@ impl CreationMode {
             worker.finish()?;
             return Ok(None);
         }
-        let Some((created, reason)) = parse_last_words(&line) else { bail!("the process said {line:?}") };
+        let Some((created, reason)) = parse_last_words(&line) else { bail!("the process printed {line:?}") };
         let at = read(&worker)?;
         worker.finish()?;
         Ok(Some(LimitHit { created, reason, before, at }))

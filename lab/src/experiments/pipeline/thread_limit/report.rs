@@ -82,7 +82,7 @@ impl LimitHits {
         if is_test_wanted {
             progress.begin(format!("thread-per-request, {PUBLISHED}, {MAPS_MAX_OF_TEST} maps"));
             if let Err(error) = hits.confirm(text, rows) {
-                skipped.push(skipped_entry("the confirming run", &error));
+                skipped.push(skipped_entry("the test under a higher limit", &error));
             }
             child::fail_if_interrupted()?;
             progress.end();
@@ -92,7 +92,7 @@ impl LimitHits {
 
     fn confirm(&mut self, text: Option<&PathBuf>, rows: &mut Vec<Row>) -> Result<()> {
         let known = self.seen.iter().find(|(mode, _)| *mode == PUBLISHED);
-        let (_, known) = known.context("there is no death to learn from")?;
+        let (_, known) = known.context("the mode of the published program has not reached its limit")?;
         let changed = kernel_setting::change(Path::new(SETTING), &MAPS_MAX_OF_TEST.to_string());
         let changed = changed.with_context(|| format!("changing {SETTING}"))?;
         let hit = probe(PUBLISHED, text, true);

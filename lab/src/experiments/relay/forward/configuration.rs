@@ -22,7 +22,7 @@ use crate::kit::relays::config::{ConfigInputs, TUNNELS_MAX, USER, tollgate_table
 const BACKLOG: u32 = 4_096;
 
 fn listen(inputs: &ConfigInputs<'_, ForwardTunnels>) -> Result<SocketAddr> {
-    inputs.listen.proxy.context("a proxy listens somewhere")
+    inputs.listen.proxy.context("a proxy has a listen address")
 }
 
 /// Ports of the endpoints, in decimal.
@@ -160,13 +160,13 @@ worker:
   sched_affinity: true
 log: stdout
 resolver:
-  - name: nobody
+  - name: unused
     type: hickory
     server: 127.0.0.1
 escaper:
   - name: direct
     type: direct_fixed
-    resolver: nobody
+    resolver: unused
     egress_network_filter:
       default: forbid
       allow: 127.0.0.1
@@ -208,7 +208,7 @@ mod tests {
         let directory = Path::new("/tmp/lab");
         let inputs =
             ConfigInputs { listen: &listen, upstream: &upstream, admin: end(23_000), threads: 2, directory };
-        let text = write(&inputs).expect("it has a place to listen");
+        let text = write(&inputs).expect("the configuration has a listener");
         for line in expected {
             assert!(text.contains(line), "{line:?} is missing from:\n{text}");
         }

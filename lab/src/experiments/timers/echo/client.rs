@@ -103,7 +103,7 @@ impl Client {
         }
         let (_, armed) = self.reactor.load();
         let is_tidy = armed <= self.deadlines.idle_timers_max(self.connections.len());
-        ensure!(fired > 0 || is_tidy, "{armed} timers outlived their calls");
+        ensure!(fired > 0 || is_tidy, "{armed} timers are armed without a call");
         Ok(Done { answered: self.progress.answered, fired })
     }
 
@@ -166,9 +166,9 @@ impl Calls {
     /// Accepts an answer, and cancels its call's deadline.
     fn end(&mut self, reactor: &Reactor, answer: Frame<'_>) -> Result<()> {
         let Some(call) = self.table.remove(Key::from_bits(answer.id)) else {
-            bail!("an answer that no call waits for");
+            bail!("an answer has no waiting call");
         };
-        ensure!(call.payload == answer.payload, "an answer that is not its request's");
+        ensure!(call.payload == answer.payload, "an answer differs from its request");
         DeadlineTracker::end(reactor, call.deadline);
         Ok(())
     }

@@ -3,11 +3,11 @@
 //! Guarantees: a deadline that passes while its call is in flight is found never early, and late by at most a
 //! tick of the timers and a pass of the loop; no call allocates.
 //!
-//! | way    | a call begins                      | a call ends | a timer fires                       |
+//! | mode   | a call begins                      | a call ends | a timer fires                       |
 //! |--------|------------------------------------|-------------|-------------------------------------|
 //! | `Off`  | nothing                            | nothing     | never                               |
-//! | `Lazy` | one store; an arm where the timer  | nothing     | look at all calls, arm for those    |
-//! |        | is not armed or stands later       |             | that are left                       |
+//! | `Lazy` | one store; an arm where the timer  | nothing     | scan all calls, arm for those that  |
+//! |        | is not armed or is armed for later |             | remain                              |
 //! | `Each` | an arm                             | a cancel    | a call has failed                   |
 //!
 //! `Lazy` has one timer for a connection, and fires_at <= the deadline of every call in flight. Where all
@@ -286,7 +286,7 @@ mod tests {
         }
 
         fn end(&mut self, name: u64) {
-            let (_, deadline) = self.calls.remove(&name).expect("it is in flight");
+            let (_, deadline) = self.calls.remove(&name).expect("the call is in flight");
             DeadlineTracker::end(&self.time, deadline);
         }
 
@@ -331,7 +331,11 @@ mod tests {
         connection.pass_to(Nanos(100 * TICK));
         connection.begin(2, Nanos(600 * TICK));
         connection.end(1);
-        assert_eq!(connection.pass_to(Nanos(501 * TICK)), NONE_FAILED, "that was the deadline of the first");
+        assert_eq!(
+            connection.pass_to(Nanos(501 * TICK)),
+            NONE_FAILED,
+            "the timer fires at the first call's deadline"
+        );
         assert_eq!(connection.pass_to(Nanos(600 * TICK - 1)), NONE_FAILED);
         assert_eq!(connection.armed(), 1);
         assert_eq!(connection.pass_to(Nanos(601 * TICK)), [2]);
@@ -368,7 +372,7 @@ mod tests {
         let mut connection = Connection::new(DeadlineMode::Lazy);
         connection.begin(1, Nanos(500 * TICK));
         connection.end(1);
-        assert_eq!(connection.armed(), 1, "ending touches no timer");
+        assert_eq!(connection.armed(), 1, "ending a call leaves the timer armed");
         assert_eq!(connection.pass_to(Nanos(501 * TICK)), NONE_FAILED);
         assert_eq!(connection.armed(), 0);
         connection.begin(2, Nanos(1_000 * TICK));

@@ -75,7 +75,7 @@ impl Server {
         }
         let (_, armed) = self.reactor.load();
         let is_tidy = armed <= self.deadlines.idle_timers_max(self.connections.len());
-        ensure!(self.fired > 0 || is_tidy, "{armed} timers outlived their requests");
+        ensure!(self.fired > 0 || is_tidy, "{armed} timers are armed without a request");
         Ok(self.fired)
     }
 
@@ -90,7 +90,7 @@ impl Server {
     }
 
     fn ready(&mut self, index: u32, readiness: Readiness) -> Result<()> {
-        let (key, connection) = self.connections.at(index).context("a wake of a closed connection")?;
+        let (key, connection) = self.connections.at(index).context("an event of a closed connection")?;
         let Connection { stream, requests, tracker } = connection;
         let reactor = &*self.reactor;
         let due = self.deadlines.due(reactor.now());
