@@ -45,7 +45,7 @@ fn names(list: &Value, key: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_quick_run_tells_every_store_and_leaves_nothing_behind() {
+fn quick_run_reports_every_store_and_cleans_up() {
     let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let reports = tempfile::tempdir().expect("a temporary directory can be created");
     let [json, html] = ["r.json", "r.html"].map(|name| reports.path().join(name).display().to_string());
@@ -93,7 +93,7 @@ fn a_quick_run_tells_every_store_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn an_interrupted_run_leaves_the_machine_as_it_was() {
+fn interrupted_run_restores_the_machine() {
     let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let before = autogroup();

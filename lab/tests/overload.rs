@@ -14,7 +14,7 @@ const ENDS: [&str; 5] =
     ["in_time_percent", "refused_percent", "expired_percent", "shed_percent", "late_or_never_percent"];
 
 #[test]
-fn what_was_offered_ends_in_one_of_five_ways() {
+fn offered_jobs_end_in_one_of_five_ways() {
     let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let json = directory.path().join("r.json");
     let output = Command::new(LAB).args(["overload", "--quick", "--json"]).arg(&json).output();
@@ -41,7 +41,7 @@ fn what_was_offered_ends_in_one_of_five_ways() {
 }
 
 #[test]
-fn an_interrupted_run_ends_soon_and_says_so() {
+fn interrupted_run_ends_soon_with_a_message() {
     let mut lab = Command::new(LAB).arg("overload").stderr(Stdio::piped()).spawn().expect("the lab is built");
     let mut progress = BufReader::new(lab.stderr.take().expect("the output is piped")).lines();
     assert!(progress.by_ref().map_while(Result::ok).any(|line| line.contains("round 1")));

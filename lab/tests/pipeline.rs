@@ -31,7 +31,7 @@ fn case<'a>(report: &'a Value, name: &str) -> &'a Value {
 }
 
 #[test]
-fn every_strategy_shows_the_same_controls() {
+fn every_strategy_reports_the_same_controls() {
     let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let [json, html] = ["r.json", "r.html"].map(|name| directory.path().join(name));
     let files = [json.display().to_string(), html.display().to_string()];
@@ -74,7 +74,7 @@ fn every_strategy_shows_the_same_controls() {
 /// left over at its limit: threads that have not ended need memory, and abort a process that has none. So
 /// does a C library with arenas, which takes each request's memory from the kernel once no arena fits.
 #[test]
-fn a_process_says_what_it_died_of_and_stays() {
+fn process_reports_its_thread_limit_and_stays() {
     const STACK_BYTES: u64 = 256 << 20;
     const ADDRESSES_KB: u64 = (64 * STACK_BYTES + STACK_BYTES / 2) / 1024;
     for extra in ["", " --living"] {
@@ -104,7 +104,7 @@ fn a_process_says_what_it_died_of_and_stays() {
 }
 
 #[test]
-fn a_process_that_may_create_every_thread_says_so() {
+fn process_without_a_limit_reports_success() {
     let mut process = Command::new(LAB)
         .args(["create-threads", "--threads", "20"])
         .stdin(Stdio::piped())
@@ -122,7 +122,7 @@ fn a_process_that_may_create_every_thread_says_so() {
 }
 
 #[test]
-fn an_interrupted_run_leaves_nothing_behind() {
+fn interrupted_run_leaves_nothing_behind() {
     let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let arguments = ["--only", "sequential"];
     let mut lab = lab(directory.path(), &arguments).stderr(Stdio::piped()).spawn().expect("the lab is built");
@@ -139,7 +139,7 @@ fn an_interrupted_run_leaves_nothing_behind() {
 /// The viewer lists the threads that it found in the file.
 #[test]
 #[ignore = "needs speedscope, chromium: cargo xtask services"]
-fn a_viewer_of_traces_reads_the_trace() {
+fn trace_viewer_reads_the_trace() {
     let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let path = |name| directory.path().join(name).display().to_string();
     let trace = path("trace.json");

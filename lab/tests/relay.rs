@@ -24,7 +24,7 @@ fn lab(directory: &Path, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn a_run_tells_its_report_in_three_forms() {
+fn run_reports_in_all_forms() {
     let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let files = ["--json", "r.json", "--html", "r.html", "--svg", "r.svg"];
     let output = lab(directory.path(), &[SMALL, &files].concat());
@@ -92,7 +92,7 @@ fn plot_without_a_file_or_a_report_is_refused() {
 }
 
 #[test]
-fn svg_of_a_part_that_is_left_out_is_refused() {
+fn svg_without_its_part_is_refused() {
     let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let output = lab(directory.path(), &["--only", "idle", "--svg", "f"]);
     assert_eq!(output.status.code(), Some(1));
@@ -101,7 +101,7 @@ fn svg_of_a_part_that_is_left_out_is_refused() {
 }
 
 #[test]
-fn requests_are_made_on_kept_connections_and_on_one_each() {
+fn requests_use_kept_or_new_connections() {
     let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let output = lab(directory.path(), &[SMALL_REQUESTS, &["--json", "r.json"]].concat());
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -135,7 +135,7 @@ fn tunnels_carry_short_connections_and_streams() {
 }
 
 #[test]
-fn nothing_is_left_behind() {
+fn run_leaves_nothing_behind() {
     for work in [SMALL, SMALL_REQUESTS] {
         let directory = tempfile::tempdir().expect("a temporary directory can be created");
         let output = lab(directory.path(), work);

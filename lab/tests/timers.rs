@@ -43,7 +43,7 @@ fn has_row(report: &Value, part: &str, target: &str) -> bool {
 }
 
 #[test]
-fn every_way_takes_part_and_every_promise_is_told() {
+fn every_implementation_takes_part() {
     let report = report(&[]);
     for target in TARGETS {
         for part in ["owner-w1-1", "owner-w64-50", "other-w1-2", "other-w64-8", "calls", "held"] {
@@ -70,7 +70,7 @@ fn every_way_takes_part_and_every_promise_is_told() {
 }
 
 #[test]
-fn a_program_of_somebody_elses_takes_part_or_is_set_aside() {
+fn external_program_takes_part_or_is_skipped() {
     let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let program = directory.path().join("driver");
     // It knows one kind of work, and fails for the others.

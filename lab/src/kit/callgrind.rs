@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_profile_tells_its_sum() {
+    fn callgrind_summary_is_parsed() {
         assert_eq!(parse("events: Ir\nsummary: 130714\n\nfn=(1)\n0 5\ntotals: 130714\n"), Some(130_714));
         assert_eq!(parse("events: Ir\nfn=(1)\n0 5\ntotals: 7\n"), Some(7));
         assert_eq!(parse("events: Ir\n"), None);

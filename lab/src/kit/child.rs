@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_launch_names_its_terms_before_the_program() {
+    fn launch_arguments_precede_the_program() {
         let settings = ChildSettings { cpus: vec![0, 3], niceness: -5 };
         let command =
             launcher(Path::new("/bin/true"), &["--flag".into()], &settings).expect("the lab has a path");

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn foreign_work_and_steal_mark_a_run() {
+    fn foreign_work_or_steal_marks_a_run() {
         let check = |busy, steal, ours_ms, expected: &[&str]| {
             let ticks = CpuTicks { busy, idle: 400 - busy - steal, steal };
             let seen = disturbance(ticks, Duration::from_millis(ours_ms), Duration::from_secs(2));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_marks_a_run_however_short() {
+    fn exhausted_quota_marks_even_a_short_run() {
         let check = |throttled_periods, expected: Option<&str>| {
             let throttling = Throttling { periods: 20, throttled_periods, throttled: Duration::ZERO };
             assert_eq!(throttled(throttling).as_deref(), expected);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_too_short_for_ticks_is_not_judged() {
+    fn run_with_few_ticks_is_not_marked() {
         let ticks = CpuTicks { busy: 20, idle: 0, steal: 20 };
         assert_eq!(disturbance(ticks, Duration::ZERO, Duration::from_millis(200)), Disturbance::default());
     }

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_stand_on_their_callers() {
+    fn frames_are_drawn_on_their_callers() {
         let expected = [
             ("all", "work 10.00 1220.00"),
             ("pool-2", "work 10.00 915.00"),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_needs_nothing_and_is_whole() {
+    fn graph_is_well_formed_and_loads_nothing() {
         let svg = svg(&PALETTE, &sample());
         assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"") && svg.ends_with("</svg>\n"));
         assert_eq!(svg.matches("<g ").count(), svg.matches("</g>").count());
@@ -260,19 +260,19 @@ mod tests {
     }
 
     #[test]
-    fn nothing_sampled_is_an_empty_graph() {
+    fn no_samples_give_an_empty_graph() {
         assert_eq!(frames(&svg(&PALETTE, &[])), []);
     }
 
     #[test]
-    fn deep_stacks_are_cut() {
+    fn deep_stacks_are_cut_at_the_leaf() {
         let frames = vec!["again"; 2 * DEPTH_MAX].join(" ");
         let tree = Node::from_profiles(&PALETTE, &[profile("deep", &[(&frames, 1)])]);
         assert_eq!(tree.depth(), DEPTH_MAX);
     }
 
     #[test]
-    fn names_are_cut_to_the_width() {
+    fn frame_names_are_cut_to_the_width() {
         let check = |width, expected: &str| assert_eq!(shortened("kernel_clone", width), expected, "{width}");
         check(200.0, "kernel_clone");
         check(4.0 + 12.0 * LETTER_WIDTH + 0.1, "kernel_clone");

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_as_before_also_after_a_panic() {
+    fn setting_is_restored_also_after_a_panic() {
         let directory = tempfile::tempdir().expect("a temporary directory can be created");
         let setting = directory.path().join("setting");
         let now = || fs::read_to_string(&setting).expect("the file is there");
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_is_not_there_is_not_made() {
+    fn missing_setting_is_not_created() {
         let directory = tempfile::tempdir().expect("a temporary directory can be created");
         let setting = directory.path().join("setting");
         assert!(change(&setting, "1").is_err());

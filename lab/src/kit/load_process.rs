@@ -217,7 +217,7 @@ mod tests {
     use crate::kit::load::{Persistence, handshake::Protocol, tunnel::Proxy};
 
     #[test]
-    fn commands_survive_the_pipe() {
+    fn commands_survive_their_text() {
         let to = SocketAddr::from(([127, 0, 0, 1], 21_000));
         let time = Duration::from_millis(1_500);
         let by = |protocol| Tunnel { to, proxy: Some(Proxy { address: to, protocol }) };
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn unknown_commands_are_refused() {
         for line in ["", "serve", "serve tea", "short 127.0.0.1:1 x 2", "hold somewhere 3", "touch twice"] {
             assert!(line.parse::<LoadCommand>().is_err(), "{line:?}");
         }

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_facts_hold_pressure_and_throttling() {
+    fn facts_include_pressure_and_throttling() {
         let facts = facts();
         let psi = facts["psi"].as_object().unwrap();
         assert_eq!(psi.keys().collect::<Vec<_>>(), ["cpu", "io", "memory"]);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn proc_files_are_read() {
+    fn proc_files_are_parsed() {
         assert_eq!(memory_bytes("MemTotal:       24683260 kB\nMemFree: 1 kB\n"), Some(24_683_260 * 1024));
         assert_eq!(
             cpu_model("processor\t: 0\nmodel name\t: A CPU @ 2 GHz\n"),

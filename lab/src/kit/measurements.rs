@@ -126,7 +126,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_beyond_a_base_is_of_the_same_round_and_as_clean() {
+    fn excess_pairs_rounds_and_keeps_marks() {
         let rows = rows();
         let [ours, base] = ["haproxy", "tollgate"].map(|target| row(&rows, "short", target).unwrap());
         let excess = ours.excess_over(base, "connections_per_s");
@@ -139,7 +139,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_row_knows_which_runs_are_clean() {
+    fn row_samples_know_which_runs_are_clean() {
         let rows = rows();
         let row = super::row(&rows, "short", "tollgate").expect("the sample has it");
         assert_eq!(row.case(), "short/tollgate");

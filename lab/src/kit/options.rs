@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn svg_needs_a_part_that_it_draws() {
+    fn svg_without_a_drawn_part_is_refused() {
         let presentation = Presentation { figure_parts: &["second"], ..SAMPLE };
         let check = |words: &[&str]| {
             Line::parse_from([&["lab"], words].concat()).options.check_svg(&presentation).is_ok()

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn each_run_is_a_dot_and_contaminated_ones_are_hollow() {
+    fn contaminated_runs_are_hollow_dots() {
         let svg = strips().inline("one");
         assert_eq!(svg.matches(r#"class="dot""#).count(), 2);
         assert_eq!(svg.matches(r#"class="hollow""#).count(), 1);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_needs_nothing_and_reads_in_both_themes() {
+    fn file_loads_nothing_and_has_both_themes() {
         for figure in [strips(), bars()] {
             let svg = figure.file();
             assert_eq!(unclosed(&svg), [] as [&str; 0]);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn title_and_description_say_what_is_drawn() {
+    fn file_has_title_and_description() {
         let svg = bars().file();
         assert!(svg.contains("<title id=\"plot-title\">Short &lt;connections&gt;</title>"), "{svg}");
         let words =

@@ -258,7 +258,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn one_value_is_not_drawn_as_a_strip() {
+    fn single_value_has_no_strip() {
         let run = Run { round: 0, marks: Vec::new(), numbers: vec![("connections_per_s", 1.0)] };
         let once = Row { part: "short", target: "tollgate".to_owned(), runs: vec![run] };
         assert!(SAMPLE.strip_panel(&[&once, &once], "connections_per_s").is_none());

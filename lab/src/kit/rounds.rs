@@ -146,7 +146,7 @@ mod tests {
     const ROUNDS: Rounds = Rounds { what: "test", wanted: 3, extra_max: 2, watched: false };
 
     #[test]
-    fn the_order_rotates_and_runs_keep_their_round() {
+    fn order_rotates_and_runs_keep_their_round() {
         let mut order = Vec::new();
         let mut targets = vec![Named("a"), Named("b"), Named("c")];
         let outcome = ROUNDS.run(&mut targets, &Progress::new(9), |target| {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_subject_is_set_aside_alone() {
+    fn failing_target_is_skipped_alone() {
         let mut targets = vec![Named("good"), Named("bad")];
         let outcome = ROUNDS.run(&mut targets, &Progress::new(6), |target| match target.0 {
             "bad" => anyhow::bail!("it ended at once"),

@@ -249,7 +249,7 @@ mod tests {
 ";
 
     #[test]
-    fn the_same_stacks_of_a_process_are_counted_once() {
+    fn equal_stacks_of_a_process_are_merged() {
         let frame = |name: &str, is_kernel| Frame { name: name.to_owned(), is_kernel };
         let futex = vec![
             frame("[unknown]", false),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_whole_names_but_for_their_stars() {
+    fn patterns_match_whole_names_or_stars() {
         let check =
             |name, pattern, expected| assert_eq!(matches(name, pattern), expected, "{name} {pattern}");
         check("clone3", "clone3", true);

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians() {
+    fn median_is_the_middle_or_the_mean_of_two() {
         let check =
             |values: &[f64], expected: Option<f64>| assert_eq!(median(values), expected, "{values:?}");
         check(&[], None);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_keeps_the_spread() {
+    fn summary_keeps_the_spread() {
         let expected = Summary { median: 2.0, min: 1.0, max: 9.0, runs: 3 };
         assert_eq!(summary(&[9.0, 1.0, 2.0]), Some(expected));
         assert_eq!(summary(&[]), None);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_narrow_with_more_runs_and_are_refused_with_few() {
+    fn intervals_narrow_with_more_runs() {
         let check = |count: usize, expected: Option<(f64, f64)>| {
             let values: Vec<f64> = (1..=count).map(|value| value as f64).collect();
             assert_eq!(median_interval(&values).map(|i| (i.low, i.high)), expected, "{count} values");
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_the_worst_and_the_best() {
+    fn range_spans_worst_and_best() {
         let range = range_interval(&[2.0, 8.0, 4.0]).expect("three values have a range");
         assert_eq!((range.low, range.high), (2.0, 8.0));
         assert!(range_interval(&[]).is_none());

@@ -161,7 +161,7 @@ mod tests {
 ";
 
     #[test]
-    fn a_summary_is_read() {
+    fn strace_summary_is_parsed() {
         let calls = parse(SUMMARY);
         let expected = [("clone3", (1_000, 0)), ("futex", (10_000, 250)), ("openat", (20, 1))];
         assert_eq!(calls, expected.map(|(name, call)| (name.to_owned(), call)).into());
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn strategies_are_told_the_same_calls() {
+    fn rows_have_the_same_calls() {
         let few: SyscallCounts = [("futex".to_owned(), (3, 0)), ("read".to_owned(), (100, 0))].into();
         let rows = rows(&[("batches".to_owned(), parse(SUMMARY)), ("event".to_owned(), few)]);
         let names = ["all", "all_errors", "futex", "futex_errors", "clone3", "read"];

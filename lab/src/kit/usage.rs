@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stat_survives_odd_names() {
+    fn stat_with_an_odd_name_is_parsed() {
         let line = "812 (a) b (c) S 77 812 812 0 -1 4194560 1201 0 0 0 250 50 7 2 20 0 3 0 1 2 3";
         let status = parse_stat(line).expect("the line is whole");
         assert_eq!((status.parent, status.ticks, status.reaped_ticks), (77, 300, 9));
@@ -215,13 +215,13 @@ mod tests {
     }
 
     #[test]
-    fn schedstat_begins_with_the_time_run() {
+    fn schedstat_time_on_cpu_is_parsed() {
         assert_eq!(parse_schedstat("110560 17 3\n"), Some(110_560));
         assert_eq!(parse_schedstat(""), None);
     }
 
     #[test]
-    fn pss_is_the_total_and_not_one_of_its_parts() {
+    fn pss_total_is_parsed() {
         let rollup =
             "55d5-7ffc ---p 00000000 00:00 0 [rollup]\nRss:  1648 kB\nPss:   329 kB\nPss_Dirty: 112 kB\n";
         assert_eq!(parse_pss_bytes(rollup), Some(329 * 1024));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn planes_are_told_apart_by_thread() {
+    fn cpu_time_is_selected_by_thread() {
         let before = reading(&[(1, 1, "main", 100), (1, 2, "reactor-0", 1_000)], &[(1, 0)]);
         let after = reading(&[(1, 1, "main", 150), (1, 2, "reactor-0", 4_000), (1, 3, "late", 7)], &[(1, 0)]);
         let plane = after.since(&before, |thread| thread.name.starts_with("reactor-"));
@@ -246,14 +246,14 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_ended_is_found_in_the_ticks() {
+    fn ended_thread_is_counted_by_ticks() {
         let before = reading(&[(1, 1, "main", 0), (1, 2, "pool-0", 5_000_000)], &[(1, 10)]);
         let after = reading(&[(1, 1, "main", 2_000_000)], &[(1, 40)]);
         assert_eq!(after.total_since(&before), Duration::from_millis(300));
     }
 
     #[test]
-    fn a_process_that_ended_is_found_with_its_parent() {
+    fn ended_process_is_counted_at_its_parent() {
         let mut before = reading(&[], &[(1, 10), (2, 5), (3, 7)]);
         before.reaped_ticks.extend([(1, 100), (2, 0), (3, 20)]);
         let mut after = reading(&[], &[(1, 10), (2, 5)]);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_processs_memory_is_its_own() {
+    fn memory_is_that_of_the_process() {
         let status = "VmPeak:\t  900 kB\nVmHWM:\t   300 kB\nVmRSS:\t   200 kB\n";
         assert_eq!(parse_status_bytes(status, "VmHWM"), Some(300 * 1024));
         assert_eq!(parse_status_bytes(status, "VmRSS"), Some(200 * 1024));

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_are_paired_and_clean_where_both_runs_are() {
+    fn ratios_pair_rounds_and_need_both_clean() {
         let ours = row(&[(0, 60.0, false), (1, 50.0, true), (2, 90.0, false), (3, 80.0, false)]);
         let theirs = row(&[(0, 80.0, false), (1, 80.0, false), (2, 90.0, true), (3, 100.0, false)]);
         let expected = [(0.75, true), (0.625, false), (1.0, false), (0.8, true)];
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_needs_its_whole_interval_on_one_side() {
+    fn interval_across_the_threshold_is_undecided() {
         let check = |values: &[f64], threshold, expected| {
             let verdict = Verdict::on_median("some", threshold, &samples(values, true), "cpu");
             let verdict = verdict.expect("there are values");
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hardly_varies_is_judged_by_its_worst() {
+    fn steady_value_is_judged_by_its_worst_run() {
         let threshold = Threshold::AtMost(1_024.0);
         let outcome = |values: &[f64]| {
             Verdict::on_worst("some", threshold, &samples(values, true), "bytes").map(|it| it.outcome)
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn disturbed_runs_are_shown_and_decide_nothing() {
+    fn disturbed_runs_decide_nothing() {
         let mut mixed = samples(&[0.5, 0.5, 0.5, 0.5], true);
         mixed.extend(samples(&[0.7, 0.7, 0.7, 0.7, 0.7], false));
         let verdict = Verdict::on_median("some", Threshold::AtMost(1.0), &mixed, "cpu");
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_better_rival_is_the_cheaper_or_the_faster() {
+    fn best_rival_is_the_cheaper_or_the_faster() {
         let rows = rows();
         let both = ["tollgate", "haproxy"];
         let best = |number, threshold| {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_taken_back_says_why() {
+    fn undecided_verdict_keeps_the_reason() {
         let values = samples(&[0.1, 0.1, 0.1, 0.1, 0.1], true);
         let verdict =
             Verdict::on_median("some", Threshold::AtMost(1.0), &values, "cpu").expect("there are values");

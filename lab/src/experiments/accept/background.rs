@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_goes_on_for_as_long_as_the_work() {
+    fn background_work_repeats_until_the_load_ends() {
         let (times, seen) = channel();
         let again = move || times.send(()).expect("the thread ends before the receiver is dropped");
         let two = run_beside(Duration::from_millis(1), again, || [seen.recv(), seen.recv()]);

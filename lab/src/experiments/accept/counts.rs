@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_read_by_thread() {
+    fn metrics_page_is_read_by_thread() {
         let line = |(index, name): (usize, &str)| {
             let of = |thread: usize| format!("{name}{{worker=\"{thread}\"}} {}\n", 10 * index + thread);
             // Twelve threads, since 10 stands before 2 in a page that is sorted by text.
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_tells_what_is_read() {
+    fn server_counts_survive_json() {
         let text = |accepts: u64| {
             Counts::to_json([vec![accepts, 2], vec![accepts, 9], vec![0, 1], vec![4, 0], vec![30, 10]])
         };

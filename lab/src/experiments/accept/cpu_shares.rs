@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_frame_nearest_to_the_leaf_decides() {
+    fn frame_nearest_to_the_leaf_decides_the_purpose() {
         let check = |frames: &str, place| assert_eq!(purpose(&stack(frames, 1)), place, "{frames}");
         let reactor = "start_thread <gateway::worker::Worker>::run";
         let inside = |frames: &str| format!("{reactor} {frames}");
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_of_all_samples() {
+    fn shares_are_percent_of_all_samples() {
         let stacks = vec![stack("accept4", 10), stack("epoll_pwait2 ep_poll", 30), stack("recv", 60)];
         let numbers = numbers(&Profile { name: "shared".to_owned(), stacks });
         let values: Vec<f64> = numbers.iter().map(|number| number.1).collect();

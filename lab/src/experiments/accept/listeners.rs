@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_configuration_has_strategy_threads_and_at_most_one_spare() {
+    fn configuration_has_strategy_threads_and_one_spare() {
         let end = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let upstream = GatewayListeners::before(end(22_000), Strategy::Mutex);
         let (address, spares, admin) = (end(21_000), [end(21_001), end(21_002)], end(21_003));

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_loss_is_counted_and_some_are_explained() {
+    fn losses_are_counted_and_first_reasons_listed() {
         let mut losses = Losses::default();
         losses.record("crowd-1/mutex", &json!({ "completed": 90, "failed": 0, "failures": {} }));
         losses.record_held("long-lived-8/mutex", 2_000, 0);

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_matrix_has_as_many_threads_as_cpus_in_it() {
+    fn matrix_includes_a_thread_per_cpu() {
         let check = |words: &[&str], cpus, expected: &[u32]| {
             assert_eq!(Effort::of(&options(words), cpus).workers, expected, "{words:?}");
         };
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_crowd_has_a_case_for_each_count_of_threads() {
+    fn crowd_has_a_case_per_thread_count() {
         let effort = Effort::of(&options(&["--quick", "--rounds", "2"]), 2);
         assert_eq!(effort.rounds, 2);
         assert_eq!(cases(Part::value_variants(), &effort).len(), effort.workers.len() + 5);

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_target_has_words_and_a_colour() {
+    fn every_target_has_a_label() {
         for target in Strategy::ALL {
             let name = target.name();
             assert!(PRESENTATION.target_label(name).is_some(), "{name}");

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_survives_the_command_line() {
+    fn accept_server_arguments_survive_the_command_line() {
         for strategy in Strategy::ALL {
             let accept_server = AcceptServer { strategy, workers: 8, busy_us: 500 };
             let line =

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_are_the_engines_by_the_same_names() {
+    fn strategies_have_the_names_of_the_engine() {
         let ours: Vec<&str> = Strategy::ALL.iter().map(|strategy| strategy.name()).collect();
         let engines: Vec<&str> = engine::accept::STRATEGIES.iter().map(|strategy| strategy.name()).collect();
         assert_eq!(ours, engines);
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_the_gateways() {
+    fn default_strategy_is_the_documented_one() {
         let settings = include_str!("../../../../docs/settings.md");
         let row = settings
             .lines()

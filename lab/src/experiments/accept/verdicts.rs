@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn every_promise_is_judged_or_left_out_with_a_reason() {
+    fn every_verdict_is_reached_or_left_out() {
         let report = judged(Vec::new(), &Losses::default(), &[]);
         assert_labels_are_complete(&report);
         let left_out: Vec<&str> = report.left_out.iter().map(|it| it.name.as_str()).collect();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn wakes_are_those_of_the_herd_and_of_the_best() {
+    fn wakes_verdicts_judge_the_herd_and_the_best() {
         let light = |shared, others| {
             let other = |strategy| row("light-8", strategy, WAKES, others);
             vec![
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn handoff_is_judged_beside_a_queue_for_each_thread() {
+    fn handoff_is_judged_beside_reuse_port() {
         let busy = |ours| {
             let of = |strategy, value| row("busy-8", strategy, FIRST_BYTE_P99, value);
             vec![of(Strategy::Handoff, ours), of(Strategy::ReusePort, 2.0)]
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_judged_beside_the_cheapest_other_on_as_many_threads_as_cpus() {
+    fn default_is_judged_beside_the_cheapest_other() {
         let crowd = |part, default| {
             let of = |strategy, value| row(part, strategy, CPU, value);
             vec![of(Strategy::DEFAULT, default), of(Strategy::Handoff, 100.0), of(Strategy::Shared, 140.0)]
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn one_lost_connection_is_too_many_and_a_strategy_that_failed_decides_nothing() {
+    fn lost_connection_fails_and_skip_undecides() {
         let check = |failed: u64, skipped: &[&str], expected| {
             let failures = if failed > 0 { json!({ "refused": failed }) } else { json!({}) };
             let mut losses = Losses::default();

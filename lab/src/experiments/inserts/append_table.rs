@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_sequential_across_pages_and_reuse() {
+    fn ids_are_sequential_across_reused_pages() {
         let mut table = AppendTable::new();
         let row = Row { at_ns: 1, writer: 2, guid: 3 };
         let count = ROWS_PER_PAGE * (PAGES_MAX + 2) + 5;

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_off_until_it_is_dropped() {
+    fn autogroup_is_off_until_dropped() {
         let directory = tempfile::tempdir().expect("a temporary directory can be created");
         let setting = directory.path().join("setting");
         let now = || fs::read_to_string(&setting).expect("the file is there");
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_off_stays_off_and_what_is_missing_is_no_objection() {
+    fn autogroup_off_or_missing_changes_nothing() {
         let directory = tempfile::tempdir().expect("a temporary directory can be created");
         let setting = directory.path().join("setting");
         let missing = Autogroup::off_in(&setting);

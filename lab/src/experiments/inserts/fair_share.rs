@@ -57,7 +57,7 @@ mod tests {
     use crate::kit::measurements::Run;
 
     #[test]
-    fn the_share_is_what_a_fair_scheduler_leaves() {
+    fn share_is_that_of_a_fair_scheduler() {
         let check = |threads, hogs, cpus, expected: f64| {
             let actual = share(threads, hogs, cpus);
             assert!((actual - expected).abs() < 1e-9, "{threads} {hogs} {cpus}: {actual}");
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_related_within_their_round() {
+    fn shares_compare_runs_of_one_round() {
         let row = |part, rates: &[(usize, f64)]| Row {
             part,
             target: "latch".to_owned(),

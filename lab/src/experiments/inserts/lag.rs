@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_lags_until_the_stage_has_come_as_far() {
+    fn sample_lags_until_the_stage_has_passed_it() {
         let start = Instant::now();
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
         let mut lag = Lag::new().expect("the histogram's bounds are valid");
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_accepted_is_no_lag() {
+    fn lag_without_accepted_rows_is_none() {
         let mut lag = Lag::new().expect("the histogram's bounds are valid");
         lag.observe(Instant::now(), 0, 0);
         assert!(lag.is_caught_up() && lag.finish(Instant::now()).is_none());

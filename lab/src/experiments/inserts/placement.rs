@@ -56,13 +56,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_core_is_found_once_and_only_where_both_its_threads_are_ours() {
+    fn siblings_need_both_threads_of_a_core() {
         assert_eq!(siblings(vec![vec![0, 4], vec![1, 5], vec![2]]), (vec![0, 1], vec![4, 5]));
         assert_eq!(siblings(vec![vec![0], vec![1]]), (vec![], vec![]));
     }
 
     #[test]
-    fn hogs_sit_beside_writers() {
+    fn hogs_share_the_cpus_of_writers() {
         let all = [0, 1, 2, 3];
         let expected =
             CpuAssignment { writers: vec![Some(0), Some(1)], hogs: vec![Some(0), Some(1), Some(0)] };

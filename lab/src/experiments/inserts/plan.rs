@@ -245,7 +245,7 @@ mod tests {
     ];
 
     #[test]
-    fn no_two_cells_have_one_name() {
+    fn case_names_are_unique() {
         for effort in [Effort::quick(), Effort::usual(), Effort::long()] {
             let cases = cases(&PARTS, &Target::ALL, &effort, 2);
             let names: std::collections::BTreeSet<_> =
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_plan_has_what_verdicts_need_and_takes_a_quarter_of_an_hour() {
+    fn usual_plan_serves_all_verdicts_in_15_minutes() {
         let effort = Effort::usual();
         // Two CPUs without siblings, for which the time is specified.
         let parts: Vec<Part> = PARTS.into_iter().filter(|part| *part != Part::Siblings).collect();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_left_out_has_no_cells() {
+    fn skipped_store_has_no_cases() {
         let cases = cases(&PARTS, &[Target::Latch], &Effort::usual(), 2);
         assert!(!cases.is_empty() && cases.iter().all(|case| case.target == Target::Latch));
     }

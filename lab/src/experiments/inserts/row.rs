@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_holds_everything_once() {
+    fn encoded_row_holds_each_field_once() {
         let row = Row { at_ns: 0x0102, writer: 7, guid: 0xfeed };
         let mut bytes = [0; ROW_BYTES];
         row.encode(9, &mut bytes);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_rows_of_any_writers_share_a_guid() {
+    fn guids_of_all_writers_are_unique() {
         let mut guids = std::collections::BTreeSet::new();
         for writer in 0..8 {
             let mut rows = Rows::of(writer, 1_700_000_000_000_000_000);

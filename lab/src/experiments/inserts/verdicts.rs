@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_leaves_every_promise_out_with_its_reason() {
+    fn nothing_measured_leaves_every_verdict_out() {
         let report = judged(Vec::new());
         assert_labels_are_complete(&report);
         let names: Vec<&str> = report.left_out.iter().map(|left_out| left_out.name.as_str()).collect();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn every_k_is_judged_by_the_worst() {
+    fn every_k_verdict_is_judged_by_its_worst() {
         let report = judged(beside_hogs(|hogs| if hogs == 5 { (4e5, 20.0, 0.0) } else { (6e6, 40.0, 0.0) }));
         assert_eq!(outcome(&report, "appended >= 5 M/s"), Some((6e6, Outcome::Holds)));
         assert_eq!(outcome(&report, "appended >= 50 x"), Some((40.0, Outcome::Fails)));
@@ -255,13 +255,13 @@ mod tests {
     }
 
     #[test]
-    fn one_blocked_insert_of_one_run_breaks_the_promise() {
+    fn one_blocked_insert_fails_the_verdict() {
         let report = judged(beside_hogs(|hogs| (6e6, 40.0, f64::from(u8::from(hogs == 16)))));
         assert_eq!(outcome(&report, "blocked"), Some((1.0, Outcome::Fails)));
     }
 
     #[test]
-    fn a_missing_k_leaves_the_rest_undecided() {
+    fn missing_k_undecides_the_verdict() {
         let mut rows = beside_hogs(|_| (6e6, 40.0, 0.0));
         rows.retain(|row| row.part != "hogs-6");
         let report = judged(rows);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_promises() {
+    fn other_verdicts_judge_their_rows() {
         let mut rows = beside_hogs(|_| (6e6, 40.0, 0.0));
         rows.push(row("visible", Target::Ours, &[("visible_per_s", 1.5e5)]));
         rows.push(row("open-loop-0", Target::Ours, &[("accepted_percent", 100.0)]));

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_not_an_insert_and_is_tried_again() {
+    fn refused_row_is_retried_and_not_counted() {
         let control = RunControl::new(1);
         let count = task(Pace::Count { rows: 100 }, &control);
         assert_eq!((count.offered, count.accepted, count.refused), (100, 100, 99));
@@ -376,13 +376,13 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_an_open_loop_could_not_place_is_lost() {
+    fn open_loop_drops_a_refused_row() {
         let count = task(Pace::Open { rows: 100, each_ns: 1 }, &RunControl::new(1));
         assert_eq!((count.offered, count.accepted, count.refused), (100, 50, 50));
     }
 
     #[test]
-    fn a_closed_floor_ends_all_work() {
+    fn stopped_run_ends_all_writers() {
         let control = RunControl::new(1);
         control.stop();
         let count = task(Pace::Closed { in_flight_max: None }, &control);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn sleeps_are_counted_and_yields_are_not() {
+    fn sleeps_count_as_switches_and_yields_do_not() {
         let switches = ContextSwitches::of_this_thread().expect("a thread may read its own status");
         let before = switches.voluntary().expect("the status has the line");
         (0..100).for_each(|_| thread::yield_now());
@@ -402,14 +402,14 @@ mod tests {
     }
 
     #[test]
-    fn the_voluntary_line_is_not_the_other_one() {
+    fn voluntary_switches_are_parsed() {
         let status = "Name:\tx\nnonvoluntary_ctxt_switches:\t7\nvoluntary_ctxt_switches:\t5\n";
         assert_eq!(parse_voluntary(status), Some(5));
         assert_eq!(parse_voluntary("nonvoluntary_ctxt_switches:\t7\n"), None);
     }
 
     #[test]
-    fn one_in_many_is_timed_and_all_while_it_is_slow() {
+    fn sampler_times_one_in_64_and_all_while_slow() {
         let mut sampler = InsertSampler::new(4);
         let mut weights = Vec::new();
         for insert in 0..12 {

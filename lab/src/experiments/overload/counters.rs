@@ -164,7 +164,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn every_job_ends_in_exactly_one_way() {
+    fn job_ends_in_exactly_one_way() {
         let counters = SharedCounters::new(Duration::from_secs(3600));
         let now = Instant::now();
         let offer = || counters.offer(now);
@@ -182,14 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_after_the_deadline_is_late() {
+    fn job_done_after_its_deadline_is_late() {
         let counters = SharedCounters::new(Duration::ZERO);
         counters.offer(Instant::now()).answered(Ok(()));
         assert_eq!((counters.read().in_time, counters.read().late), (0, 1));
     }
 
     #[test]
-    fn a_whole_tally_has_the_ends_of_jobs_that_are_still_under_way() {
+    fn whole_counters_wait_for_jobs_in_flight() {
         let counters = SharedCounters::new(Duration::from_secs(3600));
         let job = counters.offer(Instant::now());
         let job = thread::spawn(move || job.answered(Ok(())));

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn each_promise_can_be_broken() {
+    fn each_verdict_can_fail() {
         let share = target::poisoned_share() as f64;
         let (holds, fails) = (Outcome::Holds, Outcome::Fails);
         let check = |(goodput, answer, poisoned), expected: [Outcome; 3]| {
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_left_out() {
+    fn verdict_without_rows_is_left_out() {
         let mut report = Report::new(&PRESENTATION, serde_json::Map::new());
         judge(&mut report);
         assert_labels_are_complete(&report);

@@ -188,7 +188,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn notes_become_spans_without_gaps() {
+    fn events_become_spans_without_gaps() {
         let spans = spans(&waiting_thread(LanePlacement::Any, 0), 0);
         assert_eq!(described(&spans), DESCRIBED);
         assert_eq!(spans[2].state, ThreadState::Wait(Duration::from_millis(10)));
@@ -199,14 +199,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn without_the_kernels_account_lateness_is_readiness() {
+    fn late_wake_without_schedstat_counts_as_ready() {
         let mut thread = waiting_thread(LanePlacement::Any, 0);
         thread.events.iter_mut().for_each(|event| event.stamp.ready = None);
         assert_eq!(described(&spans(&thread, 0)), DESCRIBED);
     }
 
     #[test]
-    fn what_is_missing_or_impossible_is_borne() {
+    fn missing_or_impossible_events_are_tolerated() {
         let check = |thread: &Thread, expected: &[_]| assert_eq!(described(&spans(thread, 0)), expected);
         let whole = waiting_thread(LanePlacement::Any, 0);
         let with = |events: &[usize]| Thread {
@@ -224,7 +224,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_threads_life_begins_with_its_creation() {
+    fn thread_spans_begin_at_its_creation() {
         let mut thread = waiting_thread(LanePlacement::Any, 10);
         (thread.begun.cpu, thread.begun.ready) = (MS, Some(3 * MS));
         let first = |recorder_begun| described(&spans(&thread, recorder_begun))[0];
@@ -234,7 +234,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn threads_share_a_lane_one_after_the_other() {
+    fn successive_threads_share_a_lane() {
         let check = |placements: &[(LanePlacement, u64)], expected: &[(&str, usize)]| {
             let thread = |&(placement, begun)| waiting_thread(placement, begun);
             let lanes = lanes(&recording(placements.iter().map(thread).collect()));

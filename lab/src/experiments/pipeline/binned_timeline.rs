@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_shows_what_came_when() {
+    fn bins_hold_the_states_of_their_time() {
         // 20 ms in all: 150 bins a millisecond.
         let timeline =
             BinnedTimeline::new("pool-1", &recording(vec![waiting_thread(LanePlacement::Slot(0), 0)]));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn bins_add_up_to_the_sums() {
+    fn bins_add_up_to_the_recording() {
         let threads =
             (0..7).map(|place| waiting_thread(LanePlacement::Slot(place), u64::from(place) / 3)).collect();
         let timeline = BinnedTimeline::new("batches-7", &recording(threads));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_recorded_is_an_empty_picture() {
+    fn empty_recording_is_an_empty_timeline() {
         let mut empty = recording(Vec::new());
         empty.ended_ns = 0;
         let timeline = BinnedTimeline::new("none", &empty);

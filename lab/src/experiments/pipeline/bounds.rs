@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_long_wait_decides_unless_the_cpus_do() {
+    fn bound_is_the_last_long_wait_or_the_cpu_time() {
         let check = |requests, ahead, cpu_s, cpus, expected: f64| {
             let actual = seconds(requests, ahead, Duration::from_secs_f32(cpu_s), cpus);
             assert!(

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_frame_nearest_to_the_leaf_decides() {
+    fn frame_nearest_to_the_leaf_decides_the_purpose() {
         let check =
             |frames: &str, expected| assert_eq!(Purpose::of_stack(&stack(frames, 1)), expected, "{frames}");
         let thread = "clone3 start_thread std::sys::thread::unix::Thread::new::thread_start \
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_of_all_samples() {
+    fn shares_are_percent_of_all_samples() {
         let mut main = stack("main clone3", 30);
         main.is_main = true;
         let work = stack("start_thread lab::pipeline::work::Work::finish", 60);

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn no_variant_is_there_twice() {
+    fn variants_are_unique() {
         let check = |cpus, expected: &[&str]| assert_eq!(names(&targets(&[Part::Pool], cpus)), expected);
         check(1, &["pool-1", "pool-2", "pool-4", "pool-8", "pool-16", "pool-100"]);
         check(2, &["pool-1", "pool-2", "pool-4", "pool-8", "pool-16", "pool-100"]);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_long_has_its_turns_in_different_rounds() {
+    fn slow_trials_are_spread_over_rounds() {
         let effort = Effort { requests: 1, rounds: 5, slow_trials: 3 };
         let rounds = rounds(&targets(&PARTS, 2), &effort, 2);
         let trials = |target| rounds.iter().filter(|round| round.contains(&target)).count();
@@ -205,14 +205,14 @@ mod tests {
 
     /// The probes of the thread limit and the traced trials take half a minute more.
     #[test]
-    fn the_usual_plan_takes_less_than_five_minutes_on_two_cpus() {
+    fn usual_plan_takes_under_5_minutes_on_2_cpus() {
         let rounds = rounds(&targets(&PARTS, 2), &Effort::USUAL, 2).concat();
         let time: Duration = rounds.into_iter().map(|target| expected(target, 2)).sum();
         assert!(time <= Duration::from_secs(270), "{time:?}");
     }
 
     #[test]
-    fn a_round_without_brisk_turns_is_no_trouble() {
+    fn plan_of_only_slow_strategies_works() {
         let rounds = rounds(&[Target::Sequential], &Effort::USUAL, 2);
         assert_eq!(rounds.concat(), [Target::Sequential]);
     }

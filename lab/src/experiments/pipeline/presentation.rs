@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_target_has_words_and_a_colour() {
+    fn every_target_has_a_label() {
         for target in ALL {
             let name = target.to_string();
             assert!(PRESENTATION.target_label(&name).is_some(), "{name}");

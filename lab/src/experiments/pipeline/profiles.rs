@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn timeline_and_trace_share_their_turns() {
+    fn timeline_and_trace_share_their_trials() {
         let steps = |options: ProfileOptions| options.steps(&[Target::Sequential, Target::Pool(2)]);
         assert_eq!(steps(options(false, false)), 0);
         assert_eq!(steps(options(true, false)), 2);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strategy_that_fails_costs_the_others_nothing() {
+    fn failing_strategy_leaves_the_other_profiles() {
         let trial = Trial { strategy: Target::Sequential, requests: 100_000, text: None, recording: None };
         let targets = [Target::Sequential, Target::ThreadPerRequest, Target::Pool(2)];
         let mut skipped = Vec::new();

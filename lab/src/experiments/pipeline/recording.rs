@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_come_and_go_are_kept_with_their_notes() {
+    fn ended_threads_keep_their_events() {
         let recorder = Recorder::start();
         for slot in [4, 5] {
             let recorder = recorder.clone();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_counted() {
+    fn events_beyond_the_bound_are_counted() {
         let recorder = Recorder::with_room(5);
         let mut first = recorder.track(LanePlacement::Any);
         let mut second = recorder.track(LanePlacement::Any);

@@ -112,7 +112,7 @@ pub(super) mod tests {
     ];
 
     #[test]
-    fn names_are_read_as_written() {
+    fn strategy_names_are_parsed_as_written() {
         for target in TARGETS {
             assert_eq!(target.to_string().parse::<Target>().ok(), Some(target), "{target}");
         }
@@ -123,7 +123,7 @@ pub(super) mod tests {
 
     /// Every strategy does every request once, whatever the number of CPUs and requests.
     #[test]
-    fn all_strategies_do_the_same_work() {
+    fn all_strategies_reach_the_same_controls() {
         for requests in [0, 1, 65, 1_501] {
             let expected = {
                 let work = Work::with_short_waits(requests, "very vivid");

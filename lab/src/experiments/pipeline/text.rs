@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_labs_own_text_fills_a_response() {
+    fn generated_text_fills_a_response() {
         let text = read(None).expect("no file is read");
         assert_eq!(text.len(), TEXT_BYTES_MAX);
         assert!(text.is_ascii());
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_quoted_up_to_a_whole_character() {
+    fn text_file_is_cut_at_a_character() {
         let directory = tempfile::tempdir().expect("a temporary directory can be created");
         let file = directory.path().join("text");
         let check = |text: &str, expected: Option<usize>| {

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_holds_everything_and_needs_nothing() {
+    fn page_holds_everything_and_loads_nothing() {
         let threads = vec![waiting_thread(LanePlacement::Main, 0), waiting_thread(LanePlacement::Slot(0), 0)];
         let skipped = Skipped { name: "swarm".to_owned(), reason: "it is <odd>".to_owned() };
         let page = page(&[section("batches-100", threads), section("none", Vec::new())], &[skipped], 2);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_end_the_script() {
+    fn names_cannot_close_the_script_element() {
         let mut section = section("odd", vec![waiting_thread(LanePlacement::Slot(0), 0)]);
         section.timeline.rows[0].name = "</script><b>".to_owned();
         let section = section_html(&section.timeline, 2);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_notes_are_told() {
+    fn lost_events_are_reported() {
         let mut section = section("full", vec![waiting_thread(LanePlacement::Slot(0), 0)]);
         assert!(!section_html(&section.timeline, 2).contains("beyond the bound"));
         section.timeline.events_lost = 12;
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_runs_of_letters() {
+    fn rows_are_encoded_as_runs() {
         let timeline =
             BinnedTimeline::new("one", &recording(vec![waiting_thread(LanePlacement::Slot(0), 0)]));
         let text = encode(&timeline.rows[0], 20e6 / BINS as f64);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_at_all_has_a_letter() {
+    fn share_above_zero_has_a_letter() {
         let check = |share, expected| assert_eq!(letter(share), expected, "{share}");
         check(0.0, 'A');
         check(1e-6, 'B');
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_counted() {
+    fn bins_without_cpu_use_are_counted() {
         let timeline =
             BinnedTimeline::new("one", &recording(vec![waiting_thread(LanePlacement::Slot(0), 0)]));
         // Running for 2 of 20 ms whole and for 3 ms in part.

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_its_wait_and_its_lateness_lie_within_one_another() {
+    fn request_wait_and_ready_events_are_nested() {
         let events = one(vec![waiting_thread(LanePlacement::Slot(0), 0)]);
         check_rules(&events);
         let written: Vec<_> = events
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn strategies_are_processes_and_lanes_threads() {
+    fn strategies_are_processes_and_lanes_are_threads() {
         let threads =
             || vec![waiting_thread(LanePlacement::Main, 0), waiting_thread(LanePlacement::Slot(1), 0)];
         let both = ["batches-2", "pool-2"].map(|name| (name.to_owned(), recording(threads())));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn late_requests_and_odd_recordings_keep_the_rules() {
+    fn odd_recordings_keep_the_trace_rules() {
         let check = |threads: Vec<Thread>, expected: usize| {
             let events = one(threads);
             check_rules(&events);

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_survives_the_command_line() {
+    fn trial_survives_the_command_line() {
         for file in [None, Some(PathBuf::from("a file"))] {
             let (text, recording) = (file.clone(), file);
             let trial = Trial { strategy: Target::Batches(50), requests: 2_000, text, recording };

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_leaves_every_promise_out_with_its_reason() {
+    fn nothing_measured_leaves_every_verdict_out() {
         let report = judged(Vec::new(), REQUESTS);
         assert_labels_are_complete(&report);
         let left_out: Vec<(&str, &str)> =
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn controls_are_compared_with_each_other_and_with_what_is_published() {
+    fn controls_must_equal_each_other_and_the_published() {
         let published: Numbers = vec![
             ("requests", 1e5),
             ("sum_of_r", 64_999_350_000.1),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rival_is_the_best_pool_of_any_size() {
+    fn io_aware_is_judged_beside_the_best_pool() {
         let name = "io-aware-vs-best-pool";
         let ours = row(FIGURES, "io-aware", 5, &[("requests_per_s", 36_000.0)]);
         let pools = [("pool-2", 9_000.0, 0.2), ("pool-8", 24_000.0, 0.6), ("pool-16", 40_000.0, 0.99)];
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_judged_by_its_worse_step() {
+    fn ordering_is_judged_by_its_worse_step() {
         let check = |batches, sequential, pool, expected| {
             let rows = vec![
                 rate("batches-100", 1, batches),
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_programs_whole_life_is_compared() {
+    fn article_is_compared_from_start_to_exit() {
         let whole = |target, requests| row(FIGURES, target, 5, &[("whole_requests_per_s", requests)]);
         let report = judged(vec![whole("event-all", 52_000.0), whole(ARTICLE, 40_000.0)], REQUESTS);
         assert_eq!(outcome(&report, "event-vs-article-best"), Some((1.3, Outcome::Holds)));

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_wait_by_their_number() {
+    fn request_number_decides_its_wait() {
         let check = |request, expected| assert_eq!(Wait::of_request(request), expected, "{request}");
         check(0, Wait::Sleep(Duration::from_secs(1)));
         check(90_000, Wait::Sleep(Duration::from_secs(1)));
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sums_are_those_of_the_definition() {
+    fn waits_add_up_to_the_definition() {
         let waits = || (0..100_000).map(Wait::of_request);
         assert_eq!(waits().map(Wait::planned).sum::<Duration>(), Duration::from_millis(18_920));
         assert_eq!(waits().filter(|&wait| wait == Wait::Yield).count(), 49_800);

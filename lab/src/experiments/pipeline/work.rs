@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_controls_are_those_of_the_definition() {
+    fn controls_are_those_of_the_definition() {
         let controls = controls_of(REQUESTS, "v");
         assert_eq!(format!("{:.5e}", controls.sum_of_r), "6.49994e10");
         assert_eq!((controls.requests, controls.waits_ms, controls.yields), (100_000, 18_920, 49_800));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_quotes_the_text_and_is_read() {
+    fn response_quotes_the_text() {
         let work = Work::with_short_waits(1, "vivid");
         let begun = work.begin(0);
         assert_eq!(begun, "Resp: 0");
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_counted_while_they_have_a_lane() {
+    fn threads_peak_counts_registered_threads() {
         let work = Work::with_short_waits(1, "v");
         let first = work.enter(LanePlacement::Any);
         let second = work.enter(LanePlacement::Any);

@@ -211,14 +211,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_measured_is_accounting() {
+    fn measured_calls_reach_the_ledger() {
         let directory = tempfile::tempdir().expect("a temporary directory can be created");
         let records = flows(7, &directory.path().join("ledger")).expect("the ledger works");
         assert_eq!(records, 7);
     }
 
     #[test]
-    fn what_both_runs_have_in_common_is_not_counted() {
+    fn common_instructions_cancel_out() {
         let start = 5_000_000;
         let run = |connections: u32| start + 40_000 * u64::from(connections);
         assert_eq!(per_connection(run(CONNECTIONS_FEW), run(CONNECTIONS_MANY)), 40_000.0);

@@ -186,14 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn the_usage_is_read() {
+    fn usage_totals_are_parsed() {
         let report = json!({ "by": "user", "rows": [], "total": { "flows": 3, "up": 300, "down": 600 } });
         assert_eq!(parse(&report).expect("it has totals"), billed(3.0, 300.0, 600.0));
         assert!(parse(&json!({ "rows": [] })).is_err());
     }
 
     #[test]
-    fn only_an_exact_bill_passes() {
+    fn inexact_bill_is_a_warning() {
         let before = billed(1.0, 1.0, 1.0);
         let check = |after, failed: &[f64], expected: Option<&str>| {
             let mut rows = vec![completed(failed)];
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn of_requests_the_flows_are_exact() {
+    fn request_bill_checks_flows_alone() {
         let check = |after, expected: Option<&str>| {
             let bill = REQUESTS;
             let numbers = vec![(bill.failed, 0.0)];

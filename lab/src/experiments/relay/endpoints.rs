@@ -147,7 +147,7 @@ mod tests {
     use crate::kit::relays::ports::PORTS;
 
     #[test]
-    fn ports_are_never_given_twice() {
+    fn free_ports_are_distinct() {
         let mut next = PORTS.end - 3;
         let servers = Endpoints::new([SocketAddr::from(([127, 0, 0, 1], 1)); 4]);
         let (first, spare) = servers.through_relay(&mut next).expect("some ports are free");
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_goes_where_its_direction_says() {
+    fn stream_direction_selects_the_endpoint() {
         let end = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let endpoints = Endpoints::new([end(1), end(2), end(3), end(4)]);
         assert_eq!((endpoints.reply(), endpoints.echo()), (end(1), end(2)));

@@ -119,7 +119,7 @@ mod tests {
     use crate::kit::measurements::Run;
 
     #[test]
-    fn what_a_relay_adds_is_of_its_round() {
+    fn added_latency_is_of_the_same_round() {
         let row = |target: &str, runs: &[(usize, f64)]| {
             let run = |&(round, p99)| Run { round, marks: Vec::new(), numbers: vec![(P99, p99)] };
             let runs = runs.iter().map(run).collect();

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_target_has_words_and_a_colour() {
+    fn every_target_has_a_label() {
         for target in Target::ALL {
             let name = target.name();
             assert!(PRESENTATION.target_label(name).is_some(), "{name}");

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_splice_returned_is_added_up() {
+    fn splice_return_values_are_summed() {
         let trace = "\
 77 splice(12, NULL, 14, NULL, 65536, SPLICE_F_MOVE|SPLICE_F_NONBLOCK) = 65536
 77 splice(12, NULL, 14, NULL, 65536, SPLICE_F_MOVE) = -1 EAGAIN (Resource temporarily unavailable)

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn every_promise_is_judged_or_left_out_with_a_reason() {
+    fn every_verdict_is_reached_or_left_out() {
         let names = |report: &Report| {
             let judged = report.verdicts.iter().map(|verdict| verdict.name.to_owned());
             let mut names: Vec<String> =
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn short_connections_are_compared_with_the_better_rival() {
+    fn short_verdicts_compare_the_better_rival() {
         let rows = vec![
             short_row("direct", 0.0, 20_000.0),
             short_row("tollgate", 60.0, 12_000.0),
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_compared_with_forward_proxies_and_must_succeed() {
+    fn request_verdicts_compare_proxies_and_need_success() {
         let names = ["process_cpu_us_per_request", "requests_per_s", "failed_requests"];
         let request_row = |target: &str, cpu_us: f64, rate: f64, failed: f64| {
             row("requests-keep-alive", target, [&[cpu_us, rate, failed]; 5], &names)
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn tunnels_are_compared_with_the_best_proxy_of_their_protocol() {
+    fn tunnel_verdicts_compare_proxies_of_the_protocol() {
         let row = |part, target: &str, numbers: [f64; 5]| {
             let names = [short::CPU, short::RATE, STREAM_CPU, STREAM_RATE, short::FAILED];
             row(part, target, [&numbers; 5], &names)
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn accounting_is_judged_by_its_time() {
+    fn accounting_verdict_judges_the_time() {
         let check = |ns: f64, expected| {
             let row = row(accounting::PART, "tollgate", [&[ns]; 5], &[accounting::NS_PER_IO]);
             assert_eq!(outcome(&judged(vec![row]), "accounting"), Some((ns, expected)));
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_scaling_is_of_one_round_and_of_connections_that_succeed() {
+    fn growth_verdict_pairs_rounds_and_needs_success() {
         let row = |case: idle_scaling::Case, values: [f64; 5], failed: f64| {
             let values = values.map(|cpu_us| [cpu_us, failed]);
             let values = [&values[0][..], &values[1], &values[2], &values[3], &values[4]];
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn bulk_is_judged_by_its_worse_direction() {
+    fn bulk_verdicts_judge_the_worse_direction() {
         let rows =
             bulk_rows("tollgate", 0.1, 0.3, 0.0).into_iter().chain(bulk_rows("haproxy", 0.2, 0.2, 1.0));
         let report = judged(rows.collect());
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rival_that_copies_decides_nothing() {
+    fn copying_rival_undecides_the_verdict() {
         let rows =
             bulk_rows("tollgate", 0.1, 0.1, 0.0).into_iter().chain(bulk_rows("haproxy", 0.8, 0.8, 0.1));
         let report = judged(rows.collect());
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_memory_is_judged_by_its_worst_run() {
+    fn idle_memory_verdict_judges_the_worst_run() {
         let names = ["pss_bytes_per_tunnel"];
         let check = |worst: f64, expected| {
             let rows = vec![row(

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_what_they_say() {
+    fn case_names_match_their_settings() {
         for (name, pairs) in PAIRS {
             let by = if pairs.by == CancelledBy::Owner { "owner" } else { "other" };
             assert_eq!(name, format!("{by}-w{}-{}", pairs.window, pairs.threads));

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn each_call_is_answered_exactly_once() {
+    fn echo_answers_each_call_exactly_once() {
         for &deadlines in DeadlineMode::value_variants() {
             // Fewer than fit into one connection, some connections, a last one that is not full; and fewer
             // calls than may be in flight.
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_never_answers_makes_deadlines_fire() {
+    fn deadlines_fire_when_the_server_never_answers() {
         for deadlines in [DeadlineMode::Lazy, DeadlineMode::Each] {
             let listener = listen().expect("loopback listens");
             let address = listener.local().expect("a listener has an address");
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_falls_silent_makes_deadlines_fire() {
+    fn deadlines_fire_when_the_server_stops_answering() {
         for deadlines in [DeadlineMode::Lazy, DeadlineMode::Each] {
             let listener = TcpListener::bind("127.0.0.1:0").expect("loopback listens");
             let address = listener.local_addr().expect("a listener has an address");
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_gone_is_an_error() {
+    fn ended_server_is_an_error() {
         let listener = listen().expect("loopback listens");
         let address = listener.local().expect("a listener has an address");
         drop(listener);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_echo_survives_the_command_line() {
+    fn echo_arguments_survive_the_command_line() {
         for &deadlines in DeadlineMode::value_variants() {
             let echo = Echo::new(400, deadlines, 20_000);
             let line = Line::try_parse_from(echo.arguments()).expect("the child parses its own arguments");

@@ -90,7 +90,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn what_one_thread_gives_another_takes_and_nothing_is_lost() {
+    fn values_move_between_threads_without_loss() {
         let free = FreeList::new();
         let mut giver = free.local();
         let all: BTreeSet<usize> = (0..3 * BATCH + 7).collect();

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_survives_the_command_line() {
+    fn task_survives_the_command_line() {
         let task = Task { work: TaskKind::Calls, for_ms: 20, timers: 3, case: Some("owner-w1-8") };
         let words = task.arguments(&Target::BuiltIn(BuiltIn::TollgateOwnWheel));
         assert_eq!(words[0], "timer-task");
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_other_words_is_refused() {
+    fn answer_with_unknown_names_is_refused() {
         let check = |answer: Value| parse(&answer).map_err(|error| error.to_string());
         let good = check(json!({"held": {"cancelled": 3, "held_mb": 0.5}}));
         assert_eq!(good, Ok(vec![("held", vec![("cancelled", 3.0), ("held_mb", 0.5)])]));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_does_every_kind_of_work() {
+    fn every_implementation_does_every_kind_of_work() {
         use clap::ValueEnum;
         child::raise_descriptor_limit();
         for &built_in in BuiltIn::value_variants() {

@@ -78,7 +78,7 @@ fn fires_once_and_never_early<F: TimerImpl>() {
     kept.into_iter().for_each(|handle| assert!(!user.cancel(handle), "too late"));
 }
 
-fn a_cancelled_one_never_fires<F: TimerImpl>() {
+fn cancelled_timer_never_fires<F: TimerImpl>() {
     let fired = Fired::default();
     let timer_impl: F = fired.start();
     let mut user = timer_impl.enter();
@@ -96,7 +96,7 @@ fn a_cancelled_one_never_fires<F: TimerImpl>() {
     assert_eq!(fired.wait_for(501 - cancelled).last(), Some(&last), "the implementation still works");
 }
 
-fn either_cancelled_or_fired<F: TimerImpl>() {
+fn timer_is_either_cancelled_or_fired<F: TimerImpl>() {
     let fired = Fired::default();
     let timer_impl: F = fired.start();
     let mut user = timer_impl.enter();
@@ -113,7 +113,7 @@ fn either_cancelled_or_fired<F: TimerImpl>() {
     assert_eq!(fired.wait_for(2000 - cancelled).len(), 2000 - cancelled);
 }
 
-fn another_user_cancels<F: TimerImpl>() {
+fn another_user_can_cancel<F: TimerImpl>() {
     const COUNT: usize = 3000;
     let fired = Fired::default();
     let timer_impl: F = fired.start();
@@ -133,7 +133,7 @@ fn another_user_cancels<F: TimerImpl>() {
     assert!(fired.is_empty());
 }
 
-fn a_user_that_goes_leaves_its_timers<F: TimerImpl>() {
+fn dropped_user_leaves_its_timers<F: TimerImpl>() {
     let fired = Fired::default();
     let timer_impl: F = fired.start();
     let deadline = monotonic() + Duration::from_millis(5);
@@ -142,7 +142,7 @@ fn a_user_that_goes_leaves_its_timers<F: TimerImpl>() {
     assert_eq!(fired.wait_for(1), [deadline]);
 }
 
-fn all_ends_with_the_last<F: TimerImpl>() {
+fn threads_end_with_the_last_user<F: TimerImpl>() {
     let fired = Fired::default();
     let timer_impl: F = fired.start();
     let mut user = timer_impl.enter();
@@ -160,7 +160,7 @@ fn all_ends_with_the_last<F: TimerImpl>() {
     assert_eq!(fired.wait_for(1), [deadline], "the end fires no timer");
 }
 
-fn a_wake_is_counted<F: TimerImpl>() {
+fn wakes_are_counted<F: TimerImpl>() {
     let fired = Fired::default();
     let timer_impl: F = fired.start();
     let mut user = timer_impl.enter();
@@ -176,8 +176,9 @@ fn a_wake_is_counted<F: TimerImpl>() {
 
 macro_rules! suite {
     ($($name:ident: $timer_impl:ty;)*) => { $(mod $name { suite!(@ $timer_impl:
-        fires_once_and_never_early a_cancelled_one_never_fires either_cancelled_or_fired another_user_cancels
-        a_user_that_goes_leaves_its_timers all_ends_with_the_last a_wake_is_counted
+        fires_once_and_never_early cancelled_timer_never_fires timer_is_either_cancelled_or_fired
+        another_user_can_cancel dropped_user_leaves_its_timers threads_end_with_the_last_user
+        wakes_are_counted
     ); })* };
     (@ $timer_impl:ty: $($case:ident)*) => { suite!(@@ $($case $timer_impl;)*); };
     (@@ $($case:ident $timer_impl:ty;)*) => { $(

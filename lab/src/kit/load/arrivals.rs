@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_come_as_the_rate_says_and_the_same_each_time() {
+    fn arrivals_follow_the_rate_and_repeat_by_seed() {
         let ten_seconds = Duration::from_secs(10);
         let moments_of_two = [moments(1_000, ten_seconds), moments(1_000, ten_seconds)];
         assert_eq!(moments_of_two[0], moments_of_two[1]);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_looks_late_finds_all_who_have_come() {
+    fn late_poll_returns_all_due_arrivals() {
         let mut arrivals = Arrivals::new(100, Duration::from_secs(1));
         let late = Duration::from_secs(2);
         let came = std::iter::from_fn(|| arrivals.until_next(late)).count();

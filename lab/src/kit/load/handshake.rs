@@ -141,7 +141,7 @@ mod tests {
     const CHOICE: &[u8] = &[5, 0];
 
     #[test]
-    fn socks5_names_the_address_and_takes_any_that_is_bound() {
+    fn socks5_accepts_any_bound_address() {
         let request = [5, 1, 0, 1, 127, 0, 0, 1, 0x52, 0x08];
         for reply in [
             &[5, 0, 0, 1, 127, 0, 0, 1, 9, 9][..],
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn connect_takes_a_head_without_a_body() {
+    fn connect_accepts_a_head_without_a_body() {
         for reply in [
             "HTTP/1.1 200 Connection established\r\n\r\n",
             "HTTP/1.0 200 OK\r\nProxy-agent: some/1.0\r\n\r\n",
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_have_a_name() {
+    fn refusals_are_named_failures() {
         let check = |protocol, replies: &[&[u8]], expected: &str| {
             assert_eq!(talk(protocol, "127.0.0.1:1", replies), Err(expected.to_owned()));
         };
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_speaks_before_the_destination() {
+    fn bytes_after_the_reply_are_a_failure() {
         let mut handshake = Handshake::new(Protocol::Socks5, SocketAddr::from(([127, 0, 0, 1], 1)));
         assert!(handshake.receive(&[5, 0, 5]).is_err());
     }

@@ -198,7 +198,7 @@ mod tests {
     use Persistence::{Close, KeepAlive};
 
     #[test]
-    fn what_is_written_is_read_once_it_is_whole() {
+    fn message_is_read_once_it_is_complete() {
         let origin = SocketAddr::from(([127, 0, 0, 1], 21_000));
         for persistence in [KeepAlive, Close] {
             let request = request(origin, persistence);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn proxies_requests_are_understood() {
+    fn requests_with_proxy_fields_are_accepted() {
         let check =
             |text: &str, expected| assert_eq!(read_request(text.as_bytes()), Ok(expected), "{text:?}");
         check("GET /x HTTP/1.1\r\nHost: a\r\nVia: 1.1 p\r\n\r\n", Some(KeepAlive));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn other_requests_are_refused() {
+    fn unexpected_requests_are_refused() {
         for text in [
             "GET /y HTTP/1.1\r\nHost: a\r\n\r\n",
             "GET http://a HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_answers_have_a_name() {
+    fn wrong_responses_are_named_failures() {
         let body = str::from_utf8(&BODY).expect("letters are text");
         let response = |first: &str, fields: &str, body: &str| format!("{first}\r\n{fields}\r\n{body}");
         let check = |text: String, expected: &str| {

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tunnels_grow_to_the_count_and_stay_alive() {
+    fn tunnels_reach_the_count_and_stay_alive() {
         let server = servers::start(Role::Echo).expect("loopback listens");
         let mut tunnels = Tunnels::default();
         for count in [3, 7, 7] {
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_tunnel_is_an_error() {
+    fn refused_tunnel_is_an_error() {
         let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let mut tunnels = Tunnels::default();
         assert!(tunnels.hold(closed.expect("loopback binds"), 1).is_err());

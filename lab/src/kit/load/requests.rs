@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_kept_or_not_as_asked() {
+    fn connections_are_kept_only_with_keep_alive() {
         let server = servers::start(Role::Origin).expect("loopback listens");
         let check = |persistence, connections| {
             let response = asked(server, persistence, 100);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_have_names() {
+    fn failed_requests_are_counted_by_kind() {
         let check = |text, expected: &str| {
             for persistence in [Persistence::KeepAlive, Persistence::Close] {
                 assert_eq!(asked(saying(text), persistence, 1)["failures"], json!({ expected: 1 }));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_tells_a_wrong_answer_from_none() {
+    fn probe_distinguishes_wrong_response_from_none() {
         let time = Duration::from_secs(10);
         let server = servers::start(Role::Origin).expect("loopback listens");
         assert_eq!(probe(server, server, time).expect("the origin responds"), None);

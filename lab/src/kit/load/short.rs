@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_is_asked_first() {
+    fn short_connection_does_the_proxy_handshake_first() {
         let to = servers::start(Role::Reply).expect("loopback listens");
         for protocol in [Protocol::Connect, Protocol::Socks5] {
             let check = |accepts, expected| {
@@ -109,14 +109,14 @@ mod tests {
     }
 
     #[test]
-    fn every_connection_is_accounted_for() {
+    fn every_connection_is_counted() {
         let server = servers::start(Role::Reply).expect("loopback listens");
         let answer = run(server, 100, 10).expect("the load runs");
         assert_eq!((answer["completed"].as_u64(), answer["failed"].as_u64()), (Some(100), Some(0)));
     }
 
     #[test]
-    fn who_arrives_is_accounted_for() {
+    fn every_arrival_is_counted() {
         let server = servers::start(Role::Reply).expect("loopback listens");
         let time = Duration::from_millis(200);
         let answer = arrive(server, 500, time).expect("the load runs");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_failures_with_a_name() {
+    fn refused_connections_are_counted_by_kind() {
         let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let answer = run(closed.expect("loopback binds"), 5, 2).expect("the load runs");
         assert_eq!((answer["completed"].as_u64(), answer["failed"].as_u64()), (Some(0), Some(5)));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_reply_is_a_failure() {
+    fn wrong_reply_is_a_failure() {
         use std::io::{Read, Write};
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback binds");
         let server = listener.local_addr().expect("a bound socket has an address");

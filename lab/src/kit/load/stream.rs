@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_of_both_directions_arrive_whole() {
+    fn streams_of_both_directions_are_complete() {
         for (role, direction) in [(Role::Source, Direction::Down), (Role::Sink, Direction::Up)] {
             let server = servers::start(role).expect("loopback listens");
             let answer = run(&Tunnel::from(server), direction, Duration::from_millis(20), 3);

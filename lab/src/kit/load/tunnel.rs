@@ -143,7 +143,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_tunnel_stands_when_the_proxy_says_so() {
+    fn tunnel_opens_when_the_proxy_accepts() {
         use super::super::{Role, servers};
         let to = servers::start(Role::Echo).expect("loopback listens");
         for protocol in [Protocol::Connect, Protocol::Socks5] {
@@ -157,7 +157,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn half_a_way_is_refused() {
+    fn incomplete_path_is_refused() {
         for word in ["", "/", "connect/127.0.0.1:1", "tea/127.0.0.1:1/127.0.0.1:2", "connect/x/127.0.0.1:2"] {
             assert!(word.parse::<Tunnel>().is_err(), "{word:?}");
         }

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_all_its_points() {
+    fn line_has_all_its_points() {
         let panel = panel(vec![(1_000.0, at(9.0)), (9_000.0, at(81.0))]);
         let svg = drawn(&panel);
         assert_eq!(svg.matches("<circle").count(), 2);

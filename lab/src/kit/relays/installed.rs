@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_tollgate_is_an_error_with_the_remedy_unless_it_is_not_wanted() {
+    fn missing_tollgate_is_an_error_with_the_remedy() {
         let find = |without: &[Target]| {
             let wanted = [Target::Direct, Target::Tollgate, Target::Haproxy];
             find(&wanted, Some(Path::new("/nonexistent/tollgate")), without)

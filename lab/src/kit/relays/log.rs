@@ -66,7 +66,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn lines_are_counted_as_they_come_in_all_files() {
+    fn lines_are_counted_as_files_grow() {
         let directory = tempfile::tempdir().expect("a temporary directory can be created");
         let paths = ["1.log", "2.log"].map(|name| directory.path().join(name));
         let mut files = paths.clone().map(|path| File::create(path).expect("the file can be created"));

@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn haproxys_count_is_found_under_either_spelling() {
+    fn haproxy_splice_count_has_two_spellings() {
         for name in ["TotalSplicdedBytesOut", "TotalSplicedBytesOut"] {
             let text = format!("Name: HAProxy\nTotalBytesOut: 7\n{name}: 4096\nBytesOutRate: 1\n");
             assert_eq!(parse_spliced_bytes(&text), Some(4_096));

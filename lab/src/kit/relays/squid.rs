@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_is_found_by_the_whole_name() {
+    fn user_is_found_by_the_whole_name() {
         let users = "root:x:0:0:root:/root:/bin/sh\nproxyd:x:12:12::/:\nproxy:x:13:14:proxy:/bin:/no\n";
         assert_eq!(parse_user(users, "proxy"), Some(User { id: 13, group: 14 }));
         assert_eq!(parse_user(users, "squid"), None);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_is_named_by_letters_and_digits() {
+    fn service_name_has_letters_and_digits_only() {
         let name = service(Path::new("/tmp/lab-x/.tmp1_aB"));
         assert!(name.ends_with("tmp1aB") && name.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{name}");
     }

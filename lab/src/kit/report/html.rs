@@ -235,7 +235,7 @@ mod tests {
     use crate::kit::presentation::tests::SAMPLE;
 
     #[test]
-    fn the_page_holds_everything_and_needs_nothing() {
+    fn page_holds_everything_and_loads_nothing() {
         let page = page(&sample());
         for expected in [
             "<p class=\"claim\">Tollgate takes less CPU time than HAProxy.</p>",
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_claim_and_its_plot_stand_first() {
+    fn claim_and_its_plot_come_first() {
         let page = page(&sample());
         let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text} is missing"));
         assert!(at("class=\"claim\"") < at("<svg") && at("<svg") < at("<h2>Verdicts"));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn many_subjects_have_a_line_each() {
+    fn many_targets_have_a_line_each() {
         let report = sample();
         let row = &report.rows[0];
         let few = part_table(&SAMPLE, &[row, row]);

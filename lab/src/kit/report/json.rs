@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_document_has_the_agreed_shape() {
+    fn document_has_the_agreed_shape() {
         let number = |median: f64, min: f64, max: f64, values: &[f64]| {
             let runs = values.len();
             json!({ "median": median, "min": min, "max": max, "runs": runs, "values": values })
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn verdicts_and_marks_are_told() {
+    fn document_has_verdicts_and_marks() {
         let document = document(&sample());
         let expected = json!({
             "name": "short-cpu",

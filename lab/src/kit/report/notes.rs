@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_say_how_to_read_a_plot_and_name_the_machine() {
+    fn notes_explain_the_plot_and_name_the_machine() {
         let notes = sample().figure().expect("the sample has a plot").notes;
         let expected = [
             "Each bar is the median of its 2 runs; the thin line spans the smallest and the largest run.",

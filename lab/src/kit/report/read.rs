@@ -133,7 +133,7 @@ mod tests {
     use crate::kit::presentation::tests::SAMPLE;
 
     #[test]
-    fn a_report_survives_its_document() {
+    fn report_survives_its_document() {
         let mut report = sample();
         report.rows[1].runs[1].round = 7;
         report.rows[1].runs[1].marks = vec!["busy".to_owned()];
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn other_documents_are_refused_with_the_missing_part() {
+    fn other_document_is_refused_with_the_reason() {
         let refused = |document: Value| {
             format!("{:#}", read(&document, &SAMPLE).expect_err("the document is not a report"))
         };

@@ -155,7 +155,7 @@ mod tests {
         Presentation { grids: &[Grid { family: "hogs", number: "connections_per_s" }], ..SAMPLE };
 
     #[test]
-    fn everything_that_matters_is_on_the_terminal() {
+    fn terminal_shows_tables_verdicts_and_reasons() {
         let text = print(&sample());
         for expected in [
             "short: median [min-max]",
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grid_stands_for_the_parts_of_its_family() {
+    fn grid_replaces_the_parts_of_its_family() {
         let mut report = sample();
         report.rows[0].part = "hogs-16";
         report.rows[1].part = "hogs-0";
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn many_subjects_stand_below_each_other() {
+    fn many_targets_are_listed_downwards() {
         let mut report = sample();
         let row = report.rows.remove(0);
         let target = |number: usize| Row { target: format!("pool-{number}"), ..row.clone() };
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_that_differ_in_figures_are_one_kind() {
+    fn marks_that_differ_in_numbers_are_one_kind() {
         let mut rows = sample().rows;
         rows[0].runs[0].marks = vec!["others used 12 %".to_owned()];
         rows[0].runs[1].marks = vec!["others used 7 %".to_owned()];

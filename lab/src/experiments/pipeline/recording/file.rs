@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recording_passes_through_a_file() {
+    fn recording_survives_its_file() {
         let directory = tempfile::tempdir().expect("a directory can be created");
         let file = directory.path().join("recording");
         let empty = Recording { threads: Vec::new(), ..sample() };
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_recording_is_refused() {
+    fn incomplete_recording_is_refused() {
         let words = sample().to_words();
         assert_eq!(Recording::from_words(&words), Some(sample()));
         for length in 0..words.len() {

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_words_are_cut_at_a_whole_character() {
+    fn report_is_cut_at_a_character() {
         let mut words = FixedText::default();
         let _ = write!(words, "{}", "v".repeat(TEXT_BYTES_MAX - 1));
         let _ = write!(words, "\u{e9}");

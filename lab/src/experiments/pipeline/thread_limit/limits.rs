@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_proven_when_it_alone_is_at_its_bound() {
+    fn sole_limit_at_its_bound_is_the_cause() {
         let check = |limits: &[Limit], expected: Option<&str>| {
             let moment = LimitSnapshot { maps: 0, threads: 0, tasks: 0, limits: limits.to_vec() };
             assert_eq!(moment.sole_reached().map(|limit| limit.name), expected, "{limits:?}");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_maps_and_threads() {
+    fn snapshot_of_this_process_has_maps_and_threads() {
         let moment =
             LimitSnapshot::read(std::process::id() as i32).expect("a process may read its own status");
         assert!(moment.maps > 0 && moment.threads > 0 && moment.tasks >= moment.threads);

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_are_understood() {
+    fn failure_report_is_parsed() {
         let check = |line: &str, expected: Option<(u64, &str)>| {
             let expected = expected.map(|(created, reason)| (created, reason.to_owned()));
             assert_eq!(parse_last_words(line), expected, "{line:?}");
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_death_tells_its_error_and_its_cause() {
+    fn limit_hit_has_errno_and_cause() {
         let check = |reason: &str, expected| assert_eq!(hit(reason, &[]).errno(), expected, "{reason}");
         check("os error 11", Some(11));
         check("failed to allocate an alternative stack: Cannot allocate memory (os error 12)", Some(12));
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn living_threads_are_created_only_where_there_is_room_for_others() {
+    fn living_mode_is_refused_when_pids_are_short() {
         let plain = CreationMode { is_living: true, is_plain: true };
         let words = |mode: CreationMode| (mode.to_string(), mode.arguments(None).len());
         assert_eq!(words(plain), ("living-plain".to_owned(), 4));

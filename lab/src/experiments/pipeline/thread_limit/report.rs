@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prediction_agrees_from_either_side() {
+    fn agreement_is_symmetric() {
         let check = |predicted, created, expected| {
             assert_eq!(Prediction { predicted, created }.agreement(), expected);
         };

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn tollgate_forwards_bills_and_logs() {
+    fn tollgate_config_forwards_bills_and_logs() {
         let text = text_of(tollgate);
         let listener =
             "[[listener]]\naddress = \"127.0.0.1:21003\"\nkind = \"forward\"\nto = \"127.0.0.1:22003\"\n";
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn haproxy_logs_and_splices_streams_only() {
+    fn haproxy_config_splices_streams_only() {
         let text = text_of(haproxy);
         check(&text, &["nbthread 2", "option tcplog", "log stdout", "bind 127.0.0.1:21000", "maxpipes 256"]);
         let splicing = |section: &str| section.contains("option splice-request\n    option splice-response");
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn nginx_has_a_worker_per_cpu_and_its_log_on() {
+    fn nginx_config_has_a_worker_per_cpu_and_a_log() {
         let text = text_of(|inputs| nginx(inputs, Some(Path::new("/usr/lib/stream.so"))));
         check(
             &text,

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn tollgate_speaks_one_protocol_and_knows_its_user_by_address() {
+    fn tollgate_config_has_protocol_and_user_by_source() {
         let user = "from = [\"127.0.0.1/32\"]\nallow = [\"127.0.0.1:22000\", \"127.0.0.1:22001\", ";
         let listener = "address = \"127.0.0.1:21000\"\nkind = \"http\"";
         check(tollgate, Protocol::Connect, &[listener, user, "reactors = 2\n"], "socks5");
@@ -224,14 +224,14 @@ mod tests {
     }
 
     #[test]
-    fn squid_opens_tunnels_to_the_ends_alone() {
+    fn squid_config_permits_only_the_endpoints() {
         let ports = "acl end_port port 22000 22001 22002 22003\n";
         let rules = "http_access allow tunnel localhost end end_port\nhttp_access deny all\n";
         check(squid, Protocol::Connect, &["http_port 127.0.0.1:21000", ports, rules], "persistent");
     }
 
     #[test]
-    fn those_with_a_thread_per_connection_have_room_and_a_log() {
+    fn threaded_proxies_have_capacity_and_a_log() {
         let expected = ["Port 21000\n", "LogLevel Notice", "MaxClients 9500", "ConnectPort 22003\n"];
         check(tinyproxy, Protocol::Connect, &expected, "socks");
         let rule = "allow * 127.0.0.1 127.0.0.1 22000,22001,22002,22003\n";
@@ -241,13 +241,13 @@ mod tests {
     }
 
     #[test]
-    fn dante_logs_each_tunnel_once() {
+    fn dante_config_logs_each_tunnel_once() {
         let internal = "internal: 127.0.0.1 port = 21000\n";
         check(dante, Protocol::Socks5, &[internal, "log: disconnect\n"], "log: connect");
     }
 
     #[test]
-    fn g3proxy_listens_in_each_worker() {
+    fn g3proxy_config_listens_in_each_worker() {
         let listen = "address: \"127.0.0.1:21000\"";
         let expected = [listen, "listen_in_worker: true", "log: stdout", "  thread_number: 2\n"];
         check(g3proxy, Protocol::Connect, &[&expected[..], &["type: http_proxy"]].concat(), "socks_proxy");

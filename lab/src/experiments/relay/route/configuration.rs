@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn tollgate_knows_its_user_by_address() {
+    fn tollgate_config_knows_its_user_by_source() {
         let text = text_of(Persistence::KeepAlive, tollgate);
         let listener = "[[listener]]\naddress = \"127.0.0.1:21000\"\nkind = \"mixed\"\n";
         let user = "name = \"lab\"\nfrom = [\"127.0.0.1/32\"]\nallow = [\"127.0.0.1:22000\"]\n";
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn nginx_keeps_connections_where_the_clients_do() {
+    fn nginx_config_keeps_connections_as_clients_do() {
         let both = ["listen 127.0.0.1:21000 reuseport", "server 127.0.0.1:22000;", "lab buffer=64k"];
         let keeping =
             ["        keepalive 1000;", "proxy_http_version 1.1;", "proxy_set_header Connection \"\";"];
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn squid_keeps_nothing_but_connections() {
+    fn squid_config_keeps_only_connections() {
         let both = ["http_port 127.0.0.1:21000", "cache deny all\n", "port 22000\n", "dst 127.0.0.1\n"];
         let log = "access_log stdio:/tmp/lab/connections.${process_number}.log squid\n";
         let text = text_of(Persistence::KeepAlive, squid);

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_is_found_though_earlier_calls_have_ended() {
+    fn deadline_fires_after_earlier_calls_have_ended() {
         let mut connection = Connection::new(DeadlineMode::Lazy);
         connection.begin(1, Nanos(500 * TICK));
         connection.pass_to(Nanos(100 * TICK));
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_begins_later_and_is_due_earlier_fails_first() {
+    fn earlier_deadline_of_a_later_call_fails_first() {
         for mode in [DeadlineMode::Lazy, DeadlineMode::Each] {
             let mut connection = Connection::new(mode);
             connection.begin(1, Nanos(500 * TICK));
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lazy_look_takes_what_is_due_now_and_nothing_that_is_due_later() {
+    fn lazy_scan_fails_only_calls_that_are_due() {
         let mut connection = Connection::new(DeadlineMode::Lazy);
         for (name, due) in [(1, 500 * TICK), (2, 501 * TICK), (3, 501 * TICK + 1)] {
             connection.begin(name, Nanos(due));
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lazy_timer_that_finds_no_call_rests_until_the_next_begins() {
+    fn lazy_timer_without_calls_is_not_armed() {
         let mut connection = Connection::new(DeadlineMode::Lazy);
         connection.begin(1, Nanos(500 * TICK));
         connection.end(1);
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_that_fires_for_nobody_changes_nothing() {
+    fn timer_without_calls_changes_nothing() {
         let mut connection = Connection::new(DeadlineMode::Lazy);
         connection.begin(1, Nanos(500 * TICK));
         // As it does when it was due and an earlier owner of the token had armed it.
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_a_group_fail_at_their_own_deadlines() {
+    fn group_calls_fail_at_their_own_deadlines() {
         let (time, mut tracker) =
             (Connection::new(DeadlineMode::Lazy).time, DeadlineTracker::new(DeadlineMode::Lazy, RawToken(7)));
         let mut group = Group::default();
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_arms_what_its_way_says() {
+    fn group_arms_the_timers_of_its_mode() {
         for (mode, armed) in
             [(DeadlineMode::Off, [0, 0]), (DeadlineMode::Lazy, [1, 1]), (DeadlineMode::Each, [5, 0])]
         {
@@ -437,7 +437,7 @@ mod tests {
     /// Random calls with random deadlines: none fails early, none is overdue, and no more timers are armed
     /// than the mode needs.
     #[test]
-    fn every_deadline_is_found_in_time() {
+    fn random_deadlines_are_found_in_time() {
         for mode in [DeadlineMode::Off, DeadlineMode::Lazy, DeadlineMode::Each] {
             for seed in 1..=20 {
                 compare(mode, seed);

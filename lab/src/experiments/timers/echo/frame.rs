@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_is_read_as_it_was_written_and_not_before_it_is_whole() {
+    fn frame_is_read_once_it_is_complete() {
         for number in 0..100 {
             let frame = Frame { id: number << 32 | 7, payload: payload(number) };
             let mut bytes = Vec::new();
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_no_frame_has_are_errors() {
+    fn frame_of_invalid_length_is_an_error() {
         for length in [0, 15, 65, u32::MAX] {
             let mut bytes = vec![0; FRAME_BYTES_MAX];
             bytes[..4].copy_from_slice(&length.to_le_bytes());
