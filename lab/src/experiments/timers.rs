@@ -119,7 +119,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         skipped.push(Skipped { name: "brpc".to_owned(), reason });
     }
     progress.finish();
-    rows.sort_by_key(|row| cases::place(row.part));
+    rows.sort_by_key(|row| cases::position(row.part));
     let warnings = options.common.warnings();
     let mut report = Report { rows, skipped, warnings, ..Report::new(&PRESENTATION, machine) };
     verdicts::judge(&mut report);

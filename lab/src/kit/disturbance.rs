@@ -121,8 +121,8 @@ mod tests {
     fn foreign_work_or_steal_marks_a_run() {
         let check = |busy, steal, ours_ms, expected: &[&str]| {
             let ticks = CpuTicks { busy, idle: 400 - busy - steal, steal };
-            let seen = disturbance(ticks, Duration::from_millis(ours_ms), Duration::from_secs(2));
-            assert_eq!(seen.marks, expected, "busy {busy}, steal {steal}, ours {ours_ms} ms");
+            let found = disturbance(ticks, Duration::from_millis(ours_ms), Duration::from_secs(2));
+            assert_eq!(found.marks, expected, "busy {busy}, steal {steal}, ours {ours_ms} ms");
         };
         check(300, 0, 2_990, &[]);
         check(300, 0, 3_100, &[]);

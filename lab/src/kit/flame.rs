@@ -50,8 +50,8 @@ pub(crate) fn svg(palette: &Palette, profiles: &[Profile]) -> String {
          <rect class=\"paper\" width=\"{WIDTH}\" height=\"{height}\"/>\
          <text class=\"head\" x=\"{MARGIN}\" y=\"24\">{title}</text>\
          <text class=\"note\" x=\"{MARGIN}\" y=\"44\">Width: share of {} samples of all \
-         strategies, so wide is dear. Italics: in the kernel. Click on a frame to look closer, on the lowest \
-         one to see all.</text>",
+         strategies. Italics: in the kernel. Click on a frame to zoom in, on the lowest one to zoom \
+         out.</text>",
         tree.samples()
     );
     legend(palette, &mut svg);
@@ -104,11 +104,11 @@ impl Node {
         let mut node = self;
         node.samples[purpose] += stack.samples;
         for frame in [strategy].into_iter().chain(&stack.frames).take(DEPTH_MAX - 1) {
-            let place = node.callees.iter().position(|callee| callee.frame == *frame).unwrap_or_else(|| {
+            let index = node.callees.iter().position(|callee| callee.frame == *frame).unwrap_or_else(|| {
                 node.callees.push(Self::new(frame.clone(), purposes));
                 node.callees.len() - 1
             });
-            node = &mut node.callees[place];
+            node = &mut node.callees[index];
             node.samples[purpose] += stack.samples;
         }
     }
@@ -244,7 +244,7 @@ mod tests {
             ("&lt;odd&gt;&amp;co", "threads 925.00 305.00"),
             ("clone3", "threads 925.00 305.00"),
         ];
-        let expected = expected.map(|(name, place)| (name.to_owned(), place.to_owned()));
+        let expected = expected.map(|(name, index)| (name.to_owned(), index.to_owned()));
         assert_eq!(frames(&svg(&PALETTE, &sample())), expected);
     }
 

@@ -194,8 +194,8 @@ fn draw_path(svg: &mut String, class: &str, path: &str) {
 }
 
 fn draw_dot(svg: &mut String, class: &str, (x, y): (f64, f64), title: &str) {
-    let place = format!(r#"cx="{x:.1}" cy="{y:.1}" r="3.5""#);
-    let _ = write!(svg, r#"<circle class="{class}" {place}><title>{}</title></circle>"#, escape(title));
+    let position = format!(r#"cx="{x:.1}" cy="{y:.1}" r="3.5""#);
+    let _ = write!(svg, r#"<circle class="{class}" {position}><title>{}</title></circle>"#, escape(title));
 }
 
 #[cfg(test)]

@@ -75,8 +75,8 @@ impl SampleScope {
             }
             answer = Some(output);
         }
-        let said = answer.map(|output| last_line(&output)).unwrap_or_default();
-        anyhow::bail!("perf may not sample: {said}")
+        let message = answer.map(|output| last_line(&output)).unwrap_or_default();
+        anyhow::bail!("perf may not sample: {message}")
     }
 
     fn arguments(self) -> Vec<&'static str> {
@@ -162,8 +162,8 @@ pub(crate) fn matches(name: &str, pattern: &str) -> bool {
     let Some(mut rest) = name.strip_prefix(first) else { return false };
     let mut last = None;
     for part in parts {
-        let Some(place) = rest.find(part) else { return false };
-        rest = &rest[place + part.len()..];
+        let Some(start) = rest.find(part) else { return false };
+        rest = &rest[start + part.len()..];
         last = Some(part);
     }
     match last {

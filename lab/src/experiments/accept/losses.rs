@@ -74,7 +74,7 @@ mod tests {
         losses.record_held("long-lived-8/shared", 10, 1);
         assert_eq!((losses.count(), losses.tried()), (4, 2_110));
         let reasons = "; 1 in crowd-2/shared: connect: refused; 2 in crowd-2/shared: no reply in time; 1 in \
-                       long-lived-8/shared: a connection that was held is dead";
+                       long-lived-8/shared: a held connection was lost";
         assert_eq!(losses.reasons(), reasons);
         losses.record_held("more", 1, 1);
         assert!(losses.reasons().ends_with("; and 1 other reasons"), "{}", losses.reasons());

@@ -83,14 +83,14 @@ impl SharedCounters {
     /// Some jobs have not ended within a time that is long for any server's shutdown, or the user asks the
     /// lab to stop.
     pub(super) fn read_whole(&self) -> Result<Counters> {
-        let asked = Instant::now();
+        let started = Instant::now();
         loop {
             let counters = self.read();
             let without_end = counters.offered - counters.ended();
             if without_end == 0 {
                 return Ok(counters);
             }
-            ensure!(asked.elapsed() < END_MAX, "{without_end} of {} jobs have not ended", counters.offered);
+            ensure!(started.elapsed() < END_MAX, "{without_end} of {} jobs have not ended", counters.offered);
             child::pause(POLL)?;
         }
     }

@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn bins_add_up_to_the_recording() {
         let threads =
-            (0..7).map(|place| waiting_thread(LanePlacement::Slot(place), u64::from(place) / 3)).collect();
+            (0..7).map(|lane| waiting_thread(LanePlacement::Slot(lane), u64::from(lane) / 3)).collect();
         let timeline = BinnedTimeline::new("batches-7", &recording(threads));
         let mut bins = Times::default();
         timeline.rows.iter().flat_map(|row| &row.bins).for_each(|&bin| bins += bin);
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn many_lanes_share_rows() {
-        let thread = |place| waiting_thread(LanePlacement::Slot(place), 0);
+        let thread = |lane| waiting_thread(LanePlacement::Slot(lane), 0);
         let mut threads: Vec<_> = (0..250).map(thread).collect();
         threads.push(waiting_thread(LanePlacement::Main, 0));
         let timeline = BinnedTimeline::new("batches-250", &recording(threads));

@@ -107,7 +107,7 @@ impl<'a> EventLoop<'a> {
         let mut wakes = Vec::new();
         loop {
             self.admit();
-            if self.under_way() == 0 {
+            if self.in_flight() == 0 {
                 self.steal_ready();
                 return Ok(());
             }
@@ -136,12 +136,12 @@ impl<'a> EventLoop<'a> {
         self.ready[self.number].with(access)
     }
 
-    fn under_way(&self) -> usize {
+    fn in_flight(&self) -> usize {
         self.own(|ready| ready.len()) + self.waiting.len()
     }
 
     fn admit(&mut self) {
-        while self.under_way() < self.window {
+        while self.in_flight() < self.window {
             let request = self.next.fetch_add(1, Ordering::Relaxed);
             if request >= self.work.requests() {
                 return;

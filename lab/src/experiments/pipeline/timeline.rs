@@ -69,7 +69,7 @@ fn summary(sections: &[Section], cpus: usize) -> String {
     }
     text + "</table><p>Busy: CPU time of the whole process. Still: time in which the threads used less than \
             5 % of the CPUs. Running to idle: shares of the threads' lives. Unseen: CPU time that no thread \
-            noted, most of it the creation and end of threads.</p>"
+            recorded, most of it the creation and end of threads.</p>"
 }
 
 /// A strategy's timeline, its data beside it, and the figures of its rows.

@@ -128,13 +128,13 @@ fn rates(row: &Row) -> Vec<Sample> {
 
 /// Each mode must have reached one limit, and the prediction must be right where it was tested.
 fn thread_limit(limit_hits: &LimitHits) -> Judged {
-    if limit_hits.seen.is_empty() {
+    if limit_hits.by_mode.is_empty() {
         return Err("no process reached a thread limit".to_owned());
     }
     let share = |hit: &super::thread_limit::probe::LimitHit| hit.cause().map_or(0.0, |limit| limit.share());
-    let mut worst = limit_hits.seen.iter().map(|(_, hit)| share(hit)).fold(f64::INFINITY, f64::min);
+    let mut worst = limit_hits.by_mode.iter().map(|(_, hit)| share(hit)).fold(f64::INFINITY, f64::min);
     let mut descriptions: Vec<String> =
-        limit_hits.seen.iter().map(|(mode, hit)| format!("{mode}: {}", hit.describe())).collect();
+        limit_hits.by_mode.iter().map(|(mode, hit)| format!("{mode}: {}", hit.describe())).collect();
     if let Some(prediction) = &limit_hits.prediction {
         worst = worst.min(prediction.agreement());
         descriptions.push(prediction.describe());

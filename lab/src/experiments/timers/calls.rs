@@ -71,7 +71,7 @@ impl Lateness {
 pub(super) fn run<F: TimerImpl>(time: Duration) -> Result<CallResults> {
     let lateness = Lateness::default();
     let timer_impl = F::start(lateness.sink())?;
-    let mut client = Client { user: timer_impl.enter(), under_way: VecDeque::new(), calls: 0, unanswered: 0 };
+    let mut client = Client { user: timer_impl.enter(), in_flight: VecDeque::new(), calls: 0, unanswered: 0 };
     let before = own_memory_bytes("VmRSS")?;
     let mut gained_bytes = 0;
     let passes = (time.as_nanos() / PASS.as_nanos()) as usize;
@@ -103,14 +103,14 @@ pub(super) fn run<F: TimerImpl>(time: Duration) -> Result<CallResults> {
 struct Client<U: User> {
     user: U,
     /// The answered calls of each pass, oldest first, with their deadline.
-    under_way: VecDeque<(Nanos, Vec<U::Handle>)>,
+    in_flight: VecDeque<(Nanos, Vec<U::Handle>)>,
     calls: u64,
     unanswered: u64,
 }
 
 impl<U: User> Client<U> {
     fn run_pass(&mut self) -> Result<()> {
-        let mut batch = match self.under_way.len() {
+        let mut batch = match self.in_flight.len() {
             ANSWERED_AFTER.. => self.answer()?,
             _ => Vec::with_capacity(CALLS_PER_PASS),
         };
@@ -126,14 +126,14 @@ impl<U: User> Client<U> {
                 batch.push(handle);
             }
         }
-        self.under_way.push_back((deadline, batch));
+        self.in_flight.push_back((deadline, batch));
         self.user.run_due();
         Ok(())
     }
 
     /// Answers the oldest calls.
     fn answer(&mut self) -> Result<Vec<U::Handle>> {
-        let Some((deadline, mut batch)) = self.under_way.pop_front() else { return Ok(Vec::new()) };
+        let Some((deadline, mut batch)) = self.in_flight.pop_front() else { return Ok(Vec::new()) };
         for handle in batch.drain(..) {
             if !self.user.cancel(handle) {
                 // On a machine that stood still the answer may have come too late.
@@ -146,7 +146,7 @@ impl<U: User> Client<U> {
 
     /// Answers the calls in flight, and awaits the deadlines of the others.
     fn finish(&mut self, fired: impl Fn() -> u64) -> Result<()> {
-        while !self.under_way.is_empty() {
+        while !self.in_flight.is_empty() {
             self.answer()?;
         }
         let now = monotonic();

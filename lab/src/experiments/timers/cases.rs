@@ -90,7 +90,7 @@ pub(super) fn number(name: &str) -> Option<&'static str> {
 }
 
 /// The position of a part in the report.
-pub(super) fn place(part: &str) -> usize {
+pub(super) fn position(part: &str) -> usize {
     parts().position(|it| it == part).unwrap_or(usize::MAX)
 }
 

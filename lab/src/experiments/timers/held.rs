@@ -13,7 +13,7 @@ use crate::kit::usage::own_memory_bytes;
 /// Calls before the first reading, so that one-time costs of an implementation are not counted.
 const WARM_UP: u64 = 10_000;
 /// Calls between two readings.
-const LOOK: u64 = 50_000;
+const CALLS_PER_READING: u64 = 50_000;
 
 /// The result of a run.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,7 @@ pub(super) fn run<F: TimerImpl>(wanted: u64, time: Duration) -> Result<Held> {
     let (before, end) = (own_memory_bytes("VmRSS")?, monotonic() + time);
     let mut held = Held { cancelled: WARM_UP, bytes_max: 0 };
     while held.cancelled < wanted && monotonic() < end {
-        let calls = LOOK.min(wanted - held.cancelled);
+        let calls = CALLS_PER_READING.min(wanted - held.cancelled);
         call(&mut user, calls)?;
         held.cancelled += calls;
         held.bytes_max = held.bytes_max.max(own_memory_bytes("VmRSS")?.saturating_sub(before));

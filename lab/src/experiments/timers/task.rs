@@ -158,21 +158,22 @@ fn pairs<F: TimerImpl>(built_in: BuiltIn, only: Option<&str>, time: Duration) ->
 }
 
 fn calls<F: TimerImpl>(time: Duration) -> Result<Map<String, Value>> {
-    let seen = super::calls::run::<F>(time)?;
-    let late = |share: f64| seen.lateness[((seen.lateness.len() - 1) as f64 * share) as usize] as f64 / 1e3;
+    let results = super::calls::run::<F>(time)?;
+    let late =
+        |share: f64| results.lateness[((results.lateness.len() - 1) as f64 * share) as usize] as f64 / 1e3;
     let mut numbers = json!({
-        "calls": seen.calls,
-        "fired": seen.fired,
-        "gained_mb": seen.gained_bytes as f64 / 1e6,
+        "calls": results.calls,
+        "fired": results.fired,
+        "gained_mb": results.gained_bytes as f64 / 1e6,
     });
-    if let (Some((all, last)), Some(numbers)) = (seen.wakes, numbers.as_object_mut()) {
+    if let (Some((all, last)), Some(numbers)) = (results.wakes, numbers.as_object_mut()) {
         let time = time.as_secs_f64();
         numbers.insert("wakes_per_s".to_owned(), (all.all as f64 / time).into());
         numbers.insert("wakes_per_s_at_the_end".to_owned(), (last.all as f64 / (time / 4.0)).into());
         let dead = 100.0 * all.dead as f64 / all.all.max(1) as f64;
         numbers.insert("dead_wakes_percent".to_owned(), dead.into());
     }
-    if let (false, Some(numbers)) = (seen.lateness.is_empty(), numbers.as_object_mut()) {
+    if let (false, Some(numbers)) = (results.lateness.is_empty(), numbers.as_object_mut()) {
         numbers.insert("late_p50_us".to_owned(), late(0.5).into());
         numbers.insert("late_p99.9_us".to_owned(), late(0.999).into());
         numbers.insert("late_min_us".to_owned(), late(0.0).into());

@@ -11,7 +11,7 @@ use super::sleep;
 use super::timer_impl::{Sink, TimerImpl, User, Wakes};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(1);
+const POLL: Duration = Duration::from_millis(1);
 /// Of timers that must not fire, or not before they are cancelled.
 const FAR: Duration = Duration::from_secs(3600);
 
@@ -48,7 +48,7 @@ fn wait_for(what: &str, mut is_done: impl FnMut() -> bool) {
     let end = monotonic() + PATIENCE;
     while !is_done() {
         assert!(monotonic() < end, "timed out waiting for {what}");
-        thread::sleep(LOOK);
+        thread::sleep(POLL);
     }
 }
 
@@ -57,7 +57,7 @@ fn deadlines(count: u64) -> Vec<Nanos> {
     let now = monotonic();
     let after = |number: u64| Duration::from_micros(number * 7919 % 60_000);
     let mut deadlines: Vec<Nanos> = (0..count).map(|number| now + after(number)).collect();
-    deadlines.extend([Nanos(0), Nanos(1), now, now + LOOK, now + LOOK]);
+    deadlines.extend([Nanos(0), Nanos(1), now, now + POLL, now + POLL]);
     deadlines
 }
 

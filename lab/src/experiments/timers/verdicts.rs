@@ -139,8 +139,8 @@ fn instructions(report: &Report) -> Judged {
     }
     let (part, ratio) = worst.ok_or("there is no echo")?;
     let about = format!(
-        "outside the kernel, at {part}, both ends, with one timer for a connection, put off by a store; with \
-         a timer for each call it is `each`"
+        "outside the kernel, at {part}, both ends, with one timer for a connection, which a store postpones; \
+         with a timer for each call it is `each`"
     );
     on_single("echo-instructions-per-call-on/off", threshold, ratio, &about)
 }

@@ -89,7 +89,7 @@ mod tests {
     fn late_poll_returns_all_due_arrivals() {
         let mut arrivals = Arrivals::new(100, Duration::from_secs(1));
         let late = Duration::from_secs(2);
-        let came = std::iter::from_fn(|| arrivals.until_next(late)).count();
-        assert_eq!(came, moments(100, Duration::from_secs(1)).len());
+        let arrived = std::iter::from_fn(|| arrivals.until_next(late)).count();
+        assert_eq!(arrived, moments(100, Duration::from_secs(1)).len());
     }
 }

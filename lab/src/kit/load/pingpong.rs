@@ -79,7 +79,7 @@ impl Exchange {
     fn new(ping_pong: &PingPong) -> Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let connections: Result<Vec<Connection>> =
-            (0..ping_pong.connections).map(|place| Connection::open(ping_pong.to, &epoll, place)).collect();
+            (0..ping_pong.connections).map(|index| Connection::open(ping_pong.to, &epoll, index)).collect();
         let gap = Duration::from_secs(1) / ping_pong.rate_per_s.max(1);
         let messages = (ping_pong.time.as_nanos() / gap.as_nanos().max(1)) as u32;
         let (connections, started, latencies) = (connections?, Instant::now(), latencies());
@@ -148,10 +148,10 @@ impl Exchange {
     fn send_due(&mut self, now: Instant) -> Result<()> {
         while self.begun < self.messages && self.due(self.begun) <= now {
             let due = self.due(self.begun);
-            let place = self.begun as usize % self.connections.len();
+            let index = self.begun as usize % self.connections.len();
             self.begun += 1;
-            self.connections[place].waiting.push_back(due);
-            self.connections[place].send()?;
+            self.connections[index].waiting.push_back(due);
+            self.connections[index].send()?;
         }
         Ok(())
     }
@@ -180,12 +180,12 @@ impl Exchange {
 }
 
 impl Connection {
-    fn open(to: SocketAddr, epoll: &OwnedFd, place: u32) -> Result<Self> {
+    fn open(to: SocketAddr, epoll: &OwnedFd, index: u32) -> Result<Self> {
         let stream = std::net::TcpStream::connect_timeout(&to, WAIT_MAX).context("connecting")?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         let edges = EventFlags::IN | EventFlags::OUT | EventFlags::ET;
-        epoll::add(epoll, &stream, EventData::new_u64(u64::from(place)), edges)?;
+        epoll::add(epoll, &stream, EventData::new_u64(u64::from(index)), edges)?;
         Ok(Self {
             socket: stream.into(),
             waiting: VecDeque::new(),

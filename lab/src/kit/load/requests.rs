@@ -83,7 +83,7 @@ impl clients::Client for Client {
             }
             let is_kept = match http::read_response(&self.response)? {
                 None => continue,
-                Some(said) => said == Persistence::KeepAlive,
+                Some(requested) => requested == Persistence::KeepAlive,
             };
             if self.persistence == Persistence::KeepAlive {
                 self.response.clear();
@@ -110,13 +110,13 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn asked(via: SocketAddr, persistence: Persistence, count: u32) -> Value {
+    fn run_requests(via: SocketAddr, persistence: Persistence, count: u32) -> Value {
         let requests = Requests { via, origin: via, persistence, count, concurrency: 10 };
         run(&requests).expect("the load runs")
     }
 
     /// A server that sends `text` to the first connection, whatever it receives, and closes it.
-    fn saying(text: &'static str) -> SocketAddr {
+    fn serve_text(text: &'static str) -> SocketAddr {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback binds");
         let server = listener.local_addr().expect("a bound socket has an address");
         std::thread::spawn(move || {
@@ -132,7 +132,7 @@ mod tests {
     fn connections_are_kept_only_with_keep_alive() {
         let server = servers::start(Role::Origin).expect("loopback listens");
         let check = |persistence, connections| {
-            let response = asked(server, persistence, 100);
+            let response = run_requests(server, persistence, 100);
             assert_eq!((&response["completed"], &response["failed"]), (&json!(100), &json!(0)), "{response}");
             assert_eq!(response["connections"], connections);
         };
@@ -144,14 +144,17 @@ mod tests {
     fn failed_requests_are_counted_by_kind() {
         let check = |text, expected: &str| {
             for persistence in [Persistence::KeepAlive, Persistence::Close] {
-                assert_eq!(asked(saying(text), persistence, 1)["failures"], json!({ expected: 1 }));
+                assert_eq!(
+                    run_requests(serve_text(text), persistence, 1)["failures"],
+                    json!({ expected: 1 })
+                );
             }
         };
         check("", "the connection ended without a response");
         check("HTTP/1.1 200 OK\r\n", "the connection ended within a response");
         check("HTTP/1.1 501 Not Implemented\r\nContent-Length: 0\r\n\r\n", "status 501");
         let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let response = asked(closed.expect("loopback binds"), Persistence::Close, 5);
+        let response = run_requests(closed.expect("loopback binds"), Persistence::Close, 5);
         assert_eq!((&response["completed"], &response["failed"]), (&json!(0), &json!(5)));
     }
 
@@ -160,9 +163,9 @@ mod tests {
         let time = Duration::from_secs(10);
         let server = servers::start(Role::Origin).expect("loopback listens");
         assert_eq!(probe(server, server, time).expect("the origin responds"), None);
-        let wrong = saying("HTTP/1.1 501 Not Implemented\r\nConnection: close\r\n\r\n");
+        let wrong = serve_text("HTTP/1.1 501 Not Implemented\r\nConnection: close\r\n\r\n");
         assert_eq!(probe(wrong, wrong, time).expect("the server responds"), Some("status 501".to_owned()));
-        let silent = saying("");
+        let silent = serve_text("");
         assert!(probe(silent, silent, time).is_err());
     }
 }

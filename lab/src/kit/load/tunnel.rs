@@ -112,11 +112,11 @@ pub(super) mod tests {
         let address = listener.local_addr().expect("a bound socket has an address");
         std::thread::spawn(move || {
             let (mut client, _) = listener.accept()?;
-            let mut asked = [0; REPLY_READ_BYTES];
+            let mut received = [0; REPLY_READ_BYTES];
             let to = match protocol {
                 Protocol::Connect => {
-                    let length = client.read(&mut asked)?;
-                    let text = String::from_utf8_lossy(&asked[..length]).into_owned();
+                    let length = client.read(&mut received)?;
+                    let text = String::from_utf8_lossy(&received[..length]).into_owned();
                     let to = text.split(' ').nth(1).and_then(|to| to.parse::<SocketAddr>().ok());
                     client.write_all(match accepts {
                         true => b"HTTP/1.1 200 OK\r\n\r\n",
@@ -125,18 +125,18 @@ pub(super) mod tests {
                     to.expect("the second word is the destination")
                 }
                 Protocol::Socks5 => {
-                    client.read_exact(&mut asked[..3])?;
+                    client.read_exact(&mut received[..3])?;
                     client.write_all(&[5, 0])?;
-                    client.read_exact(&mut asked[..10])?;
+                    client.read_exact(&mut received[..10])?;
                     client.write_all(&[5, u8::from(!accepts), 0, 1, 0, 0, 0, 0, 0, 0])?;
                     let octets: [u8; 4] =
-                        asked[4..8].try_into().expect("the words are destination, proxy or nothing");
-                    SocketAddr::from((octets, u16::from_be_bytes([asked[8], asked[9]])))
+                        received[4..8].try_into().expect("the words are destination, proxy or nothing");
+                    SocketAddr::from((octets, u16::from_be_bytes([received[8], received[9]])))
                 }
             };
             let mut server = TcpStream::connect(to)?;
-            let length = client.read(&mut asked)?;
-            server.write_all(&asked[..length])?;
+            let length = client.read(&mut received)?;
+            server.write_all(&received[..length])?;
             std::io::copy(&mut server, &mut client)
         });
         Proxy { address, protocol }

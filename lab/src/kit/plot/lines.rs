@@ -148,10 +148,10 @@ fn spread_apart<T>(mut labels: Vec<(f64, T)>) -> Vec<(f64, T)> {
             merge_last(&mut groups);
         }
     }
-    let places = groups
+    let positions = groups
         .iter()
         .flat_map(|&(first, count)| (0..count).map(move |index| first + LABEL_HEIGHT * index as f64));
-    labels.into_iter().zip(places).map(|((_, label), place)| (place, label)).collect()
+    labels.into_iter().zip(positions).map(|((_, label), position)| (position, label)).collect()
 }
 
 fn merge_last(groups: &mut Vec<(f64, usize)>) {
@@ -191,20 +191,21 @@ mod tests {
         let expected = [(3.0, "high"), (3.0 + LABEL_HEIGHT, "next"), (40.0, "low")];
         assert_eq!(spread_apart(labels), expected);
         let chain = vec![(0.0, 1), (10.0, 2), (20.0, 3)];
-        let places: Vec<f64> = spread_apart(chain).into_iter().map(|label| label.0).collect();
-        assert_eq!(places, [10.0 - LABEL_HEIGHT, 10.0, 10.0 + LABEL_HEIGHT]);
+        let positions: Vec<f64> = spread_apart(chain).into_iter().map(|label| label.0).collect();
+        assert_eq!(positions, [10.0 - LABEL_HEIGHT, 10.0, 10.0 + LABEL_HEIGHT]);
     }
 
     #[test]
     fn distant_counts_get_a_logarithmic_axis() {
-        let places = |counts: [f64; 3]| {
+        let positions = |counts: [f64; 3]| {
             let svg = drawn(&panel(counts.map(|count| (count, at(1.0))).to_vec()));
-            let places = svg.split("cx=\"").skip(1).filter_map(|rest| rest.split('"').next()?.parse().ok());
-            places.collect::<Vec<f64>>()
+            let positions =
+                svg.split("cx=\"").skip(1).filter_map(|rest| rest.split('"').next()?.parse().ok());
+            positions.collect::<Vec<f64>>()
         };
-        let [low, middle, high] = places([1.0, 100.0, 10_000.0])[..] else { panic!("there are three") };
+        let [low, middle, high] = positions([1.0, 100.0, 10_000.0])[..] else { panic!("there are three") };
         assert!((middle - (low + high) / 2.0).abs() < 0.1, "{low} {middle} {high}");
-        let [low, middle, high] = places([0.0, 100.0, 10_000.0])[..] else { panic!("there are three") };
+        let [low, middle, high] = positions([0.0, 100.0, 10_000.0])[..] else { panic!("there are three") };
         assert!((middle - low) * 90.0 < high - low, "{low} {middle} {high}");
     }
 

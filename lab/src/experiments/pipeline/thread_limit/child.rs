@@ -170,9 +170,9 @@ impl FixedText {
 
 impl std::fmt::Write for FixedText {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        let room = &mut self.bytes[self.length..];
-        let text = &text[..text.floor_char_boundary(room.len())];
-        room[..text.len()].copy_from_slice(text.as_bytes());
+        let free = &mut self.bytes[self.length..];
+        let text = &text[..text.floor_char_boundary(free.len())];
+        free[..text.len()].copy_from_slice(text.as_bytes());
         self.length += text.len();
         Ok(())
     }

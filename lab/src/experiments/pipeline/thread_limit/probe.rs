@@ -70,8 +70,8 @@ impl fmt::Display for CreationMode {
 }
 
 impl CreationMode {
-    /// Why the mode is skipped, if so. With `is_asked_for` the process ids of other processes do not matter.
-    pub(in crate::experiments::pipeline) fn refusal(self, is_asked_for: bool) -> Option<String> {
+    /// Why the mode is skipped, if so. With `is_forced` the process ids of other processes do not matter.
+    pub(in crate::experiments::pipeline) fn refusal(self, is_forced: bool) -> Option<String> {
         let Some(maps_max) = limits::max_map_count() else {
             return Some("this kernel has no vm.max_map_count".to_owned());
         };
@@ -84,7 +84,7 @@ impl CreationMode {
             ));
         }
         let would_starve = limits::pids_left().is_none_or(|left| expected > left / 2 + left / 4);
-        (self.is_living && would_starve && !is_asked_for).then(|| {
+        (self.is_living && would_starve && !is_forced).then(|| {
             format!(
                 "{expected} threads would leave other processes too few process ids: --confirm permits it"
             )

@@ -25,7 +25,7 @@ const MAPS_MAX_OF_TEST: u64 = 100_000;
 /// The results of all modes.
 #[derive(Debug, Default)]
 pub(in crate::experiments::pipeline) struct LimitHits {
-    pub(in crate::experiments::pipeline) seen: Vec<(CreationMode, LimitHit)>,
+    pub(in crate::experiments::pipeline) by_mode: Vec<(CreationMode, LimitHit)>,
     pub(in crate::experiments::pipeline) prediction: Option<Prediction>,
 }
 
@@ -50,8 +50,8 @@ impl Prediction {
 }
 
 /// The number of their steps of progress.
-pub(in crate::experiments::pipeline) fn probe_steps(is_test_wanted: bool) -> u64 {
-    MODES.len() as u64 + u64::from(is_test_wanted)
+pub(in crate::experiments::pipeline) fn probe_steps(with_test: bool) -> u64 {
+    MODES.len() as u64 + u64::from(with_test)
 }
 
 impl LimitHits {
@@ -61,7 +61,7 @@ impl LimitHits {
     /// The user interrupted.
     pub(in crate::experiments::pipeline) fn run(
         text: Option<&PathBuf>,
-        is_test_wanted: bool,
+        with_test: bool,
         progress: &Progress,
         rows: &mut Vec<Row>,
         skipped: &mut Vec<Skipped>,
@@ -69,17 +69,17 @@ impl LimitHits {
         let mut hits = Self::default();
         for mode in MODES {
             progress.begin(format!("thread-per-request, {mode}"));
-            match probe(mode, text, is_test_wanted) {
+            match probe(mode, text, with_test) {
                 Ok(hit) => {
                     rows.push(row(mode.to_string(), &hit, None));
-                    hits.seen.push((mode, hit));
+                    hits.by_mode.push((mode, hit));
                 }
                 Err(error) => skipped.push(skipped_entry(&mode.to_string(), &error)),
             }
             child::fail_if_interrupted()?;
             progress.end();
         }
-        if is_test_wanted {
+        if with_test {
             progress.begin(format!("thread-per-request, {PUBLISHED}, {MAPS_MAX_OF_TEST} maps"));
             if let Err(error) = hits.confirm(text, rows) {
                 skipped.push(skipped_entry("the test under a higher limit", &error));
@@ -91,7 +91,7 @@ impl LimitHits {
     }
 
     fn confirm(&mut self, text: Option<&PathBuf>, rows: &mut Vec<Row>) -> Result<()> {
-        let known = self.seen.iter().find(|(mode, _)| *mode == PUBLISHED);
+        let known = self.by_mode.iter().find(|(mode, _)| *mode == PUBLISHED);
         let (_, known) = known.context("the mode of the published program has not reached its limit")?;
         let changed = kernel_setting::change(Path::new(SETTING), &MAPS_MAX_OF_TEST.to_string());
         let changed = changed.with_context(|| format!("changing {SETTING}"))?;
@@ -106,8 +106,8 @@ impl LimitHits {
     }
 }
 
-fn probe(mode: CreationMode, text: Option<&PathBuf>, is_asked_for: bool) -> Result<LimitHit> {
-    if let Some(refusal) = mode.refusal(is_asked_for) {
+fn probe(mode: CreationMode, text: Option<&PathBuf>, is_forced: bool) -> Result<LimitHit> {
+    if let Some(refusal) = mode.refusal(is_forced) {
         bail!("{refusal}");
     }
     mode.run(text)?.context("a thread for every request could be created")

@@ -58,10 +58,10 @@ impl FramedStream {
     ) -> Result<Stream> {
         let mut has_more = readiness.readable;
         while has_more {
-            let room = self.input.capacity() - self.input.len();
+            let free = self.input.capacity() - self.input.len();
             match self.socket.recv_into_spare(&mut self.input) {
                 Ok(0) => return Ok(Stream::Ended),
-                Ok(count) => has_more = count == room || readiness.end != StreamEnd::Open,
+                Ok(count) => has_more = count == free || readiness.end != StreamEnd::Open,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error.into()),
             }
