@@ -8,8 +8,8 @@
 //!
 //! - A strategy that admits requests in order, one when a thread is free, cannot begin request `i` before the
 //!   CPUs have done the share `i / n` of the work, and it still has to wait:
-//!   `max(C, max over i of (i / n * C + w_i))`. This holds for `sequential`, `batches`, `pool` and `io-aware`;
-//!   request 90,000, which waits for a second, decides.
+//!   `max(C, max over i of (i / n * C + w_i))`. This holds for `sequential`, `batches`, `pool` and
+//!   `io-aware`; request 90,000, which waits for a second, decides.
 //! - A strategy that admits requests while up to `a` earlier ones are unfinished, as `event` does with a
 //!   window of `a`, may begin request `i` when `i - a` are done. With everything admitted that is
 //!   `max(longest wait, C)`.
