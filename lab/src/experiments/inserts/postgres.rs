@@ -45,8 +45,10 @@ struct Server {
 
 pub(super) fn open(settings: &StoreSettings, commit: Commit) -> Result<OpenStore> {
     let services = settings.services.as_deref();
-    let config = config(services.context("not installed: no target/services.env; `cargo xtask services`")?)?;
-    let mut client = connect(&config).context("not running: `cargo xtask services` starts it")?;
+    let config = config(
+        services.context("not installed: there is no target/services.env; run `cargo xtask services`")?,
+    )?;
+    let mut client = connect(&config).context("not running: start it with `cargo xtask services`")?;
     check(&mut client, settings.writers, commit)?;
     client.batch_execute(&format!(
         "SET client_min_messages = warning;
@@ -81,8 +83,9 @@ fn writer(config: &Config, commit: Commit) -> Result<Box<dyn Writer>> {
 
 /// The server's address in the services' file.
 fn config(services: &Path) -> Result<Config> {
-    let text = std::fs::read_to_string(services)
-        .with_context(|| format!("not installed: {}; `cargo xtask services`", services.display()))?;
+    let text = std::fs::read_to_string(services).with_context(|| {
+        format!("not installed: there is no {}; run `cargo xtask services`", services.display())
+    })?;
     let value = |key: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
         line.with_context(|| format!("{} has no {key}", services.display()))
