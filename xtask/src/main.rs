@@ -1,9 +1,10 @@
-//! The repository's automation: `cargo xtask tidy | services | deny | sim | crash | damage`.
+//! The repository's automation: `cargo xtask check | tidy | services | deny | sim | crash | damage`.
 //!
 //! Not handled here: the order of a full run, which is in `.ci/run`.
 
 #![forbid(unsafe_code)]
 
+mod check;
 mod deny;
 mod harness;
 mod services;
@@ -17,6 +18,12 @@ use std::{
 
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
+  check [--base REV] [--all-dependents]
+                               check a change in two minutes: format, tidy, clippy of the workspace, and the
+                               tests of the crates that differ from main or REV, or are uncommitted. Their
+                               direct dependents without integration tests are tested too, with
+                               --all-dependents every dependent. The lab's experiments run only if they
+                               changed. If a parser changed, the fuzz targets are compiled
   tidy                         check the repository's rules over every file that is, or would be, committed
   services [--rivals|--stop]   install and start the servers that the ignored tests need; --rivals installs
                                the proxies that the lab compares with, and starts none; --stop stops the
@@ -36,6 +43,11 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments[..] {
+        ["--help" | "-h" | "help"] => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        ["check", ref options @ ..] => check::run(&root(), options),
         ["tidy"] => tidy::run(&root()),
         ["services"] => services::start(&root()),
         ["services", "--rivals"] => services::install_rivals(),
