@@ -93,8 +93,14 @@ impl ReadBuffer {
     }
 
     /// The memory, for the pool of read buffers or a [`crate::idle::PartialHead`].
-    pub(crate) fn into_bytes(self) -> Vec<u8> {
-        self.bytes
+    pub(crate) fn into_bytes(mut self) -> Vec<u8> {
+        std::mem::take(&mut self.bytes)
+    }
+}
+
+impl Drop for ReadBuffer {
+    fn drop(&mut self) {
+        self.bytes.zeroize();
     }
 }
 

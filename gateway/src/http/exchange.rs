@@ -18,6 +18,7 @@ use proto::http_head::{HeadScanner, HeaderStorage, ResponseError, ResponseHead, 
 use sys::clock::Nanos;
 use sys::epoll::StreamEnd;
 use sys::socket::SpeaksFirst;
+use zeroize::Zeroize;
 
 use super::request::PendingRequest;
 use super::transfer::{Endpoints, Failure, Transfer};
@@ -285,6 +286,7 @@ impl<'s> Exchange<'s> {
         let polled = up.poll(cx, lane, budget, &mut |bytes| surplus.extend_from_slice(bytes));
         if !surplus.is_empty() {
             client.input.replace(&surplus);
+            surplus.zeroize();
         }
         match polled {
             Poll::Ready(Err(Failure::Source)) => Err(ExchangeError::Client),

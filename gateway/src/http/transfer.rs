@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 use engine::net::TcpStream;
 use engine::slab::Key;
 use proto::http_forward::{Body, BodyError};
+use zeroize::Zeroize;
 
 use super::upstream::Upstream;
 use crate::context::WorkerContext;
@@ -196,6 +197,8 @@ impl Transfer {
             let taken = self.body.consume(&mut scratch[..read]).map_err(Failure::Body)?;
             lane.received(taken.consumed, context, flow);
             surplus(&scratch[taken.consumed..read]);
+            // The next request's head: it may hold a password.
+            scratch[taken.consumed..read].zeroize();
             self.forward(cx, (lane, context, flow), &scratch[..taken.forwarded])?;
             self.append_tail();
         }

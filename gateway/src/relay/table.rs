@@ -108,6 +108,7 @@ impl Relays {
             (client, upstream) => {
                 [client, upstream].into_iter().flatten().for_each(|(peer, _direction)| self.reset(peer));
                 meter.close(flow, CloseReason::Overload);
+                buffers.put(client_bytes.into_bytes());
                 return;
             }
         };
