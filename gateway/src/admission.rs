@@ -137,7 +137,7 @@ fn acquire_global_slot(
         return Err(Denial::overload("overload_connections", text));
     };
     // The new flow precedes connections without one.
-    if budget.is_exceeded() && !context.evictor.free_permit() {
+    if budget.is_exceeded() && (!context.evictor.free_permit() || budget.is_exceeded()) {
         budget.request_reclaim();
     }
     match context.meter.borrow_mut().reserve() {

@@ -74,7 +74,8 @@ pub(crate) struct Worker<H, E> {
     slots: Rc<RefCell<Handshakes>>,
     /// Connections whose client is not identified.
     handshakes: Tasks<(Box<Client>, HandshakeSlot), H>,
-    /// Identified clients that wait for a task. At most [`PENDING_MAX`].
+    /// Identified clients that wait for a task. At most [`PENDING_MAX`] from handshakes, and in front of
+    /// these one tunnel for each session that has just ended its task.
     pending: VecDeque<Exchange>,
     /// Identified clients: tunnels until their relay starts, sessions while they have a request.
     exchanges: Tasks<Exchange, E>,
