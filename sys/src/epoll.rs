@@ -10,9 +10,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::buffer::spare_capacity;
-use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::event::epoll::{self, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::kernel::{self, Descriptor};
 
 /// How a source reports readiness.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -84,7 +85,7 @@ pub struct Event {
 /// An epoll instance.
 #[derive(Debug)]
 pub struct Epoll {
-    descriptor: OwnedFd,
+    descriptor: Descriptor,
     /// Whether a wait has returned ENOSYS for `epoll_pwait2`: before Linux 5.11, and under emulators that
     /// lack the call, such as older valgrinds. Relaxed: the flag guards no other data.
     lacks_pwait2: AtomicBool,
@@ -96,7 +97,7 @@ impl Epoll {
     /// # Errors
     /// `EMFILE`, `ENFILE` or `ENOMEM` of `epoll_create1`.
     pub fn new() -> io::Result<Epoll> {
-        let descriptor = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let descriptor = kernel::epoll_create()?;
         Ok(Epoll { descriptor, lacks_pwait2: AtomicBool::new(false) })
     }
 
@@ -106,7 +107,7 @@ impl Epoll {
     /// # Errors
     /// `ENOSPC` at `fs.epoll.max_user_watches`, `ENOMEM`.
     pub fn add(&self, source: impl AsFd, token: u64, trigger: Trigger) -> io::Result<()> {
-        Ok(epoll::add(&self.descriptor, source, EventData::new_u64(token), trigger.flags())?)
+        Ok(kernel::epoll_add(self.descriptor.as_fd(), source.as_fd(), token, trigger.flags())?)
     }
 
     /// Changes the trigger of `source`. Readiness that the new trigger adds is reported by the next wait.
@@ -114,7 +115,7 @@ impl Epoll {
     /// # Errors
     /// `ENOENT` if it is not watched.
     pub fn modify(&self, source: impl AsFd, token: u64, trigger: Trigger) -> io::Result<()> {
-        Ok(epoll::modify(&self.descriptor, source, EventData::new_u64(token), trigger.flags())?)
+        Ok(kernel::epoll_modify(self.descriptor.as_fd(), source.as_fd(), token, trigger.flags())?)
     }
 
     /// Ends the watch of `source`.
@@ -122,7 +123,7 @@ impl Epoll {
     /// # Errors
     /// `ENOENT` if it is not watched.
     pub fn delete(&self, source: impl AsFd) -> io::Result<()> {
-        Ok(epoll::delete(&self.descriptor, source)?)
+        Ok(kernel::epoll_delete(self.descriptor.as_fd(), source.as_fd())?)
     }
 
     /// Waits until a source is ready or `timeout` has passed (`None`: without limit), then fills `events`.
@@ -134,13 +135,8 @@ impl Epoll {
         if self.lacks_pwait2.load(Ordering::Relaxed) {
             return self.wait_milliseconds(events, timeout);
         }
-        events.list.clear();
-        let timespec = timeout.map(|span| Timespec {
-            tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(span.subsec_nanos()),
-        });
-        match epoll::wait(&self.descriptor, spare_capacity(&mut events.list), timespec.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        match kernel::epoll_wait(self.descriptor.as_fd(), &mut events.list, timeout) {
+            Ok(()) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(rustix::io::Errno::NOSYS) => {
                 self.lacks_pwait2.store(true, Ordering::Relaxed);
                 self.wait_milliseconds(events, timeout)
@@ -160,7 +156,7 @@ impl Epoll {
         // null mask leaves the signal mask unchanged.
         let count = unsafe {
             libc::epoll_pwait(
-                self.descriptor.as_raw_fd(),
+                self.descriptor.as_fd().as_raw_fd(),
                 list.as_mut_ptr().cast(),
                 capacity,
                 milliseconds(timeout),

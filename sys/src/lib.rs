@@ -16,17 +16,20 @@
 //!   thread.rs      a thread's state and run time    pressure.rs  what threads and machine waited for
 //!   limits.rs      what this machine permits        route.rs     whether an address is of this machine
 //!   disk.rs        space on a file system           heap.rs      how the allocator keeps large blocks
+//!   kernel.rs      the system calls themselves    simulation.rs  a kernel in memory, for tests
 //!   crash.rs       crash points of kill tests       send_audit.rs  the bytes sent, kept for kill tests
 //! ```
 //!
-//! `crash` and `send_audit` do nothing in builds without the feature `crash`.
+//! `crash` and `send_audit` do nothing in builds without the feature `crash`; `simulation` exists with its
+//! feature alone.
 //!
 //! Modules, each above those that it may use:
 //!
 //! ```text
 //!   alarm parker pressure socket
-//!   clock limits mailbox mapping park_flag ring send_audit stack
-//!   crash disk epoll heap once_fn route splice step_filter sync thread
+//!   clock epoll limits mailbox mapping park_flag ring send_audit splice stack
+//!   kernel route
+//!   crash disk heap once_fn simulation step_filter sync thread
 //! ```
 
 pub mod alarm;
@@ -35,6 +38,7 @@ pub mod crash;
 pub mod disk;
 pub mod epoll;
 pub mod heap;
+mod kernel;
 pub mod limits;
 pub mod mailbox;
 pub mod mapping;
@@ -45,6 +49,8 @@ pub mod pressure;
 pub mod ring;
 pub mod route;
 pub mod send_audit;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 pub mod socket;
 pub mod splice;
 pub mod stack;

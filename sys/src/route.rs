@@ -42,6 +42,10 @@ const REPLY_BYTES: usize = 1024;
 /// `EMFILE`, `ENFILE`, `ENOBUFS` or `ENOMEM` for the netlink socket; `EAFNOSUPPORT` where `AF_NETLINK` is
 /// forbidden; `EPROTO` for a malformed reply.
 pub fn is_local(address: IpAddr) -> io::Result<bool> {
+    #[cfg(feature = "simulation")]
+    if let Some(simulation) = crate::simulation::current() {
+        return Ok(simulation.is_local(address));
+    }
     let socket = net::socket_with(AddressFamily::NETLINK, SocketType::RAW, FLAGS, None)?;
     // An unconnected netlink socket sends to the kernel.
     net::send(&socket, &request(address), SendFlags::empty())?;

@@ -9,12 +9,12 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use rustix::event::{self, PollFd, PollFlags, Timespec};
-use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SendFlags};
 
+use crate::kernel::{self, Descriptor};
 use crate::send_audit::Entry;
 use crate::splice::Pipe;
 
@@ -25,11 +25,6 @@ mod listener;
 pub use addresses::local_addresses;
 pub use exhausted::ResourceExhausted;
 pub use listener::{AcceptError, AckMode, ListenOptions, Listener};
-
-const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
-
-/// More than any receive queue holds: `net.ipv4.tcp_rmem` is an int.
-const RECEIVED_BYTES_MAX: usize = i32::MAX as usize;
 
 /// The state of a connection attempt.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -52,7 +47,7 @@ pub enum SpeaksFirst {
 
 /// A TCP stream.
 #[derive(Debug)]
-pub struct Socket(OwnedFd, Entry);
+pub struct Socket(Descriptor, Entry);
 
 impl Socket {
     /// A new socket with a started connection attempt to `address`.
@@ -61,11 +56,10 @@ impl Socket {
     /// Immediate errors of `socket` and `connect`: `EMFILE`, `ENETUNREACH`, `EADDRNOTAVAIL` when no local
     /// port is left, `EACCES`.
     pub fn connect(address: SocketAddr, speaks_first: SpeaksFirst) -> io::Result<Socket> {
-        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let socket = net::socket_with(family, SocketType::STREAM, FLAGS, None)?;
+        let socket = kernel::stream_socket(family(address))?;
         if speaks_first == SpeaksFirst::Us {
             // A hint: if it fails, the handshake costs one more packet.
-            let _ = sockopt::set_tcp_quickack(&socket, false);
+            let _ = kernel::set_quickack(socket.as_fd(), false);
         }
         continue_connect(&socket, address)?;
         let entry = Entry::connected(&socket, address);
@@ -85,7 +79,7 @@ impl Socket {
     /// # Errors
     /// `WouldBlock` when no byte is available; `ConnectionReset` and the like when the connection has failed.
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        retry(|| net::recv(&self.0, &mut *buffer, RecvFlags::empty()).map(|(count, _)| count))
+        retry(|| kernel::receive(self.0.as_fd(), buffer))
     }
 
     /// Reads received bytes into the spare capacity of `buffer`, without growing it.
@@ -93,10 +87,7 @@ impl Socket {
     /// # Errors
     /// As [`Socket::recv`].
     pub fn recv_into_spare(&self, buffer: &mut Vec<u8>) -> io::Result<usize> {
-        retry(|| {
-            let spare = rustix::buffer::spare_capacity(buffer);
-            net::recv(&self.0, spare, RecvFlags::empty()).map(|(count, _)| count)
-        })
+        retry(|| kernel::receive_into_spare(self.0.as_fd(), buffer))
     }
 
     /// Sends from `bytes`; returns how many the kernel accepted.
@@ -105,7 +96,7 @@ impl Socket {
     /// `WouldBlock` when the send buffer is full or the socket is not connected yet; `BrokenPipe` and
     /// `ConnectionReset` when the connection has failed.
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.1.record_send(bytes.len(), || retry(|| net::send(&self.0, bytes, SendFlags::NOSIGNAL)))
+        self.send_with(bytes, SendFlags::empty())
     }
 
     /// As [`Socket::send`], when more bytes or the end of our direction follow at once: the kernel holds a
@@ -114,9 +105,7 @@ impl Socket {
     /// # Errors
     /// As [`Socket::send`].
     pub fn send_before_more(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.1.record_send(bytes.len(), || {
-            retry(|| net::send(&self.0, bytes, SendFlags::NOSIGNAL | SendFlags::MORE))
-        })
+        self.send_with(bytes, SendFlags::MORE)
     }
 
     /// Sends the bytes in `pipe`, without copying; returns how many the kernel accepted.
@@ -132,7 +121,7 @@ impl Socket {
     /// # Errors
     /// `ENOTCONN` when the connection has failed already.
     pub fn shutdown_write(&self) -> io::Result<()> {
-        Ok(net::shutdown(&self.0, Shutdown::Write)?)
+        Ok(kernel::shutdown_write(self.0.as_fd())?)
     }
 
     /// Closes with RST instead of FIN, and drops unsent bytes. Only bytes that `MSG_MORE` held back
@@ -146,7 +135,7 @@ impl Socket {
         // Setting TCP_NODELAY sends the partial packet. It fails only on a failed connection.
         let _ = self.set_nodelay();
         // If this fails, the close sends FIN instead; there is no other means.
-        let _ = sockopt::set_socket_linger(&self.0, Some(Duration::ZERO));
+        let _ = kernel::set_reset_on_close(self.0.as_fd());
     }
 
     /// Closes with FIN although received bytes may be unread. It drops them first: a close with unread bytes
@@ -156,16 +145,10 @@ impl Socket {
     pub fn close_after_flush(self, stall_max: Duration) {
         let stall_ms = u32::try_from(stall_max.as_millis()).unwrap_or(u32::MAX);
         // If this fails, the kernel's own bound for orphaned sockets holds, of some minutes.
-        let _ = sockopt::set_tcp_user_timeout(&self.0, stall_ms);
+        let _ = kernel::set_user_timeout(self.0.as_fd(), stall_ms);
         // The receive queue, and the bytes that arrived during the first drop.
         for _ in 0..2 {
-            // SAFETY: with MSG_TRUNC a TCP socket drops the bytes and writes none (tcp(7)), so the null
-            // buffer is not accessed.
-            let dropped = unsafe {
-                let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
-                libc::recv(self.0.as_raw_fd(), std::ptr::null_mut(), RECEIVED_BYTES_MAX, flags)
-            };
-            if dropped <= 0 {
+            if matches!(kernel::drop_received(self.0.as_fd()), Ok(0) | Err(_)) {
                 break;
             }
         }
@@ -173,34 +156,20 @@ impl Socket {
 
     /// Whether a read would not block: bytes, the end of the stream or an error are available.
     pub fn has_arrived(&self) -> bool {
-        let mut socket = [PollFd::new(&self.0, PollFlags::IN)];
         // If poll fails the state is unknown: `true`, and the caller's read returns the error.
-        event::poll(&mut socket, Some(&Timespec::default())) != Ok(0)
+        kernel::has_input(self.0.as_fd()).unwrap_or(true)
     }
 
     /// Bytes in the send queue: accepted by send calls and not acknowledged by the peer, whether sent or not
     /// (`SIOCOUTQ`). The end of our direction counts as one byte. Zero if the call fails.
     pub fn unacknowledged_bytes(&self) -> u64 {
-        let mut count: libc::c_int = 0;
-        // SAFETY: the request (TIOCOUTQ is the same number) stores an int at its argument, which lives until
-        // the call returns.
-        let outcome = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
-        if outcome == 0 { u64::try_from(count).unwrap_or(0) } else { 0 }
+        kernel::unacknowledged_bytes(self.0.as_fd()).unwrap_or(0)
     }
 
     /// The time since the last ACK, of new bytes or of none (`TCP_INFO`, in milliseconds): at most the time
     /// since the peer last acknowledged a byte. Zero if the call fails.
     pub fn since_acknowledged(&self) -> Duration {
-        let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-        // SAFETY: the struct consists of integers, each of which may be zero.
-        let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-        // SAFETY: the kernel writes at most `length` bytes, the size of the struct, which lives until the
-        // call returns; a kernel with a shorter struct writes less.
-        let outcome = unsafe {
-            let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
-            libc::getsockopt(self.0.as_raw_fd(), level, name, (&raw mut info).cast(), &raw mut length)
-        };
-        Duration::from_millis(if outcome == 0 { info.tcpi_last_ack_recv.into() } else { 0 })
+        kernel::since_acknowledged(self.0.as_fd()).unwrap_or_default()
     }
 
     /// Sends small writes at once (`TCP_NODELAY`).
@@ -208,7 +177,7 @@ impl Socket {
     /// # Errors
     /// `ENOTCONN` or `EINVAL` on a failed connection.
     pub fn set_nodelay(&self) -> io::Result<()> {
-        Ok(sockopt::set_tcp_nodelay(&self.0, true)?)
+        Ok(kernel::set_nodelay(self.0.as_fd())?)
     }
 
     /// The local address.
@@ -216,7 +185,11 @@ impl Socket {
     /// # Errors
     /// `ENOBUFS`.
     pub fn local(&self) -> io::Result<SocketAddr> {
-        to_std(net::getsockname(&self.0)?)
+        Ok(kernel::local_address(self.0.as_fd())?)
+    }
+
+    fn send_with(&self, bytes: &[u8], flags: SendFlags) -> io::Result<usize> {
+        self.1.record_send(bytes.len(), || retry(|| kernel::send(self.0.as_fd(), bytes, flags)))
     }
 }
 
@@ -225,9 +198,10 @@ impl AsFd for Socket {
         self.0.as_fd()
     }
 }
-fn continue_connect(socket: &OwnedFd, address: SocketAddr) -> io::Result<Connect> {
+
+fn continue_connect(socket: &Descriptor, address: SocketAddr) -> io::Result<Connect> {
     use rustix::io::Errno;
-    match net::connect(socket, &address) {
+    match kernel::connect(socket.as_fd(), address) {
         Ok(()) | Err(Errno::ISCONN) => Ok(Connect::Established),
         // After EINTR the attempt continues, like a non-blocking connect.
         Err(Errno::INPROGRESS | Errno::ALREADY | Errno::INTR) => Ok(Connect::InProgress),
@@ -235,8 +209,8 @@ fn continue_connect(socket: &OwnedFd, address: SocketAddr) -> io::Result<Connect
     }
 }
 
-fn to_std(address: net::SocketAddrAny) -> io::Result<SocketAddr> {
-    Ok(SocketAddr::try_from(address)?)
+fn family(address: SocketAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
 }
 
 fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {

@@ -6,17 +6,15 @@
 //! Not handled here: when splicing pays (`gateway`'s relay), and a bound on the number of pipes.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
-use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
-
-const MOVE: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
+use crate::kernel::{self, Descriptor};
 
 /// A pipe, and the number of bytes inside.
 #[derive(Debug)]
 pub struct Pipe {
-    reader: OwnedFd,
-    writer: OwnedFd,
+    reader: Descriptor,
+    writer: Descriptor,
     buffered: u32,
 }
 
@@ -27,9 +25,7 @@ impl Pipe {
     /// # Errors
     /// `EMFILE` or `ENFILE`.
     pub fn new(capacity: u32) -> io::Result<Pipe> {
-        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // It fails above `fs.pipe-max-size` or the user's page limit; the pipe then keeps its default size.
-        let _ = fcntl_setpipe_size(&writer, capacity as usize);
+        let (reader, writer) = kernel::pipe(capacity)?;
         Ok(Pipe { reader, writer, buffered: 0 })
     }
 
@@ -44,7 +40,7 @@ impl Pipe {
     /// # Errors
     /// `WouldBlock` when the source has no bytes or the pipe is full; the stream's own errors.
     pub fn fill_from(&mut self, source: impl AsFd, bytes_max: usize) -> io::Result<usize> {
-        let moved = retry(|| splice(&source, None, &self.writer, None, bytes_max, MOVE))?;
+        let moved = retry(|| kernel::splice(source.as_fd(), self.writer.as_fd(), bytes_max))?;
         self.buffered += u32::try_from(moved).expect("splice moves at most the requested bytes");
         Ok(moved)
     }
@@ -56,7 +52,7 @@ impl Pipe {
     /// `WouldBlock` when the sink's buffer is full; the stream's own errors.
     pub(crate) fn drain_to(&mut self, sink: impl AsFd) -> io::Result<usize> {
         let held = self.buffered as usize;
-        let moved = retry(|| splice(&self.reader, None, &sink, None, held, MOVE))?;
+        let moved = retry(|| kernel::splice(self.reader.as_fd(), sink.as_fd(), held))?;
         self.buffered -= u32::try_from(moved).expect("splice moves at most the requested bytes");
         Ok(moved)
     }
@@ -65,7 +61,7 @@ impl Pipe {
     pub fn drain_into(&mut self, buffer: &mut Vec<u8>) {
         buffer.reserve_exact(self.buffered as usize);
         while self.buffered > 0 {
-            match retry(|| rustix::io::read(&self.reader, rustix::buffer::spare_capacity(buffer))) {
+            match retry(|| kernel::read_into_spare(self.reader.as_fd(), buffer)) {
                 Ok(count @ 1..) => {
                     self.buffered -= u32::try_from(count).expect("a read returns at most `held`")
                 }

@@ -5,12 +5,10 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::event::{self, PollFd, PollFlags, Timespec};
-use rustix::net::{self, AddressFamily, SocketType, sockopt};
-
-use super::{FLAGS, ResourceExhausted, Socket, to_std};
+use super::{ResourceExhausted, Socket, family};
+use crate::kernel::{self, Descriptor};
 use crate::send_audit::Entry;
 
 /// The options of a listening socket.
@@ -57,7 +55,7 @@ pub enum AcceptError {
 
 /// A listening TCP socket.
 #[derive(Debug)]
-pub struct Listener(OwnedFd);
+pub struct Listener(Descriptor);
 
 impl Listener {
     /// Listens on `address`. Accepted sockets inherit `TCP_NODELAY` and the mode of their first ACK from it,
@@ -67,7 +65,7 @@ impl Listener {
     /// `EADDRINUSE`, `EACCES` for a port below 1024, `EADDRNOTAVAIL`.
     pub fn bind(address: SocketAddr, options: ListenOptions) -> io::Result<Listener> {
         let socket = Listener::bind_only(address, options)?;
-        net::listen(&socket, i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
+        kernel::listen(socket.as_fd(), i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
         let listener = Listener(socket);
         // After listen(2), which resets the option.
         listener.set_ack_mode(options.first_ack);
@@ -82,26 +80,16 @@ impl Listener {
         Listener::bind_only(address, options).map(drop)
     }
 
-    fn bind_only(address: SocketAddr, options: ListenOptions) -> io::Result<OwnedFd> {
-        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let socket = net::socket_with(family, SocketType::STREAM, FLAGS, None)?;
-        sockopt::set_socket_reuseaddr(&socket, true)?;
-        if options.reuse_port {
-            sockopt::set_socket_reuseport(&socket, true)?;
-        }
-        if address.is_ipv6() {
-            // `[::]` and `0.0.0.0` are two listeners in the configuration, so they must not clash here.
-            sockopt::set_ipv6_v6only(&socket, true)?;
-        }
-        sockopt::set_tcp_nodelay(&socket, true)?;
-        net::bind(&socket, &address)?;
+    fn bind_only(address: SocketAddr, options: ListenOptions) -> io::Result<Descriptor> {
+        let socket = kernel::stream_socket(family(address))?;
+        kernel::bind(socket.as_fd(), address, options.reuse_port)?;
         Ok(socket)
     }
 
     /// Sets when the first bytes of future connections are acknowledged.
     pub fn set_ack_mode(&self, first_ack: AckMode) {
         // A hint: if it fails, a connection costs one more packet, or a delay of 40 ms.
-        let _ = sockopt::set_tcp_quickack(&self.0, first_ack == AckMode::Immediate);
+        let _ = kernel::set_quickack(self.0.as_fd(), first_ack == AckMode::Immediate);
     }
 
     /// Accepts the next pending connection.
@@ -111,9 +99,8 @@ impl Listener {
     pub fn accept(&self) -> Result<(Socket, SocketAddr), AcceptError> {
         use rustix::io::Errno;
         loop {
-            let error = match net::acceptfrom_with(&self.0, FLAGS) {
+            let error = match kernel::accept(self.0.as_fd()) {
                 Ok((socket, Some(peer))) => {
-                    let peer = to_std(peer).map_err(AcceptError::ThisConnection)?;
                     let entry = Entry::accepted(&socket, peer);
                     return Ok((Socket(socket, entry), peer));
                 }
@@ -134,9 +121,8 @@ impl Listener {
 
     /// Whether a connection or an error is pending in the accept queue.
     fn has_pending(&self) -> bool {
-        let mut listener = [PollFd::new(&self.0, PollFlags::IN)];
         // poll needs no descriptor. If it fails all the same, the state is unknown: `true`.
-        event::poll(&mut listener, Some(&Timespec::default())) != Ok(0)
+        kernel::has_input(self.0.as_fd()).unwrap_or(true)
     }
 
     /// Drops the SYN of every new client (BPF filter), while pending connections can be accepted and begun
@@ -146,31 +132,7 @@ impl Listener {
     /// # Errors
     /// `ENOMEM`.
     pub fn stop_queueing(&self) -> io::Result<()> {
-        // A classic BPF program over the TCP header: load the byte of the flags; if SYN is set keep 0
-        // bytes of the packet, which drops it, otherwise all. (A backlog of zero would still queue one.)
-        const FLAGS_OFFSET: u32 = 13;
-        const SYN: u32 = 0x02;
-        let instruction =
-            |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
-        let mut program = [
-            instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, FLAGS_OFFSET),
-            instruction(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 1, SYN),
-            instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
-            instruction(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
-        ];
-        let program = libc::sock_fprog { len: program.len() as libc::c_ushort, filter: program.as_mut_ptr() };
-        // SAFETY: the option's value is a `sock_fprog` of that size. Its `len` is the number of instructions
-        // behind its pointer; they live until the call returns, and the kernel copies them.
-        let outcome = unsafe {
-            libc::setsockopt(
-                self.0.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_ATTACH_FILTER,
-                (&raw const program).cast(),
-                size_of::<libc::sock_fprog>() as libc::socklen_t,
-            )
-        };
-        if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        Ok(kernel::drop_new_clients(self.0.as_fd())?)
     }
 
     /// A second descriptor of the same listening socket.
@@ -178,7 +140,7 @@ impl Listener {
     /// # Errors
     /// `EMFILE`.
     pub fn try_clone(&self) -> io::Result<Listener> {
-        Ok(Listener(self.0.try_clone()?))
+        Ok(Listener(kernel::duplicate(self.0.as_fd())?))
     }
 
     /// The address of the listener, with the port that the kernel chose if port 0 was requested.
@@ -186,7 +148,7 @@ impl Listener {
     /// # Errors
     /// `ENOBUFS`.
     pub fn local(&self) -> io::Result<SocketAddr> {
-        to_std(net::getsockname(&self.0)?)
+        Ok(kernel::local_address(self.0.as_fd())?)
     }
 }
 
@@ -224,7 +186,7 @@ mod tests {
             let address = listener.local().unwrap();
             let accepted_is_quick = || {
                 let _client = Socket::connect(address, SpeaksFirst::Unknown).unwrap();
-                sockopt::tcp_quickack(&listener.accept().unwrap().0.0).unwrap()
+                rustix::net::sockopt::tcp_quickack(&listener.accept().unwrap().0.0).unwrap()
             };
             assert_eq!(accepted_is_quick(), is_quick);
             listener.set_ack_mode(AckMode::Immediate);
