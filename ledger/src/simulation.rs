@@ -19,6 +19,7 @@
 mod damage;
 #[cfg(test)]
 mod flips;
+mod memory_ledger;
 mod memory_sink;
 mod process;
 #[cfg(test)]
@@ -27,6 +28,7 @@ mod scenario;
 mod schedules;
 mod world;
 
+pub use memory_ledger::{BilledFlow, MemoryLedger, TableView};
 pub use world::World;
 
 /// The events of a simulation.
@@ -58,16 +60,17 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
 
 /// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): small, and the same on every machine.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
     /// The sequence of `seed`.
-    pub(crate) fn from_seed(seed: u64) -> Random {
+    pub fn from_seed(seed: u64) -> Random {
         Random(seed)
     }
 
     /// Any number.
-    pub(crate) fn next(&mut self) -> u64 {
+    #[expect(clippy::should_implement_trait, reason = "a sequence without end is no iterator's business")]
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -75,12 +78,12 @@ impl Random {
     }
 
     /// A number below `bound`, which is not zero.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
     /// True in `percent` of a hundred cases.
-    pub(crate) fn chance(&mut self, percent: u64) -> bool {
+    pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 }

@@ -48,6 +48,11 @@ impl MemorySink {
         self.lock().0.finals.get(&flow).copied()
     }
 
+    /// The finals of all closed flows, in the order of their ids.
+    pub(super) fn finals(&self) -> Vec<Record> {
+        self.lock().0.finals.values().copied().collect()
+    }
+
     /// Flows with an interim and without a final.
     pub(super) fn open_flows(&self) -> HashSet<u128> {
         self.lock().0.live.keys().copied().collect()
