@@ -17,3 +17,6 @@ mod upstream;
 pub(crate) use self::connect::read_connect;
 pub(crate) use self::request::PendingRequest;
 pub(crate) use self::session::{NextStep, Session};
+
+#[cfg(test)]
+mod tests;

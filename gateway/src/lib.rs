@@ -14,6 +14,7 @@
 //! Modules, each above those that it may use:
 //!
 //! ```text
+//!   simulation
 //!   server
 //!   worker
 //!   handshake tunnel
@@ -60,6 +61,8 @@ mod own_address;
 mod relay;
 pub mod server;
 mod shares;
+#[cfg(test)]
+mod simulation;
 mod snapshot;
 pub mod source_network;
 mod text_format;

@@ -417,3 +417,6 @@ impl Relay {
         (self.up.state == State::Ended) != (self.down.state == State::Ended)
     }
 }
+
+#[cfg(test)]
+mod tests;

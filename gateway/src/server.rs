@@ -31,8 +31,9 @@ use crate::dns::{DnsThread, ResolveCache, ResolveSettings, Resolver};
 use crate::flow::closing::ClosingConnections;
 use crate::flow::meter::Meter;
 use crate::flow::progress::Deadlines;
-use crate::handshake;
 use crate::handshake::slots::{Handshakes, bounded_by_descriptors, slots_per_thread};
+use crate::handshake::{self, Identified};
+use crate::http::NextStep;
 use crate::identity::AuthShared;
 use crate::idle::{Evictor, IdleConnections};
 use crate::jobs;
@@ -116,19 +117,20 @@ pub(crate) struct WorkerThread {
 }
 
 /// What a reactor thread starts with.
-struct ThreadParts {
-    number: u16,
-    notifier: Arc<Notifier>,
-    inbox: Inbox<Command>,
-    snapshot: Arc<Snapshot>,
-    stats: Arc<Stats>,
-    flow_writer: FlowWriter,
-    log: LogSender,
-    auth: Arc<AuthShared>,
-    resolver: Resolver,
-    handle: WorkerHandle,
-    process: u32,
-    handshakes_max: usize,
+pub(crate) struct ThreadParts {
+    pub(crate) number: u16,
+    pub(crate) notifier: Arc<Notifier>,
+    pub(crate) inbox: Inbox<Command>,
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) flow_writer: FlowWriter,
+    pub(crate) log: LogSender,
+    pub(crate) auth: Arc<AuthShared>,
+    pub(crate) resolver: Resolver,
+    pub(crate) handle: WorkerHandle,
+    /// A random number, by which the flow ids of this process differ from those of others.
+    pub(crate) process: u32,
+    pub(crate) handshakes_max: usize,
 }
 
 impl Gateway {
@@ -300,9 +302,9 @@ fn spawn(parts: ThreadParts) -> Result<WorkerThread, StartError> {
         // ends, and what the ledger has is billed.
         let _guard = AbortOnPanic;
         match build(parts) {
-            Ok(run) => {
+            Ok((_, worker)) => {
                 let _ = report.send(Ok(sys::thread::thread_id()));
-                run();
+                worker.run().expect("a reactor's own descriptors do not fail");
             }
             Err(error) => drop(report.send(Err(error))),
         }
@@ -313,8 +315,17 @@ fn spawn(parts: ThreadParts) -> Result<WorkerThread, StartError> {
     Ok(WorkerThread { commands: orders, thread, id })
 }
 
-/// Builds a worker on its own thread, and returns a function that runs it.
-fn build(parts: ThreadParts) -> io::Result<impl FnOnce()> {
+/// Builds a worker on its own thread.
+///
+/// # Errors
+/// `EMFILE`, `ENFILE`, `ENOMEM` for the reactor's descriptors.
+#[expect(clippy::type_complexity, reason = "the types of the tasks have no name")]
+pub(crate) fn build(
+    parts: ThreadParts,
+) -> io::Result<(
+    Rc<WorkerContext>,
+    Worker<impl Future<Output = Option<Identified>>, impl Future<Output = NextStep>>,
+)> {
     let ThreadParts {
         number,
         notifier: parking,
@@ -369,7 +380,7 @@ fn build(parts: ThreadParts) -> io::Result<impl FnOnce()> {
             relays,
         },
     );
-    Ok(move || worker.run().expect("a reactor's own descriptors do not fail"))
+    Ok((context, worker))
 }
 
 struct AbortOnPanic;

@@ -113,24 +113,35 @@ where
     /// # Errors
     /// Those of the reactor's own descriptors, which are fatal.
     pub(crate) fn run(mut self) -> std::io::Result<()> {
-        let mut wakes = Vec::new();
-        while !self.has_ended() {
-            self.listeners.lock_accept_mutexes();
-            self.reactor.poll(&mut wakes, || self.is_idle())?;
-            for wake in wakes.drain(..) {
-                self.handle_wake(wake);
-            }
-            self.listeners.unlock_accept_mutexes();
-            for command in self.inbox.take() {
-                self.handle_command(command);
-            }
-            self.run_tasks();
-            self.relays.run(&mut self.context.meter.borrow_mut());
-            self.publish_load();
-        }
-        self.context.meter.borrow_mut().log_suppressed_at_end();
-        self.context.closing.clear();
+        let mut events = Vec::new();
+        while self.pass(&mut events)? {}
         Ok(())
+    }
+
+    /// Runs one pass, with `events` as an empty buffer. Returns false, without a pass, once the thread was
+    /// drained or stopped.
+    ///
+    /// # Errors
+    /// As [`Worker::run`].
+    pub(crate) fn pass(&mut self, events: &mut Vec<ReactorEvent>) -> std::io::Result<bool> {
+        if self.has_ended() {
+            self.context.meter.borrow_mut().log_suppressed_at_end();
+            self.context.closing.clear();
+            return Ok(false);
+        }
+        self.listeners.lock_accept_mutexes();
+        self.reactor.poll(events, || self.is_idle())?;
+        for event in events.drain(..) {
+            self.handle_event(event);
+        }
+        self.listeners.unlock_accept_mutexes();
+        for command in self.inbox.take() {
+            self.handle_command(command);
+        }
+        self.run_tasks();
+        self.relays.run(&mut self.context.meter.borrow_mut());
+        self.publish_load();
+        Ok(true)
     }
 
     /// Whether the thread may sleep.
@@ -154,9 +165,9 @@ where
         none_waits && none_runs && self.context.meter.borrow().is_settled()
     }
 
-    fn handle_wake(&mut self, wake: ReactorEvent) {
+    fn handle_event(&mut self, event: ReactorEvent) {
         let context = Rc::clone(&self.context);
-        match wake {
+        match event {
             ReactorEvent::Ready(token, readiness) => match Token::from_raw(token) {
                 Token::Relay(index, side) => self.relays.ready(index, side, readiness),
                 Token::Listener(number) => self.accept(number),
@@ -381,3 +392,6 @@ fn deny_overload(mut client: Box<Client>) {
     client.log_denial(&Denial::overload("overload_requests", "Too many requests wait."));
     client.close();
 }
+
+#[cfg(test)]
+mod tests;

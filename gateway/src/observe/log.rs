@@ -30,6 +30,9 @@ use sys::clock::{self, WallNanos};
 use sys::park_flag::ParkFlag;
 use sys::ring::{self, Consumer, Producer};
 
+#[cfg(test)]
+pub(crate) use memory::{LoggedFlow, MemoryLog};
+
 use crate::config::settings::LogTarget;
 use crate::observe::stats::{Stats, WorkerStats};
 
@@ -37,6 +40,8 @@ mod details;
 mod disk_reserve;
 mod line;
 mod line_limiter;
+#[cfg(test)]
+mod memory;
 mod writer;
 
 pub use details::Details;

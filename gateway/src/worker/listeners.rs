@@ -281,3 +281,6 @@ fn position(config: &Config, configured: SocketAddr) -> usize {
 fn canonical(peer: SocketAddr) -> SocketAddr {
     SocketAddr::new(peer.ip().to_canonical(), peer.port())
 }
+
+#[cfg(test)]
+mod tests;
