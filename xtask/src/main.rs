@@ -30,7 +30,8 @@ usage: cargo xtask COMMAND
                                servers
   deny                         check licences, bans, sources and advisories of all dependencies against
                                deny.toml
-  sim SEED [--count N]         run the ledger's simulation with a seed, or with N seeds starting at it
+  sim [flows] SEED [--count N] run the ledger's simulation with a seed, or with N seeds starting at it; with
+                               `flows` that of whole flows through the gateway
   crash [OPTIONS]              kill gateways under load, some together with the power of their disk, and
                                check their bills; without options a short run of two minutes, as .ci/run
                                does; a full run has --random 1000 --aimed 800 --recovery 200 --power 200
@@ -53,8 +54,10 @@ fn main() -> ExitCode {
         ["services", "--rivals"] => services::install_rivals(),
         ["services", "--stop"] => services::stop(&root()),
         ["deny"] => deny::run(&root()),
-        ["sim", seed] => sim::run(&root(), seed, "1"),
-        ["sim", seed, "--count", count] => sim::run(&root(), seed, count),
+        ["sim", "flows", seed] => sim::run_flows(&root(), seed, "1"),
+        ["sim", "flows", seed, "--count", count] => sim::run_flows(&root(), seed, count),
+        ["sim", seed] => sim::run_ledger(&root(), seed, "1"),
+        ["sim", seed, "--count", count] => sim::run_ledger(&root(), seed, count),
         [harness @ ("crash" | "damage"), ref options @ ..] => harness::run(&root(), harness, options),
         _ => {
             eprintln!("{USAGE}");

@@ -27,7 +27,7 @@ const LIBRARIES: &[&str] = &["sys", "engine", "proto", "policy", "ledger", "gate
 const PURE: &[&str] = &["proto", "policy"];
 const DATA_PLANE: &[&str] = &["engine", "gateway"];
 
-pub(in crate::tidy) const BANS: [Ban; 9] = [
+pub(in crate::tidy) const BANS: [Ban; 10] = [
     Ban {
         patterns: &[
             "Instant::now",
@@ -38,6 +38,13 @@ pub(in crate::tidy) const BANS: [Ban; 9] = [
             "Instant as",
             "SystemTime as",
         ],
+        crates: PRODUCT,
+        exempt_file: Some("sys/src/kernel/linux.rs"),
+        remedy: "only `sys::clock` reads time, so that tests can control it: take `now` as an argument, \
+                 or call `sys::clock::monotonic` (deadlines) or `sys::clock::wall` (records)",
+    },
+    Ban {
+        patterns: &["kernel::clock"],
         crates: PRODUCT,
         exempt_file: Some("sys/src/clock.rs"),
         remedy: "only `sys::clock` reads time, so that tests can control it: take `now` as an argument, \
