@@ -44,7 +44,7 @@ pub fn descriptor_limits() -> (u64, u64) {
 /// Those of setrlimit(2); none is expected.
 pub fn raise_descriptors() -> io::Result<u64> {
     // setrlimit fails with EPERM above `fs.nr_open`, even if the hard limit is older and greater.
-    let ceiling = ProcRoot::machine().number("/proc/sys/fs/nr_open").ok();
+    let ceiling = ProcRoot::machine().read_number("/proc/sys/fs/nr_open").ok();
     let maximum = getrlimit(Resource::Nofile).maximum.into_iter().chain(ceiling).min();
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
     Ok(descriptor_limits().0)

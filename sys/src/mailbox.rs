@@ -43,7 +43,7 @@ pub fn mailbox<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
         0 => 0,
         slots_left => u64::MAX >> (64 - slots_left.min(64)),
     };
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(MailboxState {
         free: Padded(std::array::from_fn(|word| AtomicU64::new(bits_in(word)))),
         filled: Padded(std::array::from_fn(|_| AtomicU64::new(0))),
         slots: (0..capacity).map(|_| Slot(UnsafeCell::new(MaybeUninit::uninit()))).collect(),
@@ -52,7 +52,7 @@ pub fn mailbox<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
 }
 
 /// The sending end; any number of threads may have one.
-pub struct Sender<T>(Arc<Shared<T>>);
+pub struct Sender<T>(Arc<MailboxState<T>>);
 
 impl<T: Send> Sender<T> {
     /// Puts `value` into a free slot.
@@ -109,7 +109,7 @@ impl<T> Clone for Sender<T> {
 
 /// The receiving end.
 pub struct Receiver<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<MailboxState<T>>,
     /// Bits fetched from `filled` whose values are not received yet.
     batch: [u64; WORDS],
 }
@@ -159,26 +159,26 @@ impl<T> Receiver<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        // Slots of the batch are in neither set, so the drop of `Shared` would not find them.
+        // Slots of the batch are in neither set, so the drop of `MailboxState` would not find them.
         while self.batch != [0; WORDS] {
             drop(self.pop_from_batch());
         }
     }
 }
 
-struct Shared<T> {
+struct MailboxState<T> {
     free: Padded<[AtomicU64; WORDS]>,
     filled: Padded<[AtomicU64; WORDS]>,
     slots: Box<[Slot<T>]>,
 }
 
-impl<T> Shared<T> {
+impl<T> MailboxState<T> {
     fn slot(&self, word: usize, bit: u64) -> &UnsafeCell<MaybeUninit<T>> {
         &self.slots[word * 64 + bit.trailing_zeros() as usize].0
     }
 }
 
-impl<T> Drop for Shared<T> {
+impl<T> Drop for MailboxState<T> {
     fn drop(&mut self) {
         for word in 0..WORDS {
             // Acquire pairs with the Release in `send`.
@@ -198,7 +198,7 @@ impl<T> Drop for Shared<T> {
 
 // SAFETY: the cells are the only part that is not `Sync` by itself; rules 1 and 2 give each slot one owner at
 // a time, and values cross threads, hence `T: Send`. No two threads have a reference to the same `T`.
-unsafe impl<T: Send> Sync for Shared<T> {}
+unsafe impl<T: Send> Sync for MailboxState<T> {}
 
 /// One cache line per slot, against false sharing between senders of neighbouring slots.
 #[repr(align(64))]

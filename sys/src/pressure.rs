@@ -65,11 +65,11 @@ impl Sampler {
     /// The pressure at `now`, and since the last sample; the first sample has zero deltas.
     pub fn sample(&mut self, now: Nanos) -> Pressure {
         let totals = Totals {
-            threads: self.threads.iter().map(|file| RunTime::parse(&file.text()?)).collect(),
-            stalls: self.stalls.each_ref().map(|file| Stall::parse(&file.text()?)),
-            ticks: self.ticks.text().and_then(|text| CpuTicks::parse(&text)),
-            drops: self.listen_drops.text().and_then(|text| ListenDrops::parse(&text)),
-            throttling: Throttling::sum(self.throttling.iter().filter_map(ProcFile::text)),
+            threads: self.threads.iter().map(|file| RunTime::parse(&file.read()?)).collect(),
+            stalls: self.stalls.each_ref().map(|file| Stall::parse(&file.read()?)),
+            ticks: self.ticks.read().and_then(|text| CpuTicks::parse(&text)),
+            drops: self.listen_drops.read().and_then(|text| ListenDrops::parse(&text)),
+            throttling: Throttling::sum(self.throttling.iter().filter_map(ProcFile::read)),
         };
         let (earlier, before) = self.last.take().unwrap_or_else(|| (now, totals.clone()));
         let pressure = Pressure {
@@ -151,7 +151,7 @@ impl ProcFile {
     }
 
     /// `None` for a missing file, or one of an ended thread.
-    fn text(&self) -> Option<String> {
+    fn read(&self) -> Option<String> {
         let mut buffer = [0; FILE_BYTES_MAX];
         let count = self.0.as_ref()?.read_at(&mut buffer, 0).ok()?;
         Some(String::from_utf8_lossy(&buffer[..count]).into_owned())

@@ -36,8 +36,11 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 pub fn ring<T: Copy + Send>(capacity: usize, fill: T) -> (Producer<T>, Consumer<T>) {
     assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two, and {capacity} is none");
     let slots = (0..capacity).map(|_| UnsafeCell::new(fill)).collect();
-    let shared =
-        Arc::new(Shared { pushed: Padded(AtomicUsize::new(0)), popped: Padded(AtomicUsize::new(0)), slots });
+    let shared = Arc::new(RingState {
+        pushed: Padded(AtomicUsize::new(0)),
+        popped: Padded(AtomicUsize::new(0)),
+        slots,
+    });
     let producer = Producer { shared: Arc::clone(&shared), pushed: 0, popped_seen: 0 };
     (producer, Consumer { shared, popped: 0, pushed_seen: 0 })
 }
@@ -56,7 +59,7 @@ impl Error for Full {}
 
 /// The producing end.
 pub struct Producer<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<RingState<T>>,
     /// Equal to the shared counter, which only this end stores.
     pushed: usize,
     /// `popped` when last read. popped_seen <= popped (rule 2)
@@ -97,7 +100,7 @@ impl<T: Copy + Send> Producer<T> {
 
 /// The consuming end.
 pub struct Consumer<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<RingState<T>>,
     /// Equal to the shared counter, which only this end stores.
     popped: usize,
     /// `pushed` when last read. pushed_seen <= pushed (rule 2)
@@ -146,13 +149,13 @@ impl<T: Copy + Send> Consumer<T> {
     }
 }
 
-struct Shared<T> {
+struct RingState<T> {
     pushed: Padded<AtomicUsize>,
     popped: Padded<AtomicUsize>,
     slots: Box<[UnsafeCell<T>]>,
 }
 
-impl<T> Shared<T> {
+impl<T> RingState<T> {
     fn slot(&self, index: usize) -> &UnsafeCell<T> {
         // The length is a power of two, so the mask also holds across the counters' wrap.
         &self.slots[index & (self.slots.len() - 1)]
@@ -162,7 +165,7 @@ impl<T> Shared<T> {
 // SAFETY: the cells are the only part that is not `Sync` by itself. Only `Producer` and `Consumer` access
 // them, one of each exists, and rule 2 keeps them on different slots; values cross threads, hence `T: Send`.
 // No two threads have a reference to the same `T`.
-unsafe impl<T: Send> Sync for Shared<T> {}
+unsafe impl<T: Send> Sync for RingState<T> {}
 
 /// Alone on its cache line, and on the neighbour that x86-64 prefetches with it.
 #[repr(align(128))]

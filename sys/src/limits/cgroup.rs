@@ -8,7 +8,7 @@
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use super::root::{ProcRoot, malformed, number};
+use super::root::{ProcRoot, malformed, parse_number};
 
 /// The most groups that are read, from our own up to the mount.
 const GROUPS_MAX: usize = 64;
@@ -54,8 +54,8 @@ pub struct Membership<'a> {
 impl Membership<'_> {
     /// Reads the files that name the groups. An error is returned by the lookups.
     pub fn read(root: &ProcRoot) -> Membership<'_> {
-        let own = root.text("/proc/self/cgroup");
-        let files = own.and_then(|own| Ok((own, root.text("/proc/self/mountinfo")?)));
+        let own = root.read_text("/proc/self/cgroup");
+        let files = own.and_then(|own| Ok((own, root.read_text("/proc/self/mountinfo")?)));
         Membership { root, files }
     }
 
@@ -85,7 +85,7 @@ impl Membership<'_> {
         self.tightest(Controller::Pids, |root, group| {
             let file = group.directory.join("pids.max");
             let Some(bound) = read_bound(root, &file)? else { return Ok(None) };
-            Ok(Some((bound, root.number(group.directory.join("pids.current"))?, file)))
+            Ok(Some((bound, root.read_number(group.directory.join("pids.current"))?, file)))
         })
     }
 
@@ -99,9 +99,9 @@ impl Membership<'_> {
             };
             let file = group.directory.join(bound_file);
             let Some(bound) = read_bound(root, &file)? else { return Ok(None) };
-            let used = root.number(group.directory.join(used_file))?;
-            let stat = root.text(group.directory.join("memory.stat")).unwrap_or_default();
-            let droppable = stat.lines().find_map(|line| number(line.strip_prefix(cache)?.trim()));
+            let used = root.read_number(group.directory.join(used_file))?;
+            let stat = root.read_text(group.directory.join("memory.stat")).unwrap_or_default();
+            let droppable = stat.lines().find_map(|line| parse_number(line.strip_prefix(cache)?.trim()));
             Ok(Some((bound, used.saturating_sub(droppable.unwrap_or(0)), file)))
         })
     }
@@ -239,11 +239,11 @@ const UNBOUNDED_MIN: u64 = 1 << 62;
 
 fn read_bound(root: &ProcRoot, file: &Path) -> io::Result<Option<u64>> {
     // The root group has no such file.
-    let text = match root.text(file) {
+    let text = match root.read_text(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
     };
-    match (text.trim(), number(text.trim())) {
+    match (text.trim(), parse_number(text.trim())) {
         ("max", _) => Ok(None),
         (_, Some(bound)) => Ok((bound < UNBOUNDED_MIN).then_some(bound)),
         (_, None) => Err(malformed(file, &text)),
@@ -264,18 +264,18 @@ pub struct Quota {
 
 /// Version 2 has `quota period` in one file, version 1 in two; `max` or -1 is without quota.
 fn read_quota(root: &ProcRoot, group: &Group, file: &Path) -> io::Result<Option<f64>> {
-    let text = match root.text(file) {
+    let text = match root.read_text(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
     };
     let mut words = text.split_whitespace();
     let quota = match words.next() {
         Some("max" | "-1") => return Ok(None),
-        word => word.and_then(number),
+        word => word.and_then(parse_number),
     };
     let period = match group.is_unified {
-        true => words.next().and_then(number),
-        false => Some(root.number(group.directory.join("cpu.cfs_period_us"))?),
+        true => words.next().and_then(parse_number),
+        false => Some(root.read_number(group.directory.join("cpu.cfs_period_us"))?),
     };
     match (quota, period) {
         (Some(quota), Some(period)) if period > 0 => Ok(Some(quota as f64 / period as f64)),

@@ -68,7 +68,8 @@ pub fn cores(root: &ProcRoot, allowed: &[usize]) -> Vec<Vec<usize>> {
         if known.contains(cpu) {
             continue;
         }
-        let siblings = root.text(format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"));
+        let siblings =
+            root.read_text(format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"));
         let siblings = siblings.map_or(Vec::new(), |text| cpu_list(&text));
         let is_available = |other: &usize| allowed.contains(other) && !known.contains(other);
         let mut core: Vec<usize> = siblings.into_iter().filter(is_available).collect();

@@ -38,7 +38,7 @@ impl Machine {
 
     /// Sets a row of `/proc/self/limits`, soft and hard.
     pub(crate) fn write_rlimit(&self, row: &str, limit: u64) {
-        let text = self.root().text("proc/self/limits").unwrap();
+        let text = self.root().read_text("proc/self/limits").unwrap();
         let lines = text.lines().map(|line| match line.starts_with(row) {
             true => format!("{row} {limit} {limit} units\n"),
             false => format!("{line}\n"),
@@ -47,7 +47,7 @@ impl Machine {
     }
 
     pub(crate) fn replace(&self, path: &str, from: &str, to: &str) {
-        let text = self.root().text(path).unwrap();
+        let text = self.root().read_text(path).unwrap();
         assert!(text.contains(from), "{path} has no {from:?}");
         self.write(path, &text.replace(from, to));
     }

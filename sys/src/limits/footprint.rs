@@ -43,13 +43,13 @@ pub fn footprint() -> Footprint {
 /// # Errors
 /// `/proc` is not mounted, or no descriptor is left to read it with.
 pub(super) fn maps(root: &ProcRoot) -> io::Result<u64> {
-    Ok(root.text("/proc/self/maps")?.lines().count() as u64)
+    Ok(root.read_text("/proc/self/maps")?.lines().count() as u64)
 }
 
 fn measure() -> io::Result<Footprint> {
     let root = ProcRoot::machine();
     let process_maps = || -> io::Result<ProcessMaps> {
-        let text = root.text("/proc/self/maps")?;
+        let text = root.read_text("/proc/self/maps")?;
         ProcessMaps::parse(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
     };
     // What this function itself allocates exists before the first count.

@@ -31,7 +31,7 @@ impl LocalPorts {
     /// # Errors
     /// The range cannot be read, or is malformed.
     pub fn read(root: &ProcRoot) -> io::Result<LocalPorts> {
-        let range = root.numbers(RANGE, 2)?;
+        let range = root.read_numbers(RANGE, 2)?;
         let port = |number: u64| u16::try_from(number).ok();
         let (Some(first), Some(last)) = (port(range[0]), port(range[1])) else {
             return Err(malformed(RANGE.as_ref(), &format!("{} {}", range[0], range[1])));
@@ -40,7 +40,7 @@ impl LocalPorts {
             return Err(malformed(RANGE.as_ref(), &format!("{first} {last}")));
         }
         // `8080,9000-9100`; the file is empty where no port is reserved.
-        let reserved = root.text(RESERVED).unwrap_or_default();
+        let reserved = root.read_text(RESERVED).unwrap_or_default();
         let spans = reserved.trim().split(',').filter_map(|span| {
             let (low, high) = span.split_once('-').unwrap_or((span, span));
             Some(low.parse().ok()?..=high.parse().ok()?)
@@ -86,14 +86,14 @@ pub fn explain_bind_error(address: SocketAddr, error: io::Error) -> io::Error {
     let root = ProcRoot::machine();
     match is_listened_on(&root, address.port()) {
         Ok(is_listened_on) => {
-            let cause = describe_cause(&root, address.port(), is_listened_on);
+            let cause = bind_error_cause(&root, address.port(), is_listened_on);
             io::Error::new(error.kind(), format!("{error}: {cause}"))
         }
         Err(_) => error,
     }
 }
 
-fn describe_cause(root: &ProcRoot, port: u16, is_listened_on: bool) -> String {
+fn bind_error_cause(root: &ProcRoot, port: u16, is_listened_on: bool) -> String {
     if is_listened_on {
         return format!("a process listens on this port; `ss -ltnp 'sport = :{port}'` names it");
     }
@@ -112,7 +112,7 @@ fn describe_cause(root: &ProcRoot, port: u16, is_listened_on: bool) -> String {
 /// Whether a socket listens on `port`, on any address.
 fn is_listened_on(root: &ProcRoot, port: u16) -> io::Result<bool> {
     // Fields: number, local address, remote address, state, and more. The machine may lack IPv6.
-    let table = root.text("/proc/net/tcp")? + &root.text("/proc/net/tcp6").unwrap_or_default();
+    let table = root.read_text("/proc/net/tcp")? + &root.read_text("/proc/net/tcp6").unwrap_or_default();
     let suffix = format!(":{port:04X}");
     Ok(table.lines().any(|line| {
         let mut fields = line.split_whitespace().skip(1);
@@ -151,7 +151,7 @@ mod tests {
             (&RANGE[1..], "1024 65535"),
         ]);
         let cause =
-            |port| describe_cause(&machine.root(), port, is_listened_on(&machine.root(), port).unwrap());
+            |port| bind_error_cause(&machine.root(), port, is_listened_on(&machine.root(), port).unwrap());
         assert_eq!(cause(3128), "a process listens on this port; `ss -ltnp 'sport = :3128'` names it");
         let text = cause(3129);
         assert!(
@@ -161,6 +161,9 @@ mod tests {
         assert!(text.ends_with("net.ipv4.ip_local_reserved_ports=3129"), "{text}");
         assert!(text.contains("ip_local_port_range (1024-65535)"), "{text}");
         machine.write(&RANGE[1..], "32768 60999");
-        assert!(cause(3129).ends_with("(TIME_WAIT)"), "outside of the range no setting helps");
+        assert!(
+            cause(3129).ends_with("(TIME_WAIT)"),
+            "a reservation is proposed only for a port of the range"
+        );
     }
 }

@@ -31,7 +31,7 @@ impl ProcRoot {
     ///
     /// # Errors
     /// The kernel's error, with the file's name before it.
-    pub fn text(&self, path: impl AsRef<Path>) -> io::Result<String> {
+    pub fn read_text(&self, path: impl AsRef<Path>) -> io::Result<String> {
         let path = path.as_ref();
         let bytes = std::fs::read(self.path(path))
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
@@ -41,25 +41,25 @@ impl ProcRoot {
     /// The number that is the file's whole content.
     ///
     /// # Errors
-    /// As [`ProcRoot::text`], and `InvalidData` for anything but a number.
-    pub fn number(&self, path: impl AsRef<Path>) -> io::Result<u64> {
-        let text = self.text(&path)?;
-        number(text.trim()).ok_or_else(|| malformed(path.as_ref(), &text))
+    /// As [`ProcRoot::read_text`], and `InvalidData` for anything but a number.
+    pub fn read_number(&self, path: impl AsRef<Path>) -> io::Result<u64> {
+        let text = self.read_text(&path)?;
+        parse_number(text.trim()).ok_or_else(|| malformed(path.as_ref(), &text))
     }
 
     /// The numbers at the beginning of the file, at least `count`.
     ///
     /// # Errors
-    /// As [`ProcRoot::number`].
-    pub fn numbers(&self, path: impl AsRef<Path>, count: usize) -> io::Result<Vec<u64>> {
-        let text = self.text(&path)?;
-        let numbers: Vec<u64> = text.split_whitespace().map_while(number).collect();
+    /// As [`ProcRoot::read_number`].
+    pub fn read_numbers(&self, path: impl AsRef<Path>, count: usize) -> io::Result<Vec<u64>> {
+        let text = self.read_text(&path)?;
+        let numbers: Vec<u64> = text.split_whitespace().map_while(parse_number).collect();
         if numbers.len() < count { Err(malformed(path.as_ref(), &text)) } else { Ok(numbers) }
     }
 }
 
 /// Parses a number as the kernel writes it. One beyond 64 bits becomes the maximum.
-pub(crate) fn number(text: &str) -> Option<u64> {
+pub(crate) fn parse_number(text: &str) -> Option<u64> {
     match text.parse() {
         Ok(number) => Some(number),
         Err(_) if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) => Some(u64::MAX),
@@ -86,7 +86,7 @@ mod tests {
         let root = ProcRoot::at(directory.path());
         let check = |bytes: &[u8], expected: Option<u64>| {
             std::fs::write(root.path("/x"), bytes).unwrap();
-            let read = root.number("/x");
+            let read = root.read_number("/x");
             assert_eq!(read.as_ref().ok().copied(), expected, "{bytes:?}");
             if let Err(error) = read {
                 assert!(error.to_string().starts_with("/x holds "), "{error}");
@@ -99,10 +99,10 @@ mod tests {
         {
             check(bad, None);
         }
-        let error = root.number("/y").unwrap_err();
+        let error = root.read_number("/y").unwrap_err();
         assert_eq!((error.kind(), &error.to_string()[..4]), (io::ErrorKind::NotFound, "/y: "));
         std::fs::write(root.path("three"), "1\t2 3 x 4").unwrap();
-        assert_eq!(root.numbers("three", 2).unwrap(), [1, 2, 3]);
-        assert!(root.numbers("three", 4).is_err());
+        assert_eq!(root.read_numbers("three", 2).unwrap(), [1, 2, 3]);
+        assert!(root.read_numbers("three", 4).is_err());
     }
 }

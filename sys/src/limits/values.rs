@@ -156,7 +156,7 @@ impl Limit {
 pub struct LimitValue {
     /// The limit.
     pub limit: Limit,
-    /// Its bound; `None` for unlimited, or for unknown, where `trouble` has the error.
+    /// Its bound; `None` for unlimited, or for unknown, where `error` has the error.
     pub bound: Option<u64>,
     /// Its present use, by all processes that share the limit; `None` where the kernel does not state it.
     pub used: Option<u64>,
@@ -214,14 +214,14 @@ pub(super) struct LimitReader<'a> {
 
 impl LimitReader<'_> {
     pub(super) fn new(root: &ProcRoot) -> LimitReader<'_> {
-        let status = root.text("/proc/self/status");
+        let status = root.read_text("/proc/self/status");
         let privileges = Privileges::read(status.as_deref().unwrap_or(""), root);
         LimitReader {
             root,
-            limits: root.text("/proc/self/limits"),
+            limits: root.read_text("/proc/self/limits"),
             status,
-            meminfo: root.text("/proc/meminfo"),
-            threads: threads(root),
+            meminfo: root.read_text("/proc/meminfo"),
+            threads: read_threads(root),
             groups: Membership::read(root),
             privileges,
         }
@@ -242,16 +242,12 @@ impl LimitReader<'_> {
             exempt: None,
             error: None,
         };
-        if let Some(TightestBound { bound, error: trouble }) = group {
+        if let Some(TightestBound { bound, error }) = group {
             return match bound {
-                Some((bound, used, place)) => LimitValue {
-                    bound: Some(bound),
-                    used: Some(used),
-                    file: Some(place),
-                    error: trouble,
-                    ..blank
-                },
-                None => LimitValue { error: trouble, ..blank },
+                Some((bound, used, file)) => {
+                    LimitValue { bound: Some(bound), used: Some(used), file: Some(file), error, ..blank }
+                }
+                None => LimitValue { error, ..blank },
             };
         }
         match self.read_bound_and_use(limit) {
@@ -286,7 +282,7 @@ impl LimitReader<'_> {
         match limit {
             Limit::Descriptors => self.descriptors(),
             Limit::OpenFiles => {
-                sysctl(root, "fs/file-max", Some(root.numbers("/proc/sys/fs/file-nr", 1)?[0]))
+                sysctl(root, "fs/file-max", Some(root.read_numbers("/proc/sys/fs/file-nr", 1)?[0]))
             }
             Limit::Threads => sysctl(root, "kernel/threads-max", Some(self.threads()?)),
             Limit::ThreadIds => sysctl(root, "kernel/pid_max", Some(self.threads()?)),
@@ -306,7 +302,7 @@ impl LimitReader<'_> {
             Limit::Orphans => sysctl(root, "net/ipv4/tcp_max_orphans", sockets(root, "orphan")?),
             Limit::TimeWait => sysctl(root, "net/ipv4/tcp_max_tw_buckets", sockets(root, "tw")?),
             Limit::PipePages => {
-                let pages = root.number("/proc/sys/fs/pipe-user-pages-soft")?;
+                let pages = root.read_number("/proc/sys/fs/pipe-user-pages-soft")?;
                 Ok(((pages != 0).then_some(pages), None))
             }
             Limit::EpollWatches => sysctl(root, "fs/epoll/max_user_watches", None),
@@ -323,7 +319,7 @@ impl LimitReader<'_> {
     }
 
     fn nr_open(&self) -> Option<u64> {
-        self.root.number("/proc/sys/fs/nr_open").ok()
+        self.root.read_number("/proc/sys/fs/nr_open").ok()
     }
 
     /// The soft and the hard limit of a row of `/proc/self/limits`; `None` is `unlimited`.
@@ -331,7 +327,7 @@ impl LimitReader<'_> {
         let text = borrow_result(&self.limits)?;
         let parse_limit = |word: &str| match word {
             "unlimited" => Some(None),
-            word => super::root::number(word).map(Some),
+            word => super::root::parse_number(word).map(Some),
         };
         text.lines()
             .find_map(|line| {
@@ -346,7 +342,7 @@ impl LimitReader<'_> {
     fn commit(&self) -> io::Result<BoundAndUse> {
         /// `vm.overcommit_memory`: the kernel commits no more memory than exists.
         const NEVER: u64 = 2;
-        if self.root.number("/proc/sys/vm/overcommit_memory")? != NEVER {
+        if self.root.read_number("/proc/sys/vm/overcommit_memory")? != NEVER {
             return Ok((None, None));
         }
         let text = borrow_result(&self.meminfo)?;
@@ -392,14 +388,14 @@ impl LimitReader<'_> {
             let Ok(status) = std::fs::read(entry.path().join("status")) else { continue };
             let status = String::from_utf8_lossy(&status);
             if uid(&status) == Some(self.privileges.uid) {
-                count += field(&status, "Threads:").and_then(super::root::number).unwrap_or(1);
+                count += field(&status, "Threads:").and_then(super::root::parse_number).unwrap_or(1);
             }
         }
         Ok(count)
     }
 
     fn has_syncookies(&self) -> bool {
-        self.root.number("/proc/sys/net/ipv4/tcp_syncookies").is_ok_and(|mode| mode != 0)
+        self.root.read_number("/proc/sys/net/ipv4/tcp_syncookies").is_ok_and(|mode| mode != 0)
     }
 
     fn exempt(&self, limit: Limit) -> Option<&'static str> {
@@ -412,7 +408,7 @@ impl LimitReader<'_> {
             }
             Limit::LockedMemory if has_ipc_lock => Some("CAP_IPC_LOCK is exempt"),
             // With cookies only the backlog bounds the queue of a listener (tcp_conn_request).
-            Limit::SynQueue if self.has_syncookies() => Some("tcp_syncookies stand in"),
+            Limit::SynQueue if self.has_syncookies() => Some("tcp_syncookies replace it"),
             _ => None,
         }
     }
@@ -435,7 +431,7 @@ impl Privileges {
         const IPC_LOCK: u32 = 14;
         const SYS_ADMIN: u32 = 21;
         const SYS_RESOURCE: u32 = 24;
-        let map = root.numbers("/proc/self/uid_map", 3);
+        let map = root.read_numbers("/proc/self/uid_map", 3);
         // `0 0 4294967295` maps every id to itself.
         let is_first_namespace = map.is_ok_and(|map| map[..3] == [0, 0, u64::from(u32::MAX)]);
         let effective =
@@ -455,7 +451,7 @@ impl Privileges {
 
 /// The real user id, the first number of the row: the kernel counts threads by it.
 fn uid(status: &str) -> Option<u64> {
-    field(status, "Uid:").and_then(super::root::number)
+    field(status, "Uid:").and_then(super::root::parse_number)
 }
 
 fn field<'a>(status: &'a str, row: &str) -> Option<&'a str> {
@@ -463,7 +459,7 @@ fn field<'a>(status: &'a str, row: &str) -> Option<&'a str> {
 }
 
 fn kilobytes(text: &str, row: &str) -> Option<u64> {
-    field(text, row).and_then(super::root::number).map(|kilobytes| kilobytes.saturating_mul(1024))
+    field(text, row).and_then(super::root::parse_number).map(|kilobytes| kilobytes.saturating_mul(1024))
 }
 
 /// Borrows the value, or copies the error.
@@ -472,39 +468,39 @@ fn borrow_result<T>(read: &io::Result<T>) -> io::Result<&T> {
 }
 
 fn sysctl(root: &ProcRoot, name: &str, used: Option<u64>) -> io::Result<BoundAndUse> {
-    Ok((Some(root.number(format!("/proc/sys/{name}"))?), used))
+    Ok((Some(root.read_number(format!("/proc/sys/{name}"))?), used))
 }
 
 /// Threads in the system: `1.95 1.79 1.49 3/105 14750` states 105 (proc_loadavg(5)).
-fn threads(root: &ProcRoot) -> io::Result<u64> {
-    let text = root.text("/proc/loadavg")?;
+fn read_threads(root: &ProcRoot) -> io::Result<u64> {
+    let text = root.read_text("/proc/loadavg")?;
     let count = text.split_whitespace().nth(3).and_then(|word| word.split_once('/')?.1.parse().ok());
     count.ok_or_else(|| super::root::malformed("/proc/loadavg".as_ref(), &text))
 }
 
 /// Without the files connection tracking is not loaded, and there is no limit.
 fn conntrack(root: &ProcRoot) -> io::Result<BoundAndUse> {
-    match root.number("/proc/sys/net/netfilter/nf_conntrack_max") {
+    match root.read_number("/proc/sys/net/netfilter/nf_conntrack_max") {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((None, None)),
-        bound => Ok((Some(bound?), root.number("/proc/sys/net/netfilter/nf_conntrack_count").ok())),
+        bound => Ok((Some(bound?), root.read_number("/proc/sys/net/netfilter/nf_conntrack_count").ok())),
     }
 }
 
 /// Both files count in pages.
 fn tcp_memory(root: &ProcRoot) -> io::Result<BoundAndUse> {
     let page_bytes = super::page_bytes();
-    let most = root.numbers("/proc/sys/net/ipv4/tcp_mem", 3)?[2];
+    let max = root.read_numbers("/proc/sys/net/ipv4/tcp_mem", 3)?[2];
     let used = sockets(root, "mem")?.map(|pages| pages.saturating_mul(page_bytes));
-    Ok((Some(most.saturating_mul(page_bytes)), used))
+    Ok((Some(max.saturating_mul(page_bytes)), used))
 }
 
 /// One number of the line `TCP: inuse 1 orphan 0 tw 0 alloc 1 mem 170`.
 fn sockets(root: &ProcRoot, name: &str) -> io::Result<Option<u64>> {
-    let text = root.text("/proc/net/sockstat")?;
+    let text = root.read_text("/proc/net/sockstat")?;
     let line = text.lines().find_map(|line| line.strip_prefix("TCP:"));
     let mut words = line.unwrap_or("").split_whitespace();
     words.find(|word| *word == name);
-    Ok(words.next().and_then(super::root::number))
+    Ok(words.next().and_then(super::root::parse_number))
 }
 
 #[cfg(all(test, not(loom)))]

@@ -17,7 +17,7 @@ pub struct ListenDrops {
 impl ListenDrops {
     /// Reads the drops of this process's network namespace on the machine at `root`.
     pub fn read(root: &ProcRoot) -> Option<ListenDrops> {
-        ListenDrops::parse(&root.text(ListenDrops::PATH).ok()?)
+        ListenDrops::parse(&root.read_text(ListenDrops::PATH).ok()?)
     }
 
     pub(super) const PATH: &str = "/proc/net/netstat";

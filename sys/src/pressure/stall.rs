@@ -52,7 +52,7 @@ pub struct Stall {
 impl Stall {
     /// Reads the stall of a resource of the machine at `root`.
     pub fn read(root: &ProcRoot, resource: Resource) -> Option<Stall> {
-        Stall::parse(&root.text(Stall::path(resource)).ok()?)
+        Stall::parse(&root.read_text(Stall::path(resource)).ok()?)
     }
 
     pub(super) fn path(resource: Resource) -> String {

@@ -23,7 +23,7 @@ pub struct Throttling {
 impl Throttling {
     /// Reads the throttling of our groups on the machine at `root`; `None` where no group can have a quota.
     pub fn read(root: &ProcRoot) -> Option<Throttling> {
-        Throttling::sum(paths(root).iter().map(|path| root.text(path).unwrap_or_default()))
+        Throttling::sum(paths(root).iter().map(|path| root.read_text(path).unwrap_or_default()))
     }
 
     /// Adds up the files of several groups.

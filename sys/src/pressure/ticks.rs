@@ -16,7 +16,7 @@ pub struct CpuTicks {
 impl CpuTicks {
     /// Reads the ticks of the machine at `root`.
     pub fn read(root: &ProcRoot) -> Option<CpuTicks> {
-        CpuTicks::parse(&root.text(CpuTicks::PATH).ok()?)
+        CpuTicks::parse(&root.read_text(CpuTicks::PATH).ok()?)
     }
 
     /// `USER_HZ`.
