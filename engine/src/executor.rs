@@ -180,8 +180,8 @@ impl<F: Future> Executor<F> {
 
     /// Makes the next run poll every task, after a change that concerns all of them.
     pub fn wake_all(&self) {
-        let living = self.slots.iter().filter(|slot| slot.future.is_some());
-        living.for_each(|slot| slot.waker.wake_by_ref());
+        let occupied = self.slots.iter().filter(|slot| slot.future.is_some());
+        occupied.for_each(|slot| slot.waker.wake_by_ref());
     }
 
     /// Drops every task, finished or not.

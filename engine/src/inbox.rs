@@ -65,18 +65,18 @@ impl AsFd for Notifier {
     }
 }
 
-struct Shared<M> {
+struct InboxState<M> {
     messages: Stack<M>,
     notifier: Arc<Notifier>,
 }
 
 /// The receiving end; the reactor's thread owns it.
-pub struct Inbox<M>(Arc<Shared<M>>);
+pub struct Inbox<M>(Arc<InboxState<M>>);
 
 impl<M> Inbox<M> {
     /// An empty inbox of the thread that `notifier` wakes.
     pub fn new(notifier: Arc<Notifier>) -> Inbox<M> {
-        Inbox(Arc::new(Shared { messages: Stack::new(), notifier }))
+        Inbox(Arc::new(InboxState { messages: Stack::new(), notifier }))
     }
 
     /// A sender for other threads.
@@ -96,7 +96,7 @@ impl<M> Inbox<M> {
 }
 
 /// A sending end of an [`Inbox`], for any thread.
-pub struct Sender<M>(Arc<Shared<M>>);
+pub struct Sender<M>(Arc<InboxState<M>>);
 
 impl<M> Sender<M> {
     /// Queues `message` and wakes the receiver.

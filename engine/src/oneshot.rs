@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 use atomic_waker::AtomicWaker;
 
-struct Shared<T> {
+struct Channel<T> {
     value: OnceLock<T>,
     /// Set when the sender is dropped, after `value` if there is one.
     closed: AtomicBool,
@@ -32,7 +32,7 @@ impl std::error::Error for Canceled {}
 
 /// A connected pair.
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(Channel {
         value: OnceLock::new(),
         closed: AtomicBool::new(false),
         waker: AtomicWaker::new(),
@@ -41,7 +41,7 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
 }
 
 /// The end that sends the value, once.
-pub struct Sender<T>(Arc<Shared<T>>);
+pub struct Sender<T>(Arc<Channel<T>>);
 
 impl<T> Sender<T> {
     /// Stores `value` and wakes the receiver.
@@ -61,7 +61,7 @@ impl<T> Drop for Sender<T> {
 }
 
 /// A future of the value.
-pub struct Receiver<T>(Arc<Shared<T>>);
+pub struct Receiver<T>(Arc<Channel<T>>);
 
 impl<T: Clone> Receiver<T> {
     fn outcome(&self) -> Option<Result<T, Canceled>> {

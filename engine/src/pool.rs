@@ -97,9 +97,9 @@ impl std::error::Error for Refused {}
 #[derive(Clone)]
 pub struct Pool(Arc<Handle>);
 
-struct Handle(Arc<Shared>);
+struct Handle(Arc<PoolState>);
 
-struct Shared {
+struct PoolState {
     name: &'static str,
     niceness: i32,
     /// Permits at the start, which are the most that there can be.
@@ -155,7 +155,7 @@ impl Pool {
     pub fn start(settings: PoolSettings) -> io::Result<Pool> {
         settings.assert_sound();
         let (expiry, service) = expiry::start(settings.classes.iter().map(|class| class.queue_max).sum())?;
-        let shared = Arc::new(Shared::new(&settings, expiry));
+        let shared = Arc::new(PoolState::new(&settings, expiry));
         shared.expiry.set_pool(Arc::downgrade(&shared));
         let pool = Pool(Arc::new(Handle(Arc::clone(&shared))));
         let monitor = Monitor::new(Arc::clone(&shared), service);
@@ -255,8 +255,8 @@ impl Drop for Handle {
     }
 }
 
-impl Shared {
-    fn new(settings: &PoolSettings, expiry: Expiry) -> Shared {
+impl PoolState {
+    fn new(settings: &PoolSettings, expiry: Expiry) -> PoolState {
         // One thread is the monitor.
         let budget = usize::try_from(thread_budget().threads).unwrap_or(usize::MAX).saturating_sub(1);
         let threads_min = settings.classes.len();
@@ -269,7 +269,7 @@ impl Shared {
             deadline: class.deadline,
             counts: Counts::default(),
         };
-        Shared {
+        PoolState {
             name: settings.name,
             niceness: settings.niceness,
             permits_max: settings.permits,

@@ -60,8 +60,8 @@ impl<T> Slab<T> {
 
     /// The slot that the next [`Slab::insert`] will fill.
     pub fn next_index(&self) -> u32 {
-        let beyond = u32::try_from(self.slots.len()).expect("owners bound their slabs far below 2^32");
-        self.free.last().copied().unwrap_or(beyond)
+        let new_index = u32::try_from(self.slots.len()).expect("owners bound their slabs far below 2^32");
+        self.free.last().copied().unwrap_or(new_index)
     }
 
     /// Puts `value` into a free slot.

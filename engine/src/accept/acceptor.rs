@@ -309,10 +309,10 @@ impl Acceptor {
 
     /// How many connections one event may bring: fewer while passes are long.
     fn accepts_max(&self) -> u32 {
-        let most = self.shared().strategy.accepts_per_wake_max();
+        let max = self.shared().strategy.accepts_per_wake_max();
         let pass = self.reactor.stats().pass_length().max(PROMPT_PASS_MAX);
-        let fewer = u64::from(most) * PROMPT_PASS_MAX.as_nanos() as u64 / pass.as_nanos() as u64;
-        u32::try_from(fewer).unwrap_or(most).max(most / SHARE_MIN).max(1)
+        let count = u64::from(max) * PROMPT_PASS_MAX.as_nanos() as u64 / pass.as_nanos() as u64;
+        u32::try_from(count).unwrap_or(max).max(max / SHARE_MIN).max(1)
     }
 
     fn accept_one(&self) -> AcceptOutcome {
@@ -344,7 +344,7 @@ impl Acceptor {
                     stats.handed_off.add(1);
                     return None;
                 }
-                Err(back) => connection = back,
+                Err(rejected) => connection = rejected,
             }
         }
         // The owner sets the number at the end of the pass; until then this counts.

@@ -36,10 +36,16 @@ impl Strategy for Handoff {
     /// threads, and the own thread needs no hand-off. A thread in a long pass gets none, however few
     /// connections it has: they would wait for its end, and other threads could not help.
     fn serving_thread(&self, worker: &WorkerHandle, now: Nanos) -> usize {
-        let me = worker.number();
-        let takes = |other: &usize| worker.has_capacity(*other) && !worker.is_stuck(*other, now);
-        let others = worker.sample().into_iter().flatten().filter(takes);
-        let Some(best) = others.min_by_key(|other| worker.load(*other, now)) else { return me };
-        if worker.load(best, now) + MARGIN < worker.load(me, now) { best } else { me }
+        let own_number = worker.number();
+        let has_time = |other: &usize| worker.has_capacity(*other) && !worker.is_stuck(*other, now);
+        let others = worker.sample().into_iter().flatten().filter(has_time);
+        let Some(least_loaded) = others.min_by_key(|other| worker.load(*other, now)) else {
+            return own_number;
+        };
+        if worker.load(least_loaded, now) + MARGIN < worker.load(own_number, now) {
+            least_loaded
+        } else {
+            own_number
+        }
     }
 }

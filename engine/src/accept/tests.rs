@@ -316,14 +316,14 @@ fn lagging_thread_accepts_fewer_at_a_time() {
     each_strategy(|strategy| {
         let (address, mut workers) = workers(strategy, 1);
         let worker = &mut workers[0];
-        let most = strategy.accepts_per_wake_max() as usize;
-        let _clients = connect(address, 2 * most);
+        let max = strategy.accepts_per_wake_max() as usize;
+        let _clients = connect(address, 2 * max);
         worker.run_pass(usize::MAX, false);
-        assert_eq!(worker.taken.len(), most, "{}", strategy.name());
+        assert_eq!(worker.taken.len(), max, "{}", strategy.name());
         worker.pretend_pass_length(Duration::from_secs(1));
         worker.run_pass(usize::MAX, false);
-        let taken = worker.taken.len() - most;
-        assert_eq!(taken, (most / 8).max(1), "{}: and at least one", strategy.name());
+        let taken = worker.taken.len() - max;
+        assert_eq!(taken, (max / 8).max(1), "{}: and at least one", strategy.name());
     });
 }
 
@@ -392,10 +392,10 @@ fn lasting_connections_are_balanced() {
             workers.iter().for_each(Worker::pretend_sleep);
         }
         let counts: Vec<usize> = workers.iter().map(|worker| worker.taken.len()).collect();
-        let (mean, most) = (100, *counts.iter().max().unwrap());
+        let (mean, max) = (100, *counts.iter().max().unwrap());
         let margin = 5 + worker_group::LAG_CONNECTIONS_MAX as usize;
         let bound = if name == "handoff" { mean + margin } else { mean + mean / 8 + margin };
-        assert!(most <= bound, "{name}: {counts:?}");
+        assert!(max <= bound, "{name}: {counts:?}");
     }
 }
 
@@ -630,11 +630,11 @@ fn full_handoff_queue_keeps_connections_local() {
         workers[0].run_pass(usize::MAX, false);
         workers[0].reactor.stats().connections.set(1_000);
     }
-    let handed_over = workers[0].reactor.stats().handed_off.value() as usize;
-    assert!(handed_over < CLIENTS, "the queue has no space for all");
-    assert_eq!(workers[0].taken.len() + handed_over, CLIENTS);
+    let handed_off = workers[0].reactor.stats().handed_off.value() as usize;
+    assert!(handed_off < CLIENTS, "the queue has no space for all");
+    assert_eq!(workers[0].taken.len() + handed_off, CLIENTS);
     workers[1].run_pass(usize::MAX, false);
-    assert_eq!(workers[1].taken.len(), handed_over);
+    assert_eq!(workers[1].taken.len(), handed_off);
 }
 
 #[test]

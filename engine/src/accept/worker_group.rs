@@ -173,8 +173,8 @@ impl WorkerHandle {
     /// Whether a connection handed to thread `number` at `now` would wait longer than here, and longer than
     /// [`STUCK_LAG_MIN`].
     pub(super) fn is_stuck(&self, number: usize, now: Nanos) -> bool {
-        let here = self.peers[self.number].stats.pass_length();
-        self.peers[number].stats.lag(now) > here.max(STUCK_LAG_MIN)
+        let own_pass_length = self.peers[self.number].stats.pass_length();
+        self.peers[number].stats.lag(now) > own_pass_length.max(STUCK_LAG_MIN)
     }
 
     /// Ensures that another thread with capacity, and with a load at `now` of at most `load_max` once it is
@@ -189,9 +189,9 @@ impl WorkerHandle {
             loads.filter(|(load, _)| *load <= load_max)
         };
         let sleeps = |number: usize| self.peers[number].notifier.is_announced();
-        let comes_soon =
+        let is_almost_free =
             |number: usize| !sleeps(number) && self.peers[number].stats.lag(now) <= PROMPT_PASS_MAX;
-        if candidates().any(|(_, number)| comes_soon(number)) {
+        if candidates().any(|(_, number)| is_almost_free(number)) {
             return true;
         }
         let least = candidates().filter(|(_, number)| sleeps(*number)).min();
@@ -254,16 +254,16 @@ mod tests {
     #[test]
     fn load_is_connections_handoffs_and_bounded_lag() {
         let workers = group_of(2);
-        let (me, other) = (&workers[0], &workers[1].peers[1].stats);
-        let load_at = |now| me.load(1, Nanos(now));
+        let (first, other_stats) = (&workers[0], &workers[1].peers[1].stats);
+        let load_at = |now| first.load(1, Nanos(now));
         assert_eq!(load_at(1_000_000), 0);
-        other.connections.set(10);
+        other_stats.connections.set(10);
         assert_eq!(load_at(1_000_000), 10);
         // Its pass has lasted for 300 us by then.
-        other.begin_pass(Nanos(1_000_000));
+        other_stats.begin_pass(Nanos(1_000_000));
         assert_eq!(load_at(1_300_000), 13);
         assert_eq!(load_at(1_000_000_000), 18, "lag counts up to a bound");
-        other.end_pass(Nanos(1_300_000), true);
+        other_stats.end_pass(Nanos(1_300_000), true);
         assert_eq!(load_at(1_300_000), 10, "a sleeping thread has no lag");
     }
 
@@ -279,14 +279,14 @@ mod tests {
             peers[2].stats.connections.set(9);
             peers[3].stats.connections.set(5);
             peers[2..].iter().for_each(|peer| peer.notifier.announce());
-            let any_looks = workers[0].wake_another(load_max, now);
-            (any_looks, [2, 3].map(|number: usize| !peers[number].notifier.is_announced()))
+            let has_taker = workers[0].wake_another(load_max, now);
+            (has_taker, [2, 3].map(|number: usize| !peers[number].notifier.is_announced()))
         };
         let (none, less_loaded) = ([false, false], [false, true]);
         assert_eq!(woken(u64::MAX, &|_| {}), (true, none), "the awake thread takes over");
         assert_eq!(woken(u64::MAX, &|stats| stats.begin_pass(Nanos(9_500_000))), (true, none));
-        let in_9_ms = |stats: &ReactorStats| stats.begin_pass(Nanos(1_000_000));
-        assert_eq!(woken(u64::MAX, &in_9_ms), (true, less_loaded));
+        let in_a_long_pass = |stats: &ReactorStats| stats.begin_pass(Nanos(1_000_000));
+        assert_eq!(woken(u64::MAX, &in_a_long_pass), (true, less_loaded));
         assert_eq!(
             woken(u64::MAX, &|stats| stats.is_full.set(1)),
             (true, less_loaded),

@@ -107,14 +107,14 @@ impl ClassQueue {
     /// Drops the oldest job if it is not to be run.
     fn drop_oldest(&mut self, now: Nanos, dropped: &mut Dropped) -> bool {
         let Some(oldest) = self.jobs.front() else { return false };
-        let why = if oldest.deadline <= now {
+        let failure = if oldest.deadline <= now {
             Failure::Expired
         } else if self.shedder.as_ref().is_some_and(|shedder| shedder.sheds(now.since(oldest.submitted))) {
             Failure::Shed
         } else {
             return false;
         };
-        dropped.extend(self.jobs.pop_front().map(|job| (job, why)));
+        dropped.extend(self.jobs.pop_front().map(|job| (job, failure)));
         true
     }
 
@@ -135,13 +135,13 @@ impl ClassQueue {
         // The charge at its start was the mean of that time, which other jobs have moved since. The
         // difference is noise, and fades with the mean.
         self.virtual_ns = (self.virtual_ns + cpu_ns / self.weight).saturating_sub(charged_ns / self.weight);
-        follow(&mut self.cost_ns, cpu_ns);
-        follow(&mut self.service_ns, nanos(service));
+        update_mean(&mut self.cost_ns, cpu_ns);
+        update_mean(&mut self.service_ns, nanos(service));
     }
 }
 
 /// Moves a mean toward the newest value; the first value is the mean.
-fn follow(mean: &mut u64, value: u64) {
+fn update_mean(mean: &mut u64, value: u64) {
     *mean = if *mean == 0 { value } else { *mean - (*mean >> MEAN_SHIFT) + (value >> MEAN_SHIFT) };
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use sys::clock::{Nanos, monotonic};
 
-use super::Shared;
+use super::PoolState;
 use super::class_queue::{DROPS_MAX, Dropped};
 use super::job::Job;
 use crate::timer::{Next, Service, Settings, Slack, TimerHandle, Timers};
@@ -22,7 +22,7 @@ const TIMERS_MAX: usize = 1 << 14;
 pub(super) struct Expiry {
     timers: Timers,
     /// The pool of these jobs; set once, before there is any.
-    pool: Arc<OnceLock<Weak<Shared>>>,
+    pool: Arc<OnceLock<Weak<PoolState>>>,
 }
 
 /// Timers for at most `jobs_max` jobs, and the service that fires them.
@@ -30,7 +30,7 @@ pub(super) struct Expiry {
 /// # Errors
 /// As [`Service::start`].
 pub(super) fn start(jobs_max: usize) -> io::Result<(Expiry, Service)> {
-    let pool: Arc<OnceLock<Weak<Shared>>> = Arc::default();
+    let pool: Arc<OnceLock<Weak<PoolState>>> = Arc::default();
     let bound_pool = Arc::clone(&pool);
     let settings = Settings { name: "expiry", timers_max: jobs_max.min(TIMERS_MAX), ..Settings::default() };
     let service = Service::start(&settings, move |_, _| {
@@ -44,7 +44,7 @@ pub(super) fn start(jobs_max: usize) -> io::Result<(Expiry, Service)> {
 
 impl Expiry {
     /// Sets the pool of these jobs.
-    pub(super) fn set_pool(&self, pool: Weak<Shared>) {
+    pub(super) fn set_pool(&self, pool: Weak<PoolState>) {
         assert!(self.pool.set(pool).is_ok(), "an `Expiry` belongs to one pool");
     }
 
@@ -63,7 +63,7 @@ impl Expiry {
     }
 }
 
-impl Shared {
+impl PoolState {
     /// Drops the queued jobs that have expired.
     fn expire(&self) {
         loop {
@@ -74,7 +74,7 @@ impl Shared {
             self.publish(&waiting);
             drop(waiting);
             let has_more = dropped.len() == DROPS_MAX;
-            dropped.into_iter().for_each(|(job, why)| self.drop_job(job, why));
+            dropped.into_iter().for_each(|(job, failure)| self.drop_job(job, failure));
             // Jobs that have just arrived need a thread.
             self.signal();
             if !has_more {

@@ -73,7 +73,7 @@ impl Job {
     ) -> Job {
         let task = OnceFn::new(move |failure| match failure {
             None => run(work, reply),
-            Some(why) => drop_unrun(work, reply, why),
+            Some(failure) => drop_unrun(work, reply, failure),
         });
         Job { class, submitted, deadline, expiry: None, task }
     }
@@ -83,9 +83,9 @@ impl Job {
         self.task.call(None)
     }
 
-    /// Replies with `why` instead of running the job.
-    pub(super) fn fail(self, why: Failure) {
-        self.task.call(Some(why));
+    /// Replies with `failure` instead of running the job.
+    pub(super) fn fail(self, failure: Failure) {
+        self.task.call(Some(failure));
     }
 }
 
@@ -95,18 +95,18 @@ fn run<T>(work: impl FnOnce() -> T, reply: impl FnOnce(Outcome<T>)) -> bool {
     catch_panic(|| reply(outcome)).is_ok() && succeeded
 }
 
-fn drop_unrun<T>(work: impl FnOnce() -> T, reply: impl FnOnce(Outcome<T>), why: Failure) -> bool {
+fn drop_unrun<T>(work: impl FnOnce() -> T, reply: impl FnOnce(Outcome<T>), failure: Failure) -> bool {
     // Destructors and replies are foreign code, which may panic.
     let _ = catch_panic(|| drop(work));
-    let _ = catch_panic(|| reply(Err(why)));
+    let _ = catch_panic(|| reply(Err(failure)));
     false
 }
 
 /// Calls foreign code. The panic's payload is leaked, because its destructor might panic as well, outside of
 /// `catch_unwind`.
 fn catch_panic<T>(call: impl FnOnce() -> T) -> Outcome<T> {
-    catch_unwind(AssertUnwindSafe(call)).map_err(|thrown| {
-        std::mem::forget(thrown);
+    catch_unwind(AssertUnwindSafe(call)).map_err(|payload| {
+        std::mem::forget(payload);
         Failure::Panicked
     })
 }

@@ -20,7 +20,7 @@ use sys::sync::atomic::{AtomicBool, Ordering};
 use sys::sync::thread;
 use sys::thread::{ThreadState, thread_state};
 
-use super::Shared;
+use super::PoolState;
 use super::handoff::Signal;
 use super::stats::count;
 use super::worker::Worker;
@@ -90,7 +90,7 @@ struct Sample {
 
 /// The monitor thread.
 pub(super) struct Monitor {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     samples: Vec<Sample>,
     /// How many threads the machine's limits still allow, and until when that is believed.
     budget: u64,
@@ -100,7 +100,7 @@ pub(super) struct Monitor {
 }
 
 impl Monitor {
-    pub(super) fn new(shared: Arc<Shared>, expiry: Service) -> Monitor {
+    pub(super) fn new(shared: Arc<PoolState>, expiry: Service) -> Monitor {
         let samples = vec![Sample::default(); shared.handoff.workers.len()];
         Monitor { shared, samples, budget: 0, budget_until: Nanos(0), _expiry: expiry }
     }
@@ -234,7 +234,7 @@ impl Monitor {
     }
 }
 
-impl Shared {
+impl PoolState {
     /// Starts a thread in a free slot, with or without the permit that the caller holds; false if every slot
     /// is occupied.
     ///

@@ -117,8 +117,8 @@ mod tests {
             let deadline = self.now + Duration::from_millis(deadline_ms);
             let work = move || run.send(number).unwrap();
             let reply = move |outcome: Result<(), Failure>| {
-                if let Err(why) = outcome {
-                    end.send((number, why)).unwrap();
+                if let Err(failure) = outcome {
+                    end.send((number, failure)).unwrap();
                 }
             };
             self.schedule.put(Job::new((Class(class), self.now, deadline), work, reply));
@@ -132,7 +132,7 @@ mod tests {
         fn take(&mut self) -> Option<(u64, Class)> {
             let mut dropped = Vec::new();
             let job = self.schedule.take(self.now, &mut dropped);
-            dropped.into_iter().for_each(|(job, why)| job.fail(why));
+            dropped.into_iter().for_each(|(job, failure)| job.fail(failure));
             let class = job.as_ref().map(|job| job.class)?;
             job?.run();
             Some((self.ran.recv().unwrap(), class))
@@ -163,15 +163,15 @@ mod tests {
     fn cpu_time_is_shared_by_weight_not_by_jobs() {
         let mut model = Model::new(vec![class(3, 8), class(1, 8)]);
         (0..4_000).for_each(|n| model.put(u8::from(n % 2 == 1), n, 1_000_000));
-        let (mut had, costs) = ([0u64; 2], [1, 4]);
+        let (mut cpu_times, costs) = ([0u64; 2], [1, 4]);
         for _ in 0..1_000 {
             let (_, Class(class)) = model.take().unwrap();
             let cost = costs[usize::from(class)];
-            had[usize::from(class)] += cost;
+            cpu_times[usize::from(class)] += cost;
             model.finish(Class(class), Duration::from_millis(cost));
         }
-        let share = had[0] as f64 / had[1] as f64;
-        assert!((2.7..3.3).contains(&share), "{had:?}");
+        let share = cpu_times[0] as f64 / cpu_times[1] as f64;
+        assert!((2.7..3.3).contains(&share), "{cpu_times:?}");
     }
 
     #[test]
@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(last, Some((next - 1, Class(0))), "the newest");
         let dropped = model.dropped();
         assert!(dropped.len() > 100, "{}", dropped.len());
-        assert!(dropped.iter().all(|(_, why)| *why == Failure::Shed));
+        assert!(dropped.iter().all(|(_, failure)| *failure == Failure::Shed));
         // After a quiet time the overload is over: the remaining jobs run, oldest first.
         model.pass(5_000);
         assert!(model.take().is_some_and(|(oldest, _)| oldest < next - 1));

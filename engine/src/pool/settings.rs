@@ -102,10 +102,10 @@ impl PoolSettings {
     /// each other class has one thread left if this one is stuck.
     pub(super) fn concurrency(&self, threads_max: usize) -> impl Iterator<Item = usize> {
         let weights: usize = self.classes.iter().map(|class| class.weight as usize).sum();
-        let most = threads_max.saturating_sub(self.classes.len() - 1).max(1);
+        let max = threads_max.saturating_sub(self.classes.len() - 1).max(1);
         self.classes.iter().map(move |class| {
             let share = threads_max * class.weight as usize / weights;
-            class.concurrency_max.unwrap_or(share).clamp(1, most)
+            class.concurrency_max.unwrap_or(share).clamp(1, max)
         })
     }
 }

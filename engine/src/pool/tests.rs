@@ -107,12 +107,12 @@ fn declared_wait_frees_its_permit() {
     let pool = pool(1, 3);
     let ((open, gate), (sender, receiver)) = (channel::<()>(), channel());
     let work = move || {
-        let got = blocking(move || {
+        let received = blocking(move || {
             sender.send(()).unwrap();
             gate.recv()
         });
         // A nested wait is one wait.
-        blocking(|| blocking(|| got))
+        blocking(|| blocking(|| received))
     };
     let waiting = pool.run(JOBS, work).unwrap();
     receiver.recv().unwrap();
@@ -126,13 +126,13 @@ fn declared_wait_frees_its_permit() {
 fn running_jobs_exceed_permits_by_a_quarter_at_most() {
     const PERMITS: usize = 2;
     let pool = pool(PERMITS, 12);
-    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (running, running_max) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (done, results) = channel();
     for _ in 0..2_000 {
-        let (running, most, done) = (Arc::clone(&running), Arc::clone(&most), done.clone());
+        let (running, running_max, done) = (Arc::clone(&running), Arc::clone(&running_max), done.clone());
         let compute = move || {
             let now = running.fetch_add(1, Ordering::Relaxed) + 1;
-            most.fetch_max(now, Ordering::Relaxed);
+            running_max.fetch_max(now, Ordering::Relaxed);
             // Long enough for all others to run in between, if they may.
             (0..50).for_each(|_| std::thread::yield_now());
             running.fetch_sub(1, Ordering::Relaxed);
@@ -147,7 +147,7 @@ fn running_jobs_exceed_permits_by_a_quarter_at_most() {
     }
     drop(done);
     assert_eq!(results.iter().filter(Result::is_ok).count(), 2_000);
-    assert!(most.load(Ordering::Relaxed) <= PERMITS + 1, "{most:?}");
+    assert!(running_max.load(Ordering::Relaxed) <= PERMITS + 1, "{running_max:?}");
     wait_until(|| pool.stats().held == 0);
 }
 
@@ -196,13 +196,13 @@ fn late_job_is_refused_and_expired_job_not_run() {
     let (open, started) = gated(&pool, JOBS);
     started.recv().unwrap();
     let (sender, receiver) = channel();
-    let soon = monotonic() + Duration::from_millis(200);
+    let deadline = monotonic() + Duration::from_millis(200);
     let reply = move |outcome: Outcome<()>| sender.send(outcome).unwrap();
     // No job is ahead of it in the queue, so it is accepted.
-    pool.run_by(JOBS, soon, || (), reply).unwrap();
+    pool.run_by(JOBS, deadline, || (), reply).unwrap();
     let late = pool.run_by(JOBS, monotonic(), || (), |_| ());
     assert_eq!(late, Err(Refused::Late));
-    wait_until(|| monotonic() > soon);
+    wait_until(|| monotonic() > deadline);
     open.send(()).unwrap();
     assert_eq!(receiver.recv(), Ok(Err(Failure::Expired)));
     // The reply came at its deadline, before the job ahead of it could end.
@@ -255,14 +255,15 @@ fn expiry_is_reported_behind_an_endless_job() {
 #[test]
 fn permit_changes_bound_running_jobs() {
     let pool = pool(3, 3);
-    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (running, running_max) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let is_over = Arc::new(AtomicBool::new(false));
     // Dropped before the pool, which waits for its jobs, also where an assertion fails.
     let end = Guard(|| is_over.store(true, Ordering::Relaxed));
     let submit = || {
-        let (running, most, is_over) = (Arc::clone(&running), Arc::clone(&most), Arc::clone(&is_over));
+        let (running, running_max, is_over) =
+            (Arc::clone(&running), Arc::clone(&running_max), Arc::clone(&is_over));
         let spin = move || {
-            most.fetch_max(running.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+            running_max.fetch_max(running.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
             // It does not sleep, so it keeps its permit.
             wait_until(|| is_over.load(Ordering::Relaxed));
             running.fetch_sub(1, Ordering::Relaxed);
@@ -279,7 +280,7 @@ fn permit_changes_bound_running_jobs() {
     }
     pool.set_permits(2);
     wait_until(|| running.load(Ordering::Relaxed) >= 2);
-    assert_eq!((pool.stats().permits, most.load(Ordering::Relaxed)), (2, 2));
+    assert_eq!((pool.stats().permits, running_max.load(Ordering::Relaxed)), (2, 2));
     pool.set_permits(100);
     assert_eq!(pool.stats().permits, 3, "as many as at the start");
     wait_until(|| running.load(Ordering::Relaxed) == 3);
@@ -318,16 +319,16 @@ fn panicking_payloads_and_replies_end_no_thread() {
         }
     }
     let pool = pool(1, 1);
-    let thrown = pool.run(JOBS, || -> u8 { std::panic::panic_any(Bomb) }).unwrap();
-    assert_eq!(block_on(thrown), Err(Failure::Panicked));
+    let panicking = pool.run(JOBS, || -> u8 { std::panic::panic_any(Bomb) }).unwrap();
+    assert_eq!(block_on(panicking), Err(Failure::Panicked));
     // A reply may wait, also that of a job that was not run.
     let (open, started) = gated(&pool, JOBS);
     started.recv().unwrap();
-    let soon = monotonic() + Duration::from_millis(200);
+    let deadline = monotonic() + Duration::from_millis(200);
     let (sender, receiver) = channel();
     let reply = move |outcome: Outcome<()>| blocking(|| sender.send(outcome).unwrap());
-    pool.run_by(JOBS, soon, || (), reply).unwrap();
-    wait_until(|| monotonic() > soon);
+    pool.run_by(JOBS, deadline, || (), reply).unwrap();
+    wait_until(|| monotonic() > deadline);
     drop(open);
     assert_eq!(receiver.recv(), Ok(Err(Failure::Expired)));
     assert_eq!(block_on(pool.run(JOBS, || 1).unwrap()), Ok(1));

@@ -20,7 +20,7 @@ use super::job::{Failure, Job};
 use super::settings::Class;
 use super::stats::count;
 use super::worker_slot::{WorkerSlot, WorkerState};
-use super::{Shared, Waiting};
+use super::{PoolState, Waiting};
 
 /// Jobs that resume in a row before a new one begins.
 const RESUMED_IN_ROW_MAX: u32 = 4;
@@ -50,7 +50,7 @@ pub fn blocking<T>(wait: impl FnOnce() -> T) -> T {
 
 /// A thread of the pool.
 pub(super) struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     number: usize,
 }
 
@@ -81,7 +81,7 @@ impl Stopwatch {
 
 impl Worker {
     /// The worker of an allocated slot.
-    pub(super) fn new(shared: Arc<Shared>, number: usize) -> Worker {
+    pub(super) fn new(shared: Arc<PoolState>, number: usize) -> Worker {
         Worker { shared, number }
     }
 
@@ -215,7 +215,7 @@ impl Drop for BlockingGuard<'_> {
     }
 }
 
-impl Shared {
+impl PoolState {
     /// The next job for a thread that holds a permit; `None` if the thread has lost the permit. It also
     /// records the job that has just ended. Where too many threads run, this one gives its permit up if it
     /// may.
@@ -228,17 +228,17 @@ impl Shared {
             }
             self.arrivals.take().for_each(|job| waiting.schedule.put(job));
             let keeps_permit = Self::must_start_new(&waiting) || self.handoff.is_exceeded() && !may_leave;
-            let passed_on = !keeps_permit && self.pass_permit_on(&mut waiting);
-            let job = if passed_on { None } else { waiting.schedule.take(now, &mut dropped) };
-            waiting.resumed_in_row = if passed_on { waiting.resumed_in_row } else { 0 };
+            let has_passed_permit = !keeps_permit && self.pass_permit_on(&mut waiting);
+            let job = if has_passed_permit { None } else { waiting.schedule.take(now, &mut dropped) };
+            waiting.resumed_in_row = if has_passed_permit { waiting.resumed_in_row } else { 0 };
             let has_none = job.is_none() && dropped.is_empty();
-            if has_none && !passed_on {
+            if has_none && !has_passed_permit {
                 // Under the lock, where resuming jobs look for a permit.
                 self.handoff.release();
             }
             self.publish(&waiting);
             drop(waiting);
-            dropped.into_iter().for_each(|(job, why)| self.drop_job(job, why));
+            dropped.into_iter().for_each(|(job, failure)| self.drop_job(job, failure));
             if let Some(job) = &job {
                 self.job_taken(job);
             }
@@ -282,12 +282,12 @@ impl Shared {
         }
     }
 
-    pub(super) fn drop_job(&self, job: Job, why: Failure) {
+    pub(super) fn drop_job(&self, job: Job, failure: Failure) {
         self.expiry.cancel(&job);
         let counts = self.counts(job.class);
         counts.queued.fetch_sub(1, Ordering::Relaxed);
-        count(if why == Failure::Expired { &counts.expired } else { &counts.shed });
-        job.fail(why);
+        count(if failure == Failure::Expired { &counts.expired } else { &counts.shed });
+        job.fail(failure);
     }
 
     /// Takes the caller's permit, for a resuming job or because too many are held; false if the caller keeps

@@ -21,7 +21,7 @@ use super::{LazyDeadline, Slack};
 const MS: u64 = 1_000_000;
 const FAR: Duration = Duration::from_secs(3600);
 
-fn soon(ms: u64) -> Nanos {
+fn after_ms(ms: u64) -> Nanos {
     monotonic() + Duration::from_millis(ms)
 }
 
@@ -49,7 +49,7 @@ fn timer_fires_once_and_never_early() {
     let (service, fired) = reporting_service(&small());
     for span in [0, 1, 2, 7, 30] {
         for slack in [Slack::Tick, Slack::Fine] {
-            let deadline = soon(span);
+            let deadline = after_ms(span);
             let handle = service.timers().arm(deadline, slack, deadline.0).unwrap();
             assert_eq!(fired.recv().unwrap(), deadline.0);
             assert!(monotonic() >= deadline);
@@ -68,8 +68,8 @@ fn later_and_earlier_timers_fire_in_order() {
     let (service, fired) = reporting_service(&small());
     let timers = service.timers();
     let last = timers.arm(far(), Slack::Tick, 1).unwrap();
-    timers.arm(soon(20), Slack::Tick, 2).unwrap();
-    timers.arm(soon(5), Slack::Tick, 3).unwrap();
+    timers.arm(after_ms(20), Slack::Tick, 2).unwrap();
+    timers.arm(after_ms(5), Slack::Tick, 3).unwrap();
     assert_eq!([fired.recv().unwrap(), fired.recv().unwrap()], [3, 2]);
     assert_eq!(timers.cancel(last), Cancel::Cancelled);
     assert_eq!(timers.cancel(last), Cancel::Gone);
@@ -79,7 +79,7 @@ fn later_and_earlier_timers_fire_in_order() {
 fn cancelled_timer_never_fires_and_handle_is_stale() {
     let (service, fired) = reporting_service(&small());
     let timers = service.timers();
-    let handles: Vec<_> = (0..50).map(|tag| timers.arm(soon(10), Slack::Tick, tag).unwrap()).collect();
+    let handles: Vec<_> = (0..50).map(|tag| timers.arm(after_ms(10), Slack::Tick, tag).unwrap()).collect();
     let cancelled: Vec<_> = handles.iter().map(|&handle| timers.cancel(handle)).collect();
     // Enough to reuse every cell.
     for _ in 0..2_000 {
@@ -87,7 +87,7 @@ fn cancelled_timer_never_fires_and_handle_is_stale() {
         assert!(handles.iter().all(|&handle| timers.cancel(handle) != Cancel::Cancelled));
         assert_eq!(timers.cancel(other), Cancel::Cancelled);
     }
-    timers.arm(soon(15), Slack::Tick, 1_000).unwrap();
+    timers.arm(after_ms(15), Slack::Tick, 1_000).unwrap();
     let fired: Vec<_> = fired.iter().take_while(|&tag| tag != 1_000).collect();
     for (tag, found) in cancelled.into_iter().enumerate() {
         assert_eq!(found == Cancel::Cancelled, !fired.contains(&(tag as u64)), "{tag}: {found:?}");
@@ -161,7 +161,7 @@ fn rearmed_timer_keeps_its_slack() {
 
 #[test]
 fn lazy_deadline_fires_after_the_last_extension() {
-    let deadline = Arc::new(LazyDeadline::new(soon(10)));
+    let deadline = Arc::new(LazyDeadline::new(after_ms(10)));
     let (sender, fired) = mpsc::channel();
     let (watched, sender) = (Arc::clone(&deadline), Mutex::new(sender));
     let service = Service::start(&small(), move |_, tag| {
@@ -171,7 +171,7 @@ fn lazy_deadline_fires_after_the_last_extension() {
     });
     let service = service.unwrap();
     let handle = service.timers().arm(deadline.until(), Slack::Tick, 7).unwrap();
-    let until = soon(40);
+    let until = after_ms(40);
     deadline.extend(until);
     assert_eq!(fired.recv().unwrap(), (7, Next::Again(until)));
     assert_eq!(fired.recv().unwrap(), (7, Next::Done));
@@ -255,7 +255,7 @@ fn callback_may_cancel_and_arm() {
     {
         // Locked, so that the first callback finds all of them.
         let mut handles = handles.lock().unwrap();
-        let deadline = soon(5);
+        let deadline = after_ms(5);
         handles.extend((0..3).map(|tag| service.timers().arm(deadline, Slack::Tick, tag).unwrap()));
     }
     let (first, found) = fired.recv().unwrap();
@@ -278,7 +278,7 @@ fn callback_panic_ends_one_timer() {
     });
     let service = service.unwrap();
     service.timers().arm(Nanos(0), Slack::Tick, 0).unwrap();
-    service.timers().arm(soon(5), Slack::Tick, 1).unwrap();
+    service.timers().arm(after_ms(5), Slack::Tick, 1).unwrap();
     assert_eq!(fired.recv().unwrap(), 1);
     assert_eq!(service.timers().stats().panics, 1);
 }
@@ -294,7 +294,7 @@ fn immediate_rearm_waits_for_the_next_tick() {
     let service = service.unwrap();
     service.timers().arm(Nanos(0), Slack::Tick, 0).unwrap();
     let (_, first) = fired.recv().unwrap();
-    service.timers().arm(soon(5), Slack::Tick, 1).unwrap();
+    service.timers().arm(after_ms(5), Slack::Tick, 1).unwrap();
     let times: Vec<_> = fired.iter().take_while(|it| it.0 == 0).map(|it| it.1).collect();
     let ticks = monotonic().since(first).as_nanos() / (1 << 20);
     assert!(times.len() as u128 <= ticks + 2, "{} in {ticks} ticks", times.len());
@@ -303,7 +303,7 @@ fn immediate_rearm_waits_for_the_next_tick() {
     let (service, _fired) = reporting_service(&small());
     let mut local = service.timers().attach(|| ()).unwrap();
     local.arm(Nanos(0), Slack::Tick, 0).unwrap();
-    let now = soon(100);
+    let now = after_ms(100);
     let again = |local: &mut super::LocalTimers, _| {
         local.arm(Nanos(0), Slack::Tick, 1).unwrap();
         Next::Again(Nanos(0))
@@ -317,11 +317,11 @@ fn local_callback_panic_ends_one_timer() {
     let (service, _fired) = reporting_service(&small());
     let mut local = service.timers().attach(|| ()).unwrap();
     let handle = local.arm(Nanos(0), Slack::Tick, 0).unwrap();
-    let now = soon(100);
-    let thrown = catch_unwind(AssertUnwindSafe(|| {
+    let now = after_ms(100);
+    let result = catch_unwind(AssertUnwindSafe(|| {
         local.fire_due(now, |_, _| panic!("this panic is part of the test"))
     }));
-    assert!(thrown.is_err());
+    assert!(result.is_err());
     assert_eq!(service.timers().cancel_sync(handle), Cancel::Gone);
     assert_eq!((local.fire_due(now, |_, _| Next::Done), local.armed()), (0, 0));
 }
@@ -336,7 +336,7 @@ fn callbacks_arm_in_cells_of_ended_timers() {
         Next::Done
     });
     let service = service.unwrap();
-    let deadline = soon(10);
+    let deadline = after_ms(10);
     let armed = std::iter::from_fn(|| service.timers().arm(deadline, Slack::Tick, 0).ok()).count();
     assert!(armed >= 64);
     // All were due together, and all cells in use except that of each timer that has ended.
@@ -489,13 +489,13 @@ fn callback_that_swaps_local_timers_panics() {
     let [mut one, mut other] = [(); 2].map(|()| service.timers().attach(|| ()).unwrap());
     let kept = other.arm(far(), Slack::Tick, 1).unwrap();
     one.arm(monotonic(), Slack::Tick, 0).unwrap();
-    let turned = catch_unwind(AssertUnwindSafe(|| {
+    let result = catch_unwind(AssertUnwindSafe(|| {
         one.fire_due(far(), |borrowed, _| {
             std::mem::swap(borrowed, &mut other);
             Next::Done
         })
     }));
-    assert!(turned.is_err());
+    assert!(result.is_err());
     assert_eq!(service.timers().cancel(kept), Cancel::Cancelled, "the other thread's timer is still armed");
 }
 
@@ -515,7 +515,7 @@ struct Model {
     now: u64,
     /// By number: the deadline and the key.
     armed: BTreeMap<u64, (u64, TimerKey)>,
-    gone: Vec<TimerKey>,
+    ended: Vec<TimerKey>,
     cancelled_since_collection: usize,
 }
 
@@ -523,8 +523,8 @@ impl Model {
     fn new(cells: usize, now: u64) -> Model {
         let shard = Arc::new(Shard::shared(cells));
         let driver = WheelDriver::shared(Arc::clone(&shard), Nanos(now));
-        let (armed, gone) = (BTreeMap::new(), Vec::new());
-        Model { shard, driver, now, armed, gone, cancelled_since_collection: 0 }
+        let (armed, ended) = (BTreeMap::new(), Vec::new());
+        Model { shard, driver, now, armed, ended, cancelled_since_collection: 0 }
     }
 
     fn arm(&mut self, number: u64, when: u64) {
@@ -542,7 +542,7 @@ impl Model {
         let (found, follow_up) = self.shard.cancel(key);
         assert_eq!(found, Cancel::Cancelled);
         self.armed.remove(&number);
-        self.gone.push(key);
+        self.ended.push(key);
         self.cancelled_since_collection += 1;
         if follow_up == FollowUp::Collect {
             self.collect();
@@ -570,7 +570,7 @@ impl Model {
                 self.armed.insert(due.tag, (when, key));
                 Next::Again(Nanos(when))
             } else {
-                self.gone.push(key);
+                self.ended.push(key);
                 Next::Done
             };
             let finished = self.driver.finish(due, next);
@@ -590,7 +590,7 @@ impl Model {
         let until = self.driver.park().expect("everything has been collected");
         assert!(until == Nanos::NEVER || earliest.is_some(), "no wake for ended timers");
         assert!(earliest.is_none_or(|earliest| until.0 <= (earliest >> 20).saturating_add(1) << 20));
-        if let Some(&key) = self.gone.get(random.below(self.gone.len().max(1) as u64) as usize) {
+        if let Some(&key) = self.ended.get(random.below(self.ended.len().max(1) as u64) as usize) {
             assert_eq!(self.shard.cancel(key), (Cancel::Gone, FollowUp::Nothing));
         }
     }
