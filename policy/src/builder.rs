@@ -90,27 +90,27 @@ impl Builder {
         let mut errors = Vec::new();
         let mut sets: BTreeMap<&str, ()> = BTreeMap::new();
         for RawSet { name, set } in &self.sets {
-            let place = |rule| Location { owner: Owner::Set(name.clone()), rule };
-            check_name(name, sets.insert(name, ()).is_none(), place(None), &mut errors);
-            check_length(set.rules.len() + set.addresses.len(), place(None), &mut errors);
-            check_addresses(set, place, &mut errors);
+            let location = |rule| Location { owner: Owner::Set(name.clone()), rule };
+            check_name(name, sets.insert(name, ()).is_none(), location(None), &mut errors);
+            check_length(set.rules.len() + set.addresses.len(), location(None), &mut errors);
+            check_addresses(set, location, &mut errors);
             for (index, reference) in references(&set.rules) {
                 let mistake = Mistake::NestedSet { reference: reference.into() };
-                errors.push(BuildError { location: place(Some((ListKind::Set, index))), mistake });
+                errors.push(BuildError { location: location(Some((ListKind::Set, index))), mistake });
             }
         }
         let mut users: BTreeMap<&str, ()> = BTreeMap::new();
         for user in &self.users {
-            let place = |rule| Location { owner: Owner::User(user.name.clone()), rule };
-            check_name(&user.name, users.insert(&user.name, ()).is_none(), place(None), &mut errors);
+            let location = |rule| Location { owner: Owner::User(user.name.clone()), rule };
+            check_name(&user.name, users.insert(&user.name, ()).is_none(), location(None), &mut errors);
             for (kind, rules) in [(ListKind::Allow, &user.rules.allow), (ListKind::Deny, &user.rules.deny)] {
-                check_length(rules.len(), place(None), &mut errors);
+                check_length(rules.len(), location(None), &mut errors);
                 for (index, reference) in references(rules).filter(|(_, name)| !sets.contains_key(name)) {
                     let mistake = Mistake::UnknownSet {
                         reference: reference.into(),
                         known: describe_known_sets(&sets),
                     };
-                    errors.push(BuildError { location: place(Some((kind, index))), mistake });
+                    errors.push(BuildError { location: location(Some((kind, index))), mistake });
                 }
             }
         }
@@ -229,33 +229,33 @@ fn references(rules: &[Rule]) -> impl Iterator<Item = (usize, &str)> {
     rules.iter().enumerate().filter_map(|(index, rule)| Some((index, rule.set_reference()?)))
 }
 
-fn check_name(name: &str, is_unique: bool, place: Location, errors: &mut Vec<BuildError>) {
+fn check_name(name: &str, is_unique: bool, location: Location, errors: &mut Vec<BuildError>) {
     if !rules::is_label_name(name) {
-        errors.push(BuildError { location: place, mistake: Mistake::Name });
+        errors.push(BuildError { location, mistake: Mistake::Name });
     } else if !is_unique {
-        errors.push(BuildError { location: place, mistake: Mistake::Duplicate });
+        errors.push(BuildError { location, mistake: Mistake::Duplicate });
     }
 }
 
-fn check_length(count: usize, place: Location, errors: &mut Vec<BuildError>) {
+fn check_length(count: usize, location: Location, errors: &mut Vec<BuildError>) {
     if count > RULES_MAX {
-        errors.push(BuildError { location: place, mistake: Mistake::TooManyRules { count } });
+        errors.push(BuildError { location, mistake: Mistake::TooManyRules { count } });
     }
 }
 
 fn check_addresses(
     set: &SetRules,
-    place: impl Fn(Option<(ListKind, usize)>) -> Location,
+    location: impl Fn(Option<(ListKind, usize)>) -> Location,
     errors: &mut Vec<BuildError>,
 ) {
     for (index, network) in set.addresses.iter().map(|network| rules::unmapped(*network)).enumerate() {
         if !address::is_wholly_non_public(network) {
             let mistake = Mistake::PublicAddresses { network };
-            errors.push(BuildError { location: place(Some((ListKind::Addresses, index))), mistake });
+            errors.push(BuildError { location: location(Some((ListKind::Addresses, index))), mistake });
         }
     }
     if !set.addresses.is_empty() && !set.rules.iter().any(Rule::is_by_name) {
-        errors.push(BuildError { location: place(None), mistake: Mistake::AddressesWithoutName });
+        errors.push(BuildError { location: location(None), mistake: Mistake::AddressesWithoutName });
     }
 }
 

@@ -108,13 +108,13 @@ impl Body {
         }
     }
 
-    /// How many bytes to read next, at most `most`: for a body of known length, none beyond its end.
-    pub fn read_limit(&self, most: usize) -> usize {
+    /// How many bytes to read next, at most `max`: for a body of known length, none beyond its end.
+    pub fn read_limit(&self, max: usize) -> usize {
         match &self.0 {
             State::Length(remaining) => {
-                usize::try_from(*remaining).map_or(most, |remaining| remaining.min(most))
+                usize::try_from(*remaining).map_or(max, |remaining| remaining.min(max))
             }
-            _ => most,
+            _ => max,
         }
     }
 

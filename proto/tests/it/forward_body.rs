@@ -107,13 +107,13 @@ fn length_framing_counts_bytes() {
 /// A read for a body of known length must not include bytes of the next message.
 #[test]
 fn read_limit_stays_within_the_body() {
-    for (framing, room) in [
+    for (framing, limit) in [
         (Framing::Length(5), 5),
         (Framing::Length(i64::MAX as u64), 100),
         (Framing::Chunked, 100),
         (Framing::UntilClose, 100),
     ] {
-        assert_eq!(Body::new(framing).read_limit(100), room, "{framing:?}");
+        assert_eq!(Body::new(framing).read_limit(100), limit, "{framing:?}");
         assert_eq!(Body::new(framing).is_chunked(), framing == Framing::Chunked);
     }
     let mut body = Body::new(Framing::Length(5));
