@@ -67,8 +67,8 @@ impl Account {
 
     /// Acquires a permit for a flow; `None` when the bound is reached or the user is revoked.
     pub fn try_acquire(self: &Arc<Account>) -> Option<ConnectionPermit> {
-        let cap = self.connections_max.load(Ordering::Relaxed);
-        let increment = |acquired: u32| (cap == 0 || acquired < cap).then_some(acquired + 1);
+        let max = self.connections_max.load(Ordering::Relaxed);
+        let increment = |acquired: u32| (max == 0 || acquired < max).then_some(acquired + 1);
         let acquired = self.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment);
         let permit = acquired.is_ok().then(|| ConnectionPermit(Arc::clone(self)));
         permit.filter(|_| !self.is_revoked())
@@ -76,9 +76,9 @@ impl Account {
 
     /// Counts one more session and returns the new count; `None` when the user has as many as they may.
     pub(crate) fn add_session(&self) -> Option<u32> {
-        let cap = self.connections_max.load(Ordering::Relaxed);
+        let max = self.connections_max.load(Ordering::Relaxed);
         let increment = |acquired: u32| {
-            (cap == 0 || acquired < cap.saturating_add(SESSIONS_SPARE)).then_some(acquired + 1)
+            (max == 0 || acquired < max.saturating_add(SESSIONS_SPARE)).then_some(acquired + 1)
         };
         let before = self.sessions.fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment);
         before.ok().map(|before| before + 1)

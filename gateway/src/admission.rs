@@ -77,21 +77,21 @@ pub(crate) async fn admit(
         let has_rules_by_name = || snapshot.config.policy.has_rules_by_name(request.user);
         if is_socks5 && has_rules_by_name() { denial.with_name_hint() } else { denial }
     })?;
-    let permit = acquire_user_slot(snapshot, request.user)?;
+    let permit = acquire_user_permit(snapshot, request.user)?;
     let (candidates, dns_us) = match &request.target.host {
         Host::Address(address) => (judgement.judge_addresses(&name_verdict, &[*address])?, None),
         Host::Name(name) => {
-            let began = clock::monotonic();
-            let answer_by = context.reactor.now() + context.names.deadline() + DNS_GRACE;
+            let started = clock::monotonic();
+            let deadline = context.reactor.now() + context.names.deadline() + DNS_GRACE;
             let lookup = context.names.lookup(permit.account().id(), name.as_str());
-            let answer = within(&context.reactor, answer_by, lookup).await;
-            let took = clock::monotonic().since(began);
-            context.stats.dns.add(took);
+            let answer = within(&context.reactor, deadline, lookup).await;
+            let elapsed = clock::monotonic().since(started);
+            context.stats.dns.add(elapsed);
             let answer = answer.unwrap_or(Err(ResolveError::Timeout)).map_err(Denial::from)?;
-            (judgement.judge_addresses(&name_verdict, answer.addresses())?, Some(micros(took)))
+            (judgement.judge_addresses(&name_verdict, answer.addresses())?, Some(micros(elapsed)))
         }
     };
-    acquire_global_slot(context, snapshot, candidates, dns_us, permit)
+    acquire_global_permits(context, snapshot, candidates, dns_us, permit)
 }
 
 /// Judges the name of another request, and the one address that a kept connection leads to. `None` if the
@@ -109,22 +109,22 @@ pub(crate) fn readmit(
     let candidates =
         judgement.judge_name().and_then(|verdict| judgement.judge_addresses(&verdict, &[address.ip()]));
     let Ok(candidates) = candidates else { return Ok(None) };
-    let permit = acquire_user_slot(snapshot, request.user)?;
-    acquire_global_slot(context, snapshot, candidates, None, permit).map(Some)
+    let permit = acquire_user_permit(snapshot, request.user)?;
+    acquire_global_permits(context, snapshot, candidates, None, permit).map(Some)
 }
 
 fn judgement<'a>(snapshot: &'a Snapshot, request: &'a ConnectRequest) -> Judgement<'a> {
     Judgement { policy: &snapshot.config.policy, user: request.user, target: &request.target }
 }
 
-fn acquire_user_slot(snapshot: &Snapshot, user: UserIndex) -> Result<ConnectionPermit, Denial> {
+fn acquire_user_permit(snapshot: &Snapshot, user: UserIndex) -> Result<ConnectionPermit, Denial> {
     let account = snapshot.account(user);
     let denial = || if account.is_revoked() { Denial::revoked() } else { Denial::connection_cap() };
     account.try_acquire().ok_or_else(denial)
 }
 
 /// Acquires what belongs to all users: a permit of the budget, and a slot of the ledger.
-fn acquire_global_slot(
+fn acquire_global_permits(
     context: &WorkerContext,
     snapshot: &Snapshot,
     candidates: Candidates,
@@ -161,19 +161,20 @@ pub(crate) async fn connect(
     speaks_first: SpeaksFirst,
     deadline: Nanos,
 ) -> Result<(TcpStream, SocketAddr, u32), Denial> {
-    let began = clock::monotonic();
+    let started = clock::monotonic();
     let Candidates { first: (first, _), .. } = admission.candidates;
     let others = admission.candidates.other_addresses();
     let account = admission.permit.account();
     let dialled = dial(context, account.id(), first, others, speaks_first, deadline).await;
-    let took = clock::monotonic().since(began);
-    let (stream, address) = dialled.map_err(|failure| connect_denial(snapshot, admission, failure, took))?;
-    context.stats.connect.add(took);
+    let elapsed = clock::monotonic().since(started);
+    let (stream, address) =
+        dialled.map_err(|failure| connect_denial(snapshot, admission, failure, elapsed))?;
+    context.stats.connect.add(elapsed);
     if account.is_revoked() {
         // The user was revoked during the dial; the sweep could not see this flow.
         return Err(Denial::revoked());
     }
-    Ok((stream, address, micros(took)))
+    Ok((stream, address, micros(elapsed)))
 }
 
 /// The denial of a request whose destination was not reached; the log gets the addresses that were tried.
@@ -181,13 +182,13 @@ fn connect_denial(
     snapshot: &Snapshot,
     admission: &Admission,
     failure: DialFailure,
-    took: Duration,
+    elapsed: Duration,
 ) -> Denial {
     let DialFailure { error, tried } = failure;
     let mut denial = Denial::from(error);
     denial.details.tried = tried.iter().map(SocketAddr::ip).collect::<Vec<IpAddr>>();
     denial.details.rule = rule_text(snapshot, &admission.candidates.first.1).into();
-    (denial.details.dns_us, denial.details.connect_us) = (admission.dns_us, Some(micros(took)));
+    (denial.details.dns_us, denial.details.connect_us) = (admission.dns_us, Some(micros(elapsed)));
     denial
 }
 

@@ -5,12 +5,12 @@
 //! connections are added below the bound only. So both kinds together stay below twice the bound, and return
 //! to it within a pass of the threads. Slots never leak: the permits return them.
 //!
-//! Not handled here: which connection is evicted (`session/idle.rs`), and what one user may have (`account`).
+//! Not handled here: which connection is evicted (`idle`), and what one user may have (`account`).
 //!
 //! ```text
 //!   flows         a tunnel from its dial on; a plain HTTP request from its dial to its response's end
 //!   idle          a client connection of plain HTTP without one of these
-//!   flows + idle > bound:  the thread that admitted a flow ends an idle connection of its own,
+//!   flows + idle > bound:  the thread that admitted a flow evicts an idle connection of its own,
 //!                          or has the other threads look for one
 //! ```
 //!
@@ -120,18 +120,18 @@ impl Budget {
         self.reclaim_requests.load(Ordering::Relaxed)
     }
 
-    /// Calls `end_one` until the bound holds or it finds nothing to end. Each end lowers the average by which
-    /// users are heavy: another thread, which found none before, may have one to end now, and is asked again.
-    pub(crate) fn reclaim(&self, mut end_one: impl FnMut() -> bool) {
-        let mut has_ended_one = false;
+    /// Calls `evict_one` until the bound holds or it finds nothing to evict. Each eviction lowers the average
+    /// by which users are heavy: another thread, which found none before, may have one now, and looks again.
+    pub(crate) fn reclaim(&self, mut evict_one: impl FnMut() -> bool) {
+        let mut has_evicted_one = false;
         while self.is_exceeded() {
-            if !end_one() {
-                if has_ended_one {
+            if !evict_one() {
+                if has_evicted_one {
                     self.request_reclaim();
                 }
                 return;
             }
-            has_ended_one = true;
+            has_evicted_one = true;
         }
     }
 
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_with_a_request_is_not_idle() {
+    fn connection_with_a_request_is_not_idle() {
         let budget = budget(1);
         let ann = Arc::new(Account::new("ann", 1));
         let mut session = budget.acquire_session(&ann).unwrap();

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pooled_buffer_is_empty_and_of_first_size() {
+    fn pooled_buffer_is_empty_and_of_first_size() {
         let pool = ReadBufferPool::default();
         let mut buffer = pool.take();
         buffer.extend_from_slice(b"secret");

@@ -26,7 +26,7 @@ const CREDENTIALS_MALFORMED: &str = "credentials_malformed";
 const CREDENTIALS_WRONG: &str = "The user or the password is wrong.";
 const RESOLVES_ITSELF: &str = "The client asked for an address, to which rules by name do not apply. If it \
     resolved a name, have it send the name: `socks5h://` in place of `socks5://`.";
-const NOTHING_TO_DIAL_WITH: &str = "The gateway has no port or descriptor left to dial with.";
+const NO_PORT_OR_DESCRIPTOR: &str = "The gateway has no port or descriptor left to dial with.";
 
 /// Why a request is denied, for its client and for the log.
 #[derive(Debug)]
@@ -74,14 +74,14 @@ pub(crate) struct DenialDetails {
 
 impl Denial {
     fn new(
-        denied: DenialKind,
+        kind: DenialKind,
         (status, reply): (u16, Reply),
         proxy_status: &'static str,
         text: impl Into<Cow<'static, str>>,
     ) -> Denial {
-        let (code, text, undisclosed) = (denied.as_str(), text.into(), Box::default());
+        let (code, text, details) = (kind.as_str(), text.into(), Box::default());
         Denial {
-            kind: denied,
+            kind,
             code,
             status,
             reply,
@@ -90,7 +90,7 @@ impl Denial {
             reason: None,
             rule: None,
             retry_after_s: None,
-            details: undisclosed,
+            details,
         }
     }
 
@@ -132,8 +132,8 @@ impl Denial {
     }
 
     fn unauthenticated(code: &'static str, text: impl Into<Cow<'static, str>>) -> Denial {
-        let answer = (407, Reply::NotAllowed);
-        let denial = Denial::new(DenialKind::Unauthenticated, answer, proxy_error::HTTP_REQUEST_DENIED, text);
+        let codes = (407, Reply::NotAllowed);
+        let denial = Denial::new(DenialKind::Unauthenticated, codes, proxy_error::HTTP_REQUEST_DENIED, text);
         Denial { code, ..denial }
     }
 
@@ -146,9 +146,9 @@ impl Denial {
             Reason::AddressForbidden(_) => proxy_error::DESTINATION_IP_PROHIBITED,
             _ => proxy_error::HTTP_REQUEST_DENIED,
         };
-        let denied = DenialKind::by_policy(verdict.reason).unwrap_or(DenialKind::Internal);
+        let kind = DenialKind::by_policy(verdict.reason).unwrap_or(DenialKind::Internal);
         let text = verdict.reason.to_string();
-        let mut denial = Denial::new(denied, (403, Reply::NotAllowed), proxy_status, text);
+        let mut denial = Denial::new(kind, (403, Reply::NotAllowed), proxy_status, text);
         denial.code = verdict.reason.code();
         denial.reason = Some(verdict.reason);
         denial.rule = verdict.rule.map(|rule| policy.rule_text(rule).into());
@@ -157,9 +157,9 @@ impl Denial {
 
     /// The dialled connection leads back to the gateway, which the policy could not know before.
     pub(crate) fn own_address() -> Denial {
-        let answer = (403, Reply::NotAllowed);
+        let codes = (403, Reply::NotAllowed);
         let text = Reason::OwnAddress.to_string();
-        Denial::new(DenialKind::OwnAddress, answer, proxy_error::PROXY_LOOP_DETECTED, text)
+        Denial::new(DenialKind::OwnAddress, codes, proxy_error::PROXY_LOOP_DETECTED, text)
     }
 
     /// The user was removed or disabled during the request.
@@ -168,10 +168,10 @@ impl Denial {
         Denial { status: 403, ..Denial::unauthenticated("user_revoked", text) }
     }
 
-    /// The connection ends without a response; it is counted and logged as `denied`.
-    pub(crate) fn without_response(denied: DenialKind) -> Denial {
-        let answer = (400, Reply::GeneralFailure);
-        Denial::new(denied, answer, proxy_error::HTTP_REQUEST_ERROR, "")
+    /// The connection ends without a response; it is counted and logged as `kind`.
+    pub(crate) fn without_response(kind: DenialKind) -> Denial {
+        let codes = (400, Reply::GeneralFailure);
+        Denial::new(kind, codes, proxy_error::HTTP_REQUEST_ERROR, "")
     }
 
     /// The user has reached the limit of connections.
@@ -193,89 +193,88 @@ impl Denial {
 
     /// A limit of the gateway is reached; `code` begins with `overload_`.
     pub(crate) fn overload(code: &'static str, text: &'static str) -> Denial {
-        let answer = (503, Reply::GeneralFailure);
-        let denial = Denial::new(DenialKind::Overload, answer, proxy_error::PROXY_INTERNAL_RESPONSE, text);
+        let codes = (503, Reply::GeneralFailure);
+        let denial = Denial::new(DenialKind::Overload, codes, proxy_error::PROXY_INTERNAL_RESPONSE, text);
         Denial { code, retry_after_s: Some(1), ..denial }
     }
 
     /// The request was not complete in time.
     pub(crate) fn greeting_timeout() -> Denial {
         let text = "The request was not complete in time.";
-        let answer = (408, Reply::GeneralFailure);
-        Denial::new(DenialKind::GreetingTimeout, answer, proxy_error::HTTP_REQUEST_ERROR, text)
+        let codes = (408, Reply::GeneralFailure);
+        Denial::new(DenialKind::GreetingTimeout, codes, proxy_error::HTTP_REQUEST_ERROR, text)
     }
 
     /// The client's bytes are no body as its head announced it.
     pub(crate) fn body_malformed(error: BodyError) -> Denial {
-        let answer = (400, Reply::GeneralFailure);
+        let codes = (400, Reply::GeneralFailure);
         let text = format!("The request is malformed: {error}.");
-        Denial::new(DenialKind::Malformed, answer, proxy_error::HTTP_REQUEST_ERROR, text)
+        Denial::new(DenialKind::Malformed, codes, proxy_error::HTTP_REQUEST_ERROR, text)
     }
 
     /// The destination received the request, or a part of it, and did not respond.
     pub(crate) fn no_response() -> Denial {
         let text = "The destination closed the connection without an answer.";
-        let answer = (502, Reply::GeneralFailure);
-        Denial::new(DenialKind::Unreachable, answer, proxy_error::CONNECTION_TERMINATED, text)
+        let codes = (502, Reply::GeneralFailure);
+        Denial::new(DenialKind::Unreachable, codes, proxy_error::CONNECTION_TERMINATED, text)
     }
 
     /// The destination's response cannot be forwarded.
     pub(crate) fn response_malformed(error: ResponseError) -> Denial {
-        let answer = (502, Reply::GeneralFailure);
-        Denial::new(DenialKind::Unreachable, answer, error.proxy_status_error(), capital(&error))
+        let codes = (502, Reply::GeneralFailure);
+        Denial::new(DenialKind::Unreachable, codes, error.proxy_status_error(), to_sentence(&error))
     }
 
     /// The destination's bytes are no body as its head announced it.
     pub(crate) fn response_body_malformed(error: BodyError) -> Denial {
-        let answer = (502, Reply::GeneralFailure);
+        let codes = (502, Reply::GeneralFailure);
         let text = format!("The destination's answer is malformed: {error}.");
-        Denial::new(DenialKind::Unreachable, answer, proxy_error::HTTP_PROTOCOL_ERROR, text)
+        Denial::new(DenialKind::Unreachable, codes, proxy_error::HTTP_PROTOCOL_ERROR, text)
     }
 
     /// The destination did not respond in time.
     pub(crate) fn response_timeout() -> Denial {
         let text = "The destination did not answer the request in time.";
-        let answer = (504, Reply::GeneralFailure);
-        Denial::new(DenialKind::Unreachable, answer, proxy_error::HTTP_RESPONSE_TIMEOUT, text)
+        let codes = (504, Reply::GeneralFailure);
+        Denial::new(DenialKind::Unreachable, codes, proxy_error::HTTP_RESPONSE_TIMEOUT, text)
     }
 
     /// The listener does not speak the client's protocol.
     pub(crate) fn unknown_protocol(hint: &'static str) -> Denial {
-        let answer = (400, Reply::GeneralFailure);
-        Denial::new(DenialKind::Malformed, answer, proxy_error::HTTP_REQUEST_ERROR, hint)
+        let codes = (400, Reply::GeneralFailure);
+        Denial::new(DenialKind::Malformed, codes, proxy_error::HTTP_REQUEST_ERROR, hint)
     }
 }
 
 impl From<RequestError> for Denial {
     fn from(error: RequestError) -> Denial {
         let status = error.status();
-        let denied =
-            if matches!(status, 405 | 501) { DenialKind::Unsupported } else { DenialKind::Malformed };
-        let answer = (status, Reply::GeneralFailure);
-        Denial::new(denied, answer, error.proxy_status_error(), format!("{error}."))
+        let kind = if matches!(status, 405 | 501) { DenialKind::Unsupported } else { DenialKind::Malformed };
+        let codes = (status, Reply::GeneralFailure);
+        Denial::new(kind, codes, error.proxy_status_error(), format!("{error}."))
     }
 }
 
 impl From<Socks5Error> for Denial {
     fn from(error: Socks5Error) -> Denial {
-        let denied = match error.reply() {
+        let kind = match error.reply() {
             Reply::CommandNotSupported => DenialKind::Unsupported,
             _ => DenialKind::Malformed,
         };
-        Denial::new(denied, (400, error.reply()), proxy_error::HTTP_REQUEST_ERROR, format!("{error}."))
+        Denial::new(kind, (400, error.reply()), proxy_error::HTTP_REQUEST_ERROR, format!("{error}."))
     }
 }
 
 impl From<AuthError> for Denial {
     fn from(error: AuthError) -> Denial {
-        let denied = proxy_error::HTTP_REQUEST_DENIED;
+        let kind = proxy_error::HTTP_REQUEST_DENIED;
         match error {
             // A disabled user gets the same text as one with a wrong password.
             AuthError::Wrong => Denial::unauthenticated("credentials_wrong", CREDENTIALS_WRONG),
             AuthError::Disabled => Denial::unauthenticated("user_disabled", CREDENTIALS_WRONG),
             AuthError::Throttled { retry_after_s } => {
                 let text = "Too many wrong passwords came from this address.";
-                let denial = Denial::new(DenialKind::Throttled, (429, Reply::NotAllowed), denied, text);
+                let denial = Denial::new(DenialKind::Throttled, (429, Reply::NotAllowed), kind, text);
                 Denial { retry_after_s: Some(retry_after_s), ..denial }
             }
             AuthError::Overloaded => {
@@ -288,7 +287,7 @@ impl From<AuthError> for Denial {
 impl From<ResolveError> for Denial {
     fn from(error: ResolveError) -> Denial {
         // Which name server failed is withheld from clients.
-        let (answer, proxy_status, text) = match error {
+        let (codes, proxy_status, text) = match error {
             ResolveError::NotFound => {
                 let text = "The destination's name does not exist or has no address.";
                 ((502, Reply::HostUnreachable), proxy_error::DNS_ERROR, text)
@@ -306,20 +305,20 @@ impl From<ResolveError> for Denial {
             }
             ResolveError::OverShare => return Denial::lookup_share(),
         };
-        Denial::new(DenialKind::Dns, answer, proxy_status, text)
+        Denial::new(DenialKind::Dns, codes, proxy_status, text)
     }
 }
 
 impl From<DialError> for Denial {
     fn from(error: DialError) -> Denial {
-        let denial = |denied, answer, proxy_status, text: &str| {
-            Denial::new(denied, answer, proxy_status, format!("The destination {text}."))
+        let denial = |kind, codes, proxy_status, text: &str| {
+            Denial::new(kind, codes, proxy_status, format!("The destination {text}."))
         };
         match error {
             DialError::Refused => {
                 let proxy_status = proxy_error::CONNECTION_REFUSED;
-                let answer = (502, Reply::ConnectionRefused);
-                denial(DenialKind::ConnectRefused, answer, proxy_status, "refused the connection")
+                let codes = (502, Reply::ConnectionRefused);
+                denial(DenialKind::ConnectRefused, codes, proxy_status, "refused the connection")
             }
             DialError::Timeout => {
                 let proxy_status = proxy_error::CONNECTION_TIMEOUT;
@@ -340,12 +339,12 @@ impl From<DialError> for Denial {
                 )
             }
             DialError::OwnAddress => Denial::own_address(),
-            DialError::NoPort => Denial::overload("overload_ports", NOTHING_TO_DIAL_WITH),
+            DialError::NoPort => Denial::overload("overload_ports", NO_PORT_OR_DESCRIPTOR),
             DialError::Exhausted(ResourceExhausted::Descriptors | ResourceExhausted::SystemDescriptors) => {
-                Denial::overload("overload_descriptors", NOTHING_TO_DIAL_WITH)
+                Denial::overload("overload_descriptors", NO_PORT_OR_DESCRIPTOR)
             }
             DialError::Exhausted(ResourceExhausted::Buffers | ResourceExhausted::Memory) => {
-                Denial::overload("overload_memory", NOTHING_TO_DIAL_WITH)
+                Denial::overload("overload_memory", NO_PORT_OR_DESCRIPTOR)
             }
             DialError::Failed(error) => {
                 let proxy_status = proxy_error::CONNECTION_TERMINATED;
@@ -357,7 +356,7 @@ impl From<DialError> for Denial {
 }
 
 /// An error as a sentence.
-fn capital(error: &dyn std::error::Error) -> String {
+fn to_sentence(error: &dyn std::error::Error) -> String {
     let text = error.to_string();
     let mut characters = text.chars();
     let first = characters.next().map(|first| first.to_ascii_uppercase());

@@ -52,8 +52,8 @@ pub(crate) enum DialError {
 
 impl From<io::Error> for DialError {
     fn from(error: io::Error) -> DialError {
-        if let Some(shortage) = ResourceExhausted::from_error(&error) {
-            return DialError::Exhausted(shortage);
+        if let Some(exhausted) = ResourceExhausted::from_error(&error) {
+            return DialError::Exhausted(exhausted);
         }
         match error.kind() {
             io::ErrorKind::ConnectionRefused => DialError::Refused,
@@ -132,13 +132,13 @@ fn refuse_own(context: &WorkerContext, address: SocketAddr) -> Result<(), DialEr
 fn connect(context: &WorkerContext, address: SocketAddr, speaks_first: SpeaksFirst) -> io::Result<TcpStream> {
     let mut evictions = 0..EVICTIONS_PER_ATTEMPT_MAX;
     loop {
-        let begun = TcpStream::connect(&context.reactor, address, speaks_first);
-        let Some(shortage) = begun.as_ref().err().and_then(ResourceExhausted::from_error) else {
-            return begun;
+        let result = TcpStream::connect(&context.reactor, address, speaks_first);
+        let Some(exhausted) = result.as_ref().err().and_then(ResourceExhausted::from_error) else {
+            return result;
         };
-        context.reactor.stats().record_exhausted(shortage, context.reactor.now());
+        context.reactor.stats().record_exhausted(exhausted, context.reactor.now());
         if evictions.next().is_none() || !context.evictor.free_descriptor() {
-            return begun;
+            return result;
         }
     }
 }
@@ -193,11 +193,12 @@ impl<'l> Race<'l> {
 
     async fn run(&mut self) -> Result<(TcpStream, SocketAddr), DialError> {
         let reactor = &self.context.reactor;
-        self.begin_next();
+        self.start_next();
         loop {
-            let company = if self.untried() > 0 { reactor.now() + ATTEMPT_DELAY } else { Nanos::NEVER };
+            let next_attempt_at =
+                if self.untried() > 0 { reactor.now() + ATTEMPT_DELAY } else { Nanos::NEVER };
             let finished = first_finished(&mut self.attempts);
-            let failure = match within(reactor, company.min(self.deadline), finished).await {
+            let failure = match within(reactor, next_attempt_at.min(self.deadline), finished).await {
                 Ok((Ok(stream), address)) => match refuse_own(self.context, address) {
                     Ok(()) => return Ok((stream, address)),
                     Err(error) => Some(error),
@@ -210,7 +211,7 @@ impl<'l> Race<'l> {
             match failure {
                 Some(failure) if self.attempts.is_empty() && self.untried() == 0 => return Err(failure),
                 // A failure starts the next attempt at once.
-                _ if self.untried() > 0 && self.allow_another() => self.begin_next(),
+                _ if self.untried() > 0 && self.allow_another() => self.start_next(),
                 _ => {}
             }
         }
@@ -224,8 +225,8 @@ impl<'l> Race<'l> {
         }
         if self.attempts.len() < ATTEMPTS_MAX {
             match self.context.extra_attempts.take(self.user) {
-                Some(extra) => {
-                    self.extra_permits.push(extra);
+                Some(permit) => {
+                    self.extra_permits.push(permit);
                     return true;
                 }
                 None => stats.dial_extras_refused.add(1),
@@ -239,7 +240,7 @@ impl<'l> Race<'l> {
         true
     }
 
-    fn begin_next(&mut self) {
+    fn start_next(&mut self) {
         let now = self.context.reactor.now();
         let parts = u32::try_from(self.untried()).expect("addresses are few");
         self.single_until = now + self.deadline.since(now) / parts;
@@ -249,9 +250,9 @@ impl<'l> Race<'l> {
 }
 
 fn attempt(context: &WorkerContext, address: SocketAddr, speaks_first: SpeaksFirst) -> Attempt {
-    let begun = connect(context, address, speaks_first);
+    let result = connect(context, address, speaks_first);
     let attempt = async move {
-        let stream = begun?;
+        let stream = result?;
         stream.established(address).await?;
         Ok(stream)
     };
@@ -275,11 +276,11 @@ async fn first_finished(attempts: &mut Vec<Attempt>) -> (io::Result<TcpStream>, 
 /// The addresses with alternating families, beginning with that of `first` (RFC 8305, section 4).
 pub(crate) fn alternate(first: SocketAddr, others: &[SocketAddr]) -> Vec<SocketAddr> {
     let mut other_family = others.iter().filter(|address| address.is_ipv6() != first.is_ipv6());
-    let mut its_family = others.iter().filter(|address| address.is_ipv6() == first.is_ipv6());
+    let mut same_family = others.iter().filter(|address| address.is_ipv6() == first.is_ipv6());
     let mut ordered = vec![first];
     while ordered.len() <= others.len() {
         ordered.extend(other_family.next());
-        ordered.extend(its_family.next());
+        ordered.extend(same_family.next());
     }
     ordered
 }
@@ -289,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_take_turns() {
+    fn families_alternate() {
         let check = |addresses: &[&str], expected: &[&str]| {
             let parse =
                 |list: &[&str]| -> Vec<SocketAddr> { list.iter().map(|a| a.parse().unwrap()).collect() };
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn used_up_resources_are_told_from_a_bad_destination() {
+    fn exhaustion_differs_from_a_bad_destination() {
         let exhausted = |code| matches!(io::Error::from_raw_os_error(code).into(), DialError::Exhausted(_));
         // EMFILE, ENFILE, ENOBUFS, ENOMEM; EADDRNOTAVAIL is a lack of ports, and ECONNREFUSED neither.
         assert!([24, 23, 105, 12].into_iter().all(exhausted));

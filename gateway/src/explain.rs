@@ -172,8 +172,8 @@ fn look_up(config: &Config, name: &str) -> io::Result<Result<Answer, ResolveErro
     let pool = jobs::start(1)?;
     let (resolver, _thread) = Resolver::start(ResolveSettings::from(&config.dns), &pool)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let answer_by = resolver.deadline() + DNS_GRACE;
-    let lookup = runtime.block_on(async { timeout(answer_by, resolver.lookup(name)).await });
+    let deadline = resolver.deadline() + DNS_GRACE;
+    let lookup = runtime.block_on(async { timeout(deadline, resolver.lookup(name)).await });
     Ok(lookup.unwrap_or(Err(ResolveError::Timeout)))
 }
 

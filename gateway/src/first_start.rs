@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_user_reaches_the_public_web_only() {
+    fn first_user_reaches_the_public_web_only() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tollgate.toml");
         std::fs::write(&path, "").unwrap();

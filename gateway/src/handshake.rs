@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_future_is_bounded() {
+    fn handshake_future_is_bounded() {
         fn future_size<T, F>(_: fn(T) -> F) -> usize {
             size_of::<F>()
         }

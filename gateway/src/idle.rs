@@ -203,7 +203,7 @@ impl IdleConnections {
         self.reactor.cancel(connection.timer);
         let stream = |parts, readiness| TcpStream::from_parts(&self.reactor, parts, readiness);
         let upstream = connection.upstream.map(|(parts, key)| (stream(parts, Readiness::default()), key));
-        let partial_head = connection.partial_head.expect("a ready connection has begun a head");
+        let partial_head = connection.partial_head.expect("`read_head` made it");
         let client = stream(connection.client, connection.readiness);
         Some(Resumed { client, info: connection.info, partial_head, upstream, permit: connection.permit })
     }

@@ -64,10 +64,8 @@ pub(crate) struct Relay {
 }
 
 // The send audit of kill tests adds to a socket's size.
-const _: () = assert!(
-    sys::crash::ENABLED || size_of::<Relay>() <= 128,
-    "nine thousand of these idle in the memory promised"
-);
+const _: () =
+    assert!(sys::crash::ENABLED || size_of::<Relay>() <= 128, "an idle relay has at most 128 bytes");
 
 /// Bytes on their way from a source to a sink. At most one of `pending` and `pipe` holds bytes.
 #[derive(Debug)]
@@ -186,37 +184,37 @@ impl Direction {
     /// Moves up to `budget` bytes; leaves in `budget` what was not spent.
     fn pump(
         &mut self,
-        mut lane: Endpoints<'_>,
-        end_by: CloseMode,
+        mut endpoints: Endpoints<'_>,
+        close_mode: CloseMode,
         budget: &mut usize,
-        tools: &mut RelayBuffers,
+        buffers: &mut RelayBuffers,
     ) -> Result<(), Failure> {
         while *budget > 0 {
             if self.holds_bytes() {
                 if !self.writable {
                     break;
                 }
-                self.write(&mut lane, budget, tools)?;
+                self.write(&mut endpoints, budget, buffers)?;
             } else if self.state == State::Flushing {
-                if end_by == CloseMode::Shutdown {
+                if close_mode == CloseMode::Shutdown {
                     // Fails if the peer is gone, and then has no effect.
-                    let _ = lane.sink.shutdown_write();
+                    let _ = endpoints.sink.shutdown_write();
                 }
                 self.state = State::Ended;
             } else if self.state == State::Ended || !self.readable {
                 break;
             } else if self.is_fast() && self.end != StreamEnd::Urgent {
-                let moved = self.fill_pipe(lane.source, tools)?;
-                lane.received.add(moved);
+                let moved = self.fill_pipe(endpoints.source, buffers)?;
+                endpoints.received.add(moved);
             } else {
-                let read = self.read(lane.source, tools)?;
-                lane.received.add(read);
-                self.forward(read, &mut lane, tools)?;
+                let read = self.read(endpoints.source, buffers)?;
+                endpoints.received.add(read);
+                self.forward(read, &mut endpoints, buffers)?;
                 *budget = budget.saturating_sub(read);
             }
         }
         if !self.holds_bytes() {
-            self.return_pipe(tools);
+            self.return_pipe(buffers);
         }
         Ok(())
     }
@@ -228,14 +226,14 @@ impl Direction {
     /// Writes the held bytes.
     fn write(
         &mut self,
-        lane: &mut Endpoints<'_>,
+        endpoints: &mut Endpoints<'_>,
         budget: &mut usize,
-        tools: &mut RelayBuffers,
+        buffers: &mut RelayBuffers,
     ) -> Result<(), Failure> {
         if self.pending.is_some() {
-            self.write_pending(lane, budget, tools)
+            self.write_pending(endpoints, budget, buffers)
         } else {
-            self.drain_pipe(lane, budget)
+            self.drain_pipe(endpoints, budget)
         }
     }
 
@@ -264,12 +262,12 @@ impl Direction {
     }
 
     /// How the other direction forwards its end, given this direction's state.
-    fn other_ends_by(&self) -> CloseMode {
+    fn other_close_mode(&self) -> CloseMode {
         if self.state == State::Ended { CloseMode::Close } else { CloseMode::Shutdown }
     }
 
     /// Whether bytes may have arrived without an event.
-    fn has_news(&self, source: &Socket) -> bool {
+    fn has_unreported_input(&self, source: &Socket) -> bool {
         self.state == State::Flowing && !self.holds_bytes() && source.has_arrived()
     }
 
@@ -310,32 +308,32 @@ impl Relay {
     /// those that the destination sent behind a response's head, which counted as received there.
     fn forward_early(
         &mut self,
-        sent: &[u8],
-        answered: &[u8],
-        tally: &mut FlowCounters<'_>,
-        tools: &mut RelayBuffers,
+        client_bytes: &[u8],
+        upstream_bytes: &[u8],
+        counters: &mut FlowCounters<'_>,
+        buffers: &mut RelayBuffers,
     ) {
-        let (mut received, to_upstream) = tally.up();
-        received.add(sent.len());
+        let (mut received, sent) = counters.up();
+        received.add(client_bytes.len());
         let (client, upstream) = (&self.client.socket, &self.upstream.socket);
-        let mut lane = Endpoints { source: client, sink: upstream, received, sent: to_upstream };
-        self.up.forward_early(sent, &mut lane, tools);
-        let (received, to_client) = tally.down();
-        let mut lane = Endpoints { source: upstream, sink: client, received, sent: to_client };
-        self.down.forward_early(answered, &mut lane, tools);
+        let mut endpoints = Endpoints { source: client, sink: upstream, received, sent };
+        self.up.forward_early(client_bytes, &mut endpoints, buffers);
+        let (received, sent) = counters.down();
+        let mut endpoints = Endpoints { source: upstream, sink: client, received, sent };
+        self.down.forward_early(upstream_bytes, &mut endpoints, buffers);
     }
 
-    /// Moves bytes in both directions, up to the budget of a pass, and counts them in `tally`.
-    fn run(&mut self, tally: &mut FlowCounters<'_>, tools: &mut RelayBuffers) -> Outcome {
+    /// Moves bytes in both directions, up to the budget of a pass, and counts them in `counters`.
+    fn run(&mut self, counters: &mut FlowCounters<'_>, buffers: &mut RelayBuffers) -> Outcome {
         let mut budget = PASS_BYTES_MAX;
-        match self.pump_up(tally, &mut budget, tools) {
+        match self.pump_up(counters, &mut budget, buffers) {
             Err(Failure::Source) => return Outcome::Over(CloseReason::ClientReset),
             Err(Failure::Sink) => {
                 // The client gets what the destination sent before its failure, as far as it accepts that
                 // now: many servers respond 413 and reset the rest of an upload. The end is not forwarded:
                 // the rest is lost. No event may have reported those bytes yet.
                 self.down.readable = true;
-                let _ = self.pump_down(tally, CloseMode::Close, &mut { usize::MAX }, tools);
+                let _ = self.pump_down(counters, CloseMode::Close, &mut { usize::MAX }, buffers);
                 return Outcome::Over(CloseReason::UpstreamReset);
             }
             Ok(()) => {}
@@ -343,14 +341,14 @@ impl Relay {
         // A direction that spends its budget leaves the other half, so that the acknowledgements of a fast
         // download do not wait for the upload to pause.
         budget = budget.max(PASS_BYTES_MAX / 2);
-        let client_was_first = self.up.state == State::Ended && self.down.state != State::Ended;
-        match self.pump_down(tally, self.up.other_ends_by(), &mut budget, tools) {
+        let client_ended_first = self.up.state == State::Ended && self.down.state != State::Ended;
+        match self.pump_down(counters, self.up.other_close_mode(), &mut budget, buffers) {
             Err(Failure::Source) => return Outcome::Over(CloseReason::UpstreamReset),
             Err(Failure::Sink) => return Outcome::Over(CloseReason::ClientReset),
             Ok(()) => {}
         }
         match (self.up.state, self.down.state) {
-            (State::Ended, State::Ended) if client_was_first => Outcome::Over(CloseReason::ClientClosed),
+            (State::Ended, State::Ended) if client_ended_first => Outcome::Over(CloseReason::ClientClosed),
             (State::Ended, State::Ended) => Outcome::Over(CloseReason::UpstreamClosed),
             _ if self.up.can_move() || self.down.can_move() => Outcome::Yields,
             _ if self.client_failed() => Outcome::Over(CloseReason::ClientReset),
@@ -360,25 +358,27 @@ impl Relay {
 
     fn pump_up(
         &mut self,
-        tally: &mut FlowCounters<'_>,
+        counters: &mut FlowCounters<'_>,
         budget: &mut usize,
-        tools: &mut RelayBuffers,
+        buffers: &mut RelayBuffers,
     ) -> Result<(), Failure> {
-        let (received, sent) = tally.up();
-        let lane = Endpoints { source: &self.client.socket, sink: &self.upstream.socket, received, sent };
-        self.up.pump(lane, self.down.other_ends_by(), budget, tools)
+        let (received, sent) = counters.up();
+        let endpoints =
+            Endpoints { source: &self.client.socket, sink: &self.upstream.socket, received, sent };
+        self.up.pump(endpoints, self.down.other_close_mode(), budget, buffers)
     }
 
     fn pump_down(
         &mut self,
-        tally: &mut FlowCounters<'_>,
-        end_by: CloseMode,
+        counters: &mut FlowCounters<'_>,
+        close_mode: CloseMode,
         budget: &mut usize,
-        tools: &mut RelayBuffers,
+        buffers: &mut RelayBuffers,
     ) -> Result<(), Failure> {
-        let (received, sent) = tally.down();
-        let lane = Endpoints { source: &self.upstream.socket, sink: &self.client.socket, received, sent };
-        self.down.pump(lane, end_by, budget, tools)
+        let (received, sent) = counters.down();
+        let endpoints =
+            Endpoints { source: &self.upstream.socket, sink: &self.client.socket, received, sent };
+        self.down.pump(endpoints, close_mode, budget, buffers)
     }
 
     /// Whether a direction has work.

@@ -150,38 +150,38 @@ impl Gateway {
         // First what other programs may hold: an address or a ledger in use is reported before anything
         // starts.
         let listeners = listen_on_all(&config, strategy, threads)?;
-        let next_door = u32::try_from(listeners.len()).expect("listeners are few");
-        config.add_own_addresses(listeners.iter().map(|listening| listening.bound).chain([admin]));
-        let (ledger, inlets) =
+        let next_listener_id = u32::try_from(listeners.len()).expect("listeners are few");
+        config.add_own_addresses(listeners.iter().map(|listener| listener.bound).chain([admin]));
+        let (ledger, flow_writers) =
             Ledger::open(&ledger_settings(&config, threads)).map_err(StartError::Ledger)?;
         let pool = jobs::start(config.auth.hash_queue as usize).map_err(StartError::Thread)?;
         let stats = Stats::new(version, clock::wall(), threads, pool.clone());
-        let (log, log_inlets) = Log::start(&config.log.to, &stats).map_err(StartError::Log)?;
+        let (log, log_senders) = Log::start(&config.log.to, &stats).map_err(StartError::Log)?;
         let (resolver, dns) =
             Resolver::start(ResolveSettings::from(&config.dns), &pool).map_err(StartError::Thread)?;
         let auth = Arc::new(AuthShared::new(pool, &config.auth).map_err(StartError::Thread)?);
         let process = random_u32().map_err(StartError::Thread)?;
         let handshakes_max = slots_per_thread(handshakes_affordable(&config, &log), threads);
-        let fixed = RestartOnly::of(&config);
-        let parkings = notifiers(threads).map_err(StartError::Thread)?;
-        let snapshot = Arc::new(Snapshot::first(config, Budget::new(parkings.clone())));
-        let counted = stats.workers.iter().map(|worker| Arc::clone(&worker.reactor));
-        let seats = worker_group(parkings.iter().cloned().zip(counted));
+        let restart_only = RestartOnly::of(&config);
+        let notifiers = notifiers(threads).map_err(StartError::Thread)?;
+        let snapshot = Arc::new(Snapshot::first(config, Budget::new(notifiers.clone())));
+        let reactor_stats = stats.workers.iter().map(|worker| Arc::clone(&worker.reactor));
+        let handles = worker_group(notifiers.iter().cloned().zip(reactor_stats));
         let mut workers = Vec::new();
-        let parts = seats.into_iter().zip(parkings).zip(inlets.into_iter().zip(log_inlets));
-        for (number, ((seat, parking), (inlet, log))) in (0..).zip(parts) {
-            let inbox = Inbox::new(Arc::clone(&parking));
+        let parts = handles.into_iter().zip(notifiers).zip(flow_writers.into_iter().zip(log_senders));
+        for (number, ((handle, notifier), (flow_writer, log))) in (0..).zip(parts) {
+            let inbox = Inbox::new(Arc::clone(&notifier));
             workers.push(spawn(ThreadParts {
                 number,
-                notifier: parking,
+                notifier,
                 inbox,
                 snapshot: Arc::clone(&snapshot),
                 stats: Arc::clone(&stats),
-                flow_writer: inlet,
+                flow_writer,
                 log,
                 auth: Arc::clone(&auth),
                 resolver: resolver.clone(),
-                handle: seat,
+                handle,
                 process,
                 handshakes_max,
             })?);
@@ -193,11 +193,11 @@ impl Gateway {
             snapshot,
             retired: Vec::new(),
             strategy,
-            next_listener_id: next_door,
+            next_listener_id,
             workers,
             listening: BTreeMap::new(),
             admin,
-            restart_only: fixed,
+            restart_only,
             ledger,
             log: Arc::new(log),
             stats,
@@ -238,12 +238,12 @@ impl Gateway {
 /// The handshakes of all threads. If the process has too few descriptors for the configured number, they are
 /// fewer, and the log says so.
 fn handshakes_affordable(config: &Config, log: &Log) -> u32 {
-    let (wanted, (descriptors, _)) = (config.limits.handshakes, sys::limits::descriptor_limits());
-    let handshakes = bounded_by_descriptors(wanted, descriptors);
-    if handshakes < wanted {
+    let (configured, (descriptors, _)) = (config.limits.handshakes, sys::limits::descriptor_limits());
+    let handshakes = bounded_by_descriptors(configured, descriptors);
+    if handshakes < configured {
         let text = format!(
-            "{handshakes} handshakes at a time, of {wanted} configured: unknown clients hold a quarter of \
-             the process's descriptors at most"
+            "{handshakes} handshakes at a time, of {configured} configured: unknown clients hold a quarter \
+             of the process's descriptors at most"
         );
         let remedy = "raise LimitNOFILE of the service (ulimit -n), or lower `handshakes` of `[limits]`";
         log.write_message(
@@ -266,21 +266,21 @@ pub(crate) struct BoundListener {
     pub(crate) handles: Vec<ListenerHandle>,
 }
 
-/// Binds one address for all threads, with listener id `door`.
+/// Binds one address for all threads.
 pub(crate) fn listen(
     config: &Config,
     listener: &Listener,
     strategy: &'static dyn Strategy,
     threads: usize,
-    door: u32,
+    listener_id: u32,
 ) -> Result<BoundListener, StartError> {
     let address = listener.address;
     let failed = |error| StartError::Listen { address, error };
     let first_ack = listeners::ack_mode(&listener.ingress);
     let options = ListenOptions { first_ack, ..ListenOptions::plain(config.accept.backlog) };
-    let entrances = accept::listen(strategy, address, options, threads, door).map_err(failed)?;
-    let bound = entrances[0].local().map_err(failed)?;
-    Ok(BoundListener { configured: address, bound, handles: entrances })
+    let handles = accept::listen(strategy, address, options, threads, listener_id).map_err(failed)?;
+    let bound = handles[0].local().map_err(failed)?;
+    Ok(BoundListener { configured: address, bound, handles })
 }
 
 fn listen_on_all(
@@ -289,12 +289,13 @@ fn listen_on_all(
     threads: usize,
 ) -> Result<Vec<BoundListener>, StartError> {
     let listeners = (0..).zip(&config.listeners);
-    let opened = listeners.map(|(door, listener)| listen(config, listener, strategy, threads, door));
+    let opened =
+        listeners.map(|(listener_id, listener)| listen(config, listener, strategy, threads, listener_id));
     opened.collect::<Result<_, _>>().map_err(StartError::explained)
 }
 
 fn spawn(parts: ThreadParts) -> Result<WorkerThread, StartError> {
-    let orders = parts.inbox.sender();
+    let commands = parts.inbox.sender();
     let (report, started) = mpsc::sync_channel(1);
     let name = format!("reactor-{}", parts.number);
     let body = move || {
@@ -312,7 +313,7 @@ fn spawn(parts: ThreadParts) -> Result<WorkerThread, StartError> {
     let thread = thread::Builder::new().name(name).spawn(body).map_err(StartError::Thread)?;
     let outcome = started.recv().expect("the thread reports before it does anything else");
     let id = outcome.map_err(StartError::Thread)?;
-    Ok(WorkerThread { commands: orders, thread, id })
+    Ok(WorkerThread { commands, thread, id })
 }
 
 /// Builds a worker on its own thread.
@@ -326,26 +327,16 @@ pub(crate) fn build(
     Rc<WorkerContext>,
     Worker<impl Future<Output = Option<Identified>>, impl Future<Output = NextStep>>,
 )> {
-    let ThreadParts {
-        number,
-        notifier: parking,
-        inbox,
-        snapshot,
-        stats,
-        flow_writer: inlet,
-        log,
-        auth,
-        resolver,
-        ..
-    } = parts;
+    let ThreadParts { number, notifier, inbox, snapshot, stats, flow_writer, log, auth, resolver, .. } =
+        parts;
     let threads = stats.workers.len();
     let stats = &stats.workers[usize::from(number)];
-    let reactor = Reactor::new(Arc::clone(&parking), Arc::clone(&stats.reactor))?;
+    let reactor = Reactor::new(Arc::clone(&notifier), Arc::clone(&stats.reactor))?;
     let deadlines = Deadlines::from(&snapshot.config.timeouts);
     let closing = Rc::new(ClosingConnections::new(&reactor, QUEUE_STALL_MAX));
     let idle = Rc::new(IdleConnections::new(&reactor, &closing).into());
     let relays = Relays::new(&reactor, deadlines, stats, &closing);
-    let meter = Meter::new(&reactor, inlet, log, stats, threads);
+    let meter = Meter::new(&reactor, flow_writer, log, stats, threads);
     let context = Rc::new(WorkerContext {
         meter: Rc::new(meter.into()),
         authenticator: Authenticator::new(auth),
@@ -366,8 +357,8 @@ pub(crate) fn build(
         closing,
         reactor,
     });
-    let handshakes = Executor::new(parts.handshakes_max, Arc::clone(&parking));
-    let exchanges = Executor::new(EXCHANGES_PER_THREAD_MAX, parking);
+    let handshakes = Executor::new(parts.handshakes_max, Arc::clone(&notifier));
+    let exchanges = Executor::new(EXCHANGES_PER_THREAD_MAX, notifier);
     let worker = Worker::new(
         &context,
         WorkerParts {

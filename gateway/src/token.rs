@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_survives_encoding() {
+    fn token_survives_encoding() {
         for index in [0, 1, INDEX_MASK] {
             for token in [
                 Token::Listener(index),

@@ -81,11 +81,11 @@ impl<'a> Judgement<'a> {
     pub(crate) fn judge_addresses(
         &self,
         name_verdict: &NameVerdict<'_>,
-        found: &[IpAddr],
+        addresses: &[IpAddr],
     ) -> Result<Candidates, Denial> {
         let port = self.target.port.get();
         let mut denied = None;
-        let mut allowed = found.iter().filter_map(|&address| {
+        let mut allowed = addresses.iter().filter_map(|&address| {
             let verdict = self.judge_address(name_verdict, address);
             if !verdict.is_allowed() {
                 denied.get_or_insert(verdict);
@@ -96,6 +96,7 @@ impl<'a> Judgement<'a> {
         if let Some(first) = allowed.next() {
             return Ok(Candidates { first, others: allowed.collect() });
         }
-        Err(denied.map_or_else(|| DialError::Unreachable.into(), |it| Denial::policy(self.policy, &it)))
+        Err(denied
+            .map_or_else(|| DialError::Unreachable.into(), |verdict| Denial::policy(self.policy, &verdict)))
     }
 }

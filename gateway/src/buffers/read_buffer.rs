@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drained_buffer_is_reused() {
+    fn drained_buffer_is_reused() {
         let mut buffer = ReadBuffer::new(Vec::new());
         buffer.spare().extend_from_slice(b"head");
         buffer.consume(4);
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "parsers fail at bounds below")]
-    fn a_buffer_is_bounded() {
+    fn buffer_is_bounded() {
         let mut buffer = ReadBuffer::new(vec![0; CLIENT_BUFFER_BYTES_MAX]);
         buffer.bytes.shrink_to_fit();
         buffer.spare();

@@ -57,16 +57,16 @@ impl Client {
     /// # Errors
     /// The user was removed or disabled, or has other credentials.
     pub(crate) fn revalidate(&mut self, user: UserIndex) -> Result<UserIndex, HandshakeError> {
-        let before = Rc::clone(&self.info.snapshot);
+        let previous_snapshot = Rc::clone(&self.info.snapshot);
         self.use_current_snapshot();
-        if Rc::ptr_eq(&before, &self.info.snapshot) {
+        if Rc::ptr_eq(&previous_snapshot, &self.info.snapshot) {
             return Ok(user);
         }
-        let known = &before.config.users[user.as_usize()];
-        match self.snapshot().config.user(&known.name).filter(|now| !now.disabled) {
-            Some(now) if now.credential == known.credential => Ok(now.index),
-            Some(_) => Err(Denial::from(AuthError::Wrong).with_claimed_user(&known.name).into()),
-            None => Err(Denial::revoked().with_claimed_user(&known.name).into()),
+        let previous = &previous_snapshot.config.users[user.as_usize()];
+        match self.snapshot().config.user(&previous.name).filter(|current| !current.disabled) {
+            Some(current) if current.credential == previous.credential => Ok(current.index),
+            Some(_) => Err(Denial::from(AuthError::Wrong).with_claimed_user(&previous.name).into()),
+            None => Err(Denial::revoked().with_claimed_user(&previous.name).into()),
         }
     }
 }

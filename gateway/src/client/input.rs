@@ -76,17 +76,17 @@ impl Client {
         Ok(read.map_err(|_| HandshakeError::ClientClosed)?.is_some())
     }
 
-    /// Discards the next `left` bytes: the body of a request to which the response is the gateway's own.
+    /// Discards the next `remaining` bytes: the body of a request to which the response is the gateway's own.
     ///
     /// # Errors
     /// [`HandshakeError::ClientClosed`] at the stream's end or failure.
-    pub(crate) async fn discard_body(&mut self, mut left: u64) -> Result<(), HandshakeError> {
+    pub(crate) async fn discard_body(&mut self, mut remaining: u64) -> Result<(), HandshakeError> {
         loop {
             let available = self.input.unread().len();
-            let count = usize::try_from(left).map_or(available, |left| left.min(available));
+            let count = usize::try_from(remaining).map_or(available, |remaining| remaining.min(available));
             self.input.consume(count);
-            left -= count as u64;
-            if left == 0 {
+            remaining -= count as u64;
+            if remaining == 0 {
                 return Ok(());
             }
             self.input.clear();

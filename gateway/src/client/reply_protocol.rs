@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_denial_speaks_the_clients_protocol() {
+    fn denial_is_encoded_in_the_clients_protocol() {
         let denial = Denial::credentials_missing();
         let encode = |protocol: ReplyProtocol| protocol.encode(&denial, 7, "here", "now");
         assert_eq!(encode(ReplyProtocol::None), b"");

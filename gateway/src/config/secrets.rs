@@ -204,7 +204,7 @@ mod tests {
         const PARTS: [&str; 8] = ["password", "\"", "'", "= ", "\n", "[", "é.", "# tgt_"];
         for number in 0..PARTS.len().pow(5) {
             let text: String =
-                (0..5).map(|place| PARTS[number / PARTS.len().pow(place) % PARTS.len()]).collect();
+                (0..5).map(|position| PARTS[number / PARTS.len().pow(position) % PARTS.len()]).collect();
             let shown = masked(&text, &secret_assignments(&text));
             assert_eq!((shown.len(), shown.lines().count()), (text.len(), text.lines().count()), "{text:?}");
         }

@@ -25,8 +25,8 @@ fn every_mistake_is_explained() {
 
 /// Whether a wrong configuration is explained as expected; if not, prints both texts.
 fn explains(case: &Path) -> bool {
-    let given = LoadOptions { path: Some(case.join("tollgate.toml")), ..LoadOptions::default() };
-    let errors = Config::load(&given).expect_err("each case is wrong").to_string();
+    let options = LoadOptions { path: Some(case.join("tollgate.toml")), ..LoadOptions::default() };
+    let errors = Config::load(&options).expect_err("each case is wrong").to_string();
     let directory = source::absolute(case);
     let rendered = errors.replace(&format!("{}/", directory.display()), "") + "\n";
     let path = case.join("expected.txt");
@@ -58,13 +58,13 @@ impl Files {
         self.0.path().join(name)
     }
 
-    fn given(&self) -> LoadOptions {
+    fn options(&self) -> LoadOptions {
         LoadOptions { path: Some(self.path("tollgate.toml")), ..LoadOptions::default() }
     }
 
     #[track_caller]
     fn load(&self) -> Config {
-        Config::load(&self.given()).unwrap_or_else(|errors| panic!("{errors}"))
+        Config::load(&self.options()).unwrap_or_else(|errors| panic!("{errors}"))
     }
 }
 
@@ -147,17 +147,17 @@ fn missing_file_loads_the_defaults() {
 fn wildcard_listener_owns_every_local_address() {
     let files = Files::new(&[("tollgate.toml", "[[listener]]\naddress = \"0.0.0.0:3128\"\n")]);
     let local_addresses = vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
-    let mut config = Config::load(&LoadOptions { local_addresses, ..files.given() }).unwrap();
+    let mut config = Config::load(&LoadOptions { local_addresses, ..files.options() }).unwrap();
     config.add_own_addresses(["127.0.0.1:40000".parse().unwrap()]);
-    let ours = |text: &str| {
+    let is_own = |text: &str| {
         let address: SocketAddr = text.parse().unwrap();
         config.policy.address_class(address.ip(), address.port()) == AddressClass::Own
     };
     for address in ["192.0.2.1:3128", "127.0.0.1:3128", "127.0.0.1:9128", "127.0.0.1:40000"] {
-        assert!(ours(address), "{address}");
+        assert!(is_own(address), "{address}");
     }
     for address in ["192.0.2.1:3129", "192.0.2.2:3128", "127.0.0.1:40001", "[2001:db8::1]:3128"] {
-        assert!(!ours(address), "{address}");
+        assert!(!is_own(address), "{address}");
     }
 }
 
@@ -188,23 +188,23 @@ fn reload_never_falls_back_to_the_defaults() {
 fn command_line_destinations_go_to_the_first_user() {
     let files = Files::new(&[("tollgate.toml", ""), ("users.d/me.toml", ""), ("users.d/you.toml", "")]);
     let allow = vec!["a.example:443".to_owned()];
-    let config = Config::load(&LoadOptions { allow, ..files.given() }).unwrap();
-    let may = |user: &str| {
+    let config = Config::load(&LoadOptions { allow, ..files.options() }).unwrap();
+    let is_allowed = |user: &str| {
         let user = config.user(user).unwrap();
         matches!(
             config.policy.judge_name(user.index, Host::Name("a.example"), 443),
             policy::NameVerdict::Judged(_)
         )
     };
-    assert!(may("me") && !may("you"));
+    assert!(is_allowed("me") && !is_allowed("you"));
 
     let allow = vec!["https://a.example".to_owned()];
-    let errors = Config::load(&LoadOptions { allow, ..files.given() }).unwrap_err().to_string();
+    let errors = Config::load(&LoadOptions { allow, ..files.options() }).unwrap_err().to_string();
     assert!(errors.starts_with("error: wrong destination for `--allow`\n --> --allow:1:1\n"), "{errors}");
 
     let files = Files::new(&[("tollgate.toml", "")]);
     let allow = vec!["a.example".to_owned()];
-    let errors = Config::load(&LoadOptions { allow, ..files.given() }).unwrap_err().to_string();
+    let errors = Config::load(&LoadOptions { allow, ..files.options() }).unwrap_err().to_string();
     assert!(errors.starts_with("error: there is no user `me`\n"), "{errors}");
 }
 
@@ -213,7 +213,7 @@ fn draft_is_checked_like_a_written_file() {
     let files = Files::new(&[("tollgate.toml", ""), ("users.d/ci.toml", "from = [\"10.0.0.0/8\"]")]);
     let draft = |name: &str, text: &str| {
         let draft = Some((files.path("users.d").join(name), Some(text.to_owned())));
-        Config::load(&LoadOptions { draft, ..files.given() })
+        Config::load(&LoadOptions { draft, ..files.options() })
     };
     let config = draft("new.toml", "from = [\"192.0.2.0/24\"]").unwrap();
     assert!(config.user("new").is_some() && config.user("ci").is_some());
@@ -228,7 +228,7 @@ fn draft_is_checked_like_a_written_file() {
     );
     assert!(!files.path("users.d/new.toml").exists());
     let deleted = Some((files.path("users.d/ci.toml"), None));
-    assert!(Config::load(&LoadOptions { draft: deleted, ..files.given() }).unwrap().users.is_empty());
+    assert!(Config::load(&LoadOptions { draft: deleted, ..files.options() }).unwrap().users.is_empty());
 }
 
 #[test]
@@ -241,13 +241,14 @@ fn distinct_password_costs_warn_and_are_bounded() {
     let load = |costs: usize| {
         let text: String = (0..costs).map(|n| user(8 + n)).collect();
         let files = Files::new(&[("tollgate.toml", &text)]);
-        Config::load(&files.given())
+        Config::load(&files.options())
     };
     assert!(load(1).unwrap().warnings.is_empty());
     let warned = load(8).unwrap().warnings.iter().next().unwrap().message;
-    assert_eq!(warned, "the passwords of users have 8 unlike costs of argon2");
+    assert_eq!(warned, "the password hashes of users have 8 different argon2 costs");
     let errors = load(9).unwrap_err().to_string();
-    assert!(errors.starts_with("error: the passwords of users have 9 unlike costs of argon2\n"), "{errors}");
+    let expected = "error: the password hashes of users have 9 different argon2 costs\n";
+    assert!(errors.starts_with(expected), "{errors}");
     assert!(!errors.contains("Rdescud"), "{errors}");
 }
 
@@ -330,7 +331,7 @@ fn open_or_userless_configuration_warns() {
     let warnings = |text: &str, locals: &[&str]| {
         let files = Files::new(&[("tollgate.toml", text)]);
         let local_addresses = locals.iter().map(|local| local.parse().unwrap()).collect();
-        let config = Config::load(&LoadOptions { local_addresses, ..files.given() }).unwrap();
+        let config = Config::load(&LoadOptions { local_addresses, ..files.options() }).unwrap();
         config.warnings.iter().map(|warning| warning.message).collect::<Vec<_>>()
     };
     assert_eq!(warnings("", &[]), ["there are no users: every request is refused"]);
@@ -362,8 +363,8 @@ fn unreadable_user_is_reported_once() {
     let forward =
         "[[listener]]\naddress = \"127.0.0.1:1\"\nkind = \"forward\"\nto = \"a:1\"\nuser = \"ci\"\n";
     let messages = |files: &Files| {
-        let given = LoadOptions { allow: vec!["a.example".to_owned()], ..files.given() };
-        let ConfigErrors(findings) = Config::load(&given).unwrap_err();
+        let options = LoadOptions { allow: vec!["a.example".to_owned()], ..files.options() };
+        let ConfigErrors(findings) = Config::load(&options).unwrap_err();
         findings.iter().map(|finding| finding.message).collect::<Vec<_>>()
     };
     let path = |files: &Files, name| files.path(name).display().to_string();
@@ -385,7 +386,7 @@ fn unreadable_user_is_reported_once() {
 fn findings_have_positions_for_programs() {
     let files =
         Files::new(&[("tollgate.toml", "# \u{e9}\n[limits]\nx = 1 # \u{e9}\nconnections = \"\u{e9}\"")]);
-    let ConfigErrors(findings) = Config::load(&files.given()).unwrap_err();
+    let ConfigErrors(findings) = Config::load(&files.options()).unwrap_err();
     let file = Some(files.path("tollgate.toml").display().to_string());
     let positions: Vec<_> =
         findings.iter().map(|finding| (finding.file, finding.line, finding.column)).collect();
@@ -396,7 +397,7 @@ fn findings_have_positions_for_programs() {
 fn long_list_of_errors_is_cut() {
     let text: String = (0..200).map(|n| format!("key{n} = 1\n")).collect();
     let files = Files::new(&[("tollgate.toml", &text)]);
-    let ConfigErrors(findings) = Config::load(&files.given()).unwrap_err();
+    let ConfigErrors(findings) = Config::load(&files.options()).unwrap_err();
     assert_eq!(findings.len(), 200);
     let rendered = findings.render(Severity::Error, false);
     assert!(rendered.ends_with("\n\nand 150 more"), "{rendered}");
@@ -408,7 +409,7 @@ fn dangling_link_and_device_are_errors() {
     std::os::unix::fs::symlink("nowhere", files.path("users.d/link.toml")).unwrap();
     std::os::unix::fs::symlink("real.toml", files.path("users.d/good.toml")).unwrap();
     std::os::unix::fs::symlink("/dev/zero", files.path("users.d/zero.toml")).unwrap();
-    let ConfigErrors(findings) = Config::load(&files.given()).unwrap_err();
+    let ConfigErrors(findings) = Config::load(&files.options()).unwrap_err();
     let messages: Vec<String> = findings.iter().map(|finding| finding.message).collect();
     let directory = files.path("users.d").display().to_string();
     assert_eq!(
@@ -471,7 +472,7 @@ proptest::proptest! {
         let text: String = pieces.into_iter().map(|piece| PIECES[piece]).collect();
         let files = Files::new(&[("tollgate.toml", &text)]);
         let draft = Some((files.path("users.d/ci.toml"), Some(text.clone())));
-        if let Err(errors) = Config::load(&LoadOptions { draft, ..files.given() }) {
+        if let Err(errors) = Config::load(&LoadOptions { draft, ..files.options() }) {
             proptest::prop_assert!(!errors.to_string().is_empty());
             for finding in errors.0.iter() {
                 let lines = text.split('\n').count();

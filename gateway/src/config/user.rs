@@ -80,7 +80,7 @@ pub(super) fn check(raw: &RawConfig, report: &mut Report) {
             let title = format!("user `{}` has a password and a token", user.name);
             report.error(
                 Diagnostic::at(&token.span, title)
-                    .related(&password.span, "one of the two must go")
+                    .related(&password.span, "remove one of the two")
                     .help("a second user with the same rules can have the other"),
             );
         }
@@ -194,7 +194,7 @@ fn check_costs(users: &[RawUser], report: &mut Report) {
     let count = costs.len();
     let spans: Vec<&Span> = costs.into_values().collect();
     let [first, .., last] = spans[..] else { return };
-    let title = format!("the passwords of users have {count} unlike costs of argon2");
+    let title = format!("the password hashes of users have {count} different argon2 costs");
     let diagnostic = Diagnostic::at(last, title).related(first, "this one has another cost").help(
         "each log-in takes as long as all of them together, or its time would tell users apart; \
          `tollgate user passwd NAME` gives a user the usual cost",
@@ -231,9 +231,9 @@ fn warn_unusable_users(raw: &RawConfig, report: &mut Report) {
         raw.listeners.iter().filter_map(|listener| listener.user.written()).map(|user| &user.value).collect();
     for user in &raw.users {
         let table = &user.table;
-        let credential = table.password.written().is_some() || table.token.written().is_some();
-        let known = credential || !table.from.is_empty();
-        if !known && !forwarded.contains(&&user.name) {
+        let has_credential = table.password.written().is_some() || table.token.written().is_some();
+        let is_identifiable = has_credential || !table.from.is_empty();
+        if !is_identifiable && !forwarded.contains(&&user.name) {
             let title = format!("no client can be user `{}`", user.name);
             let help = "it has no `password`, no `token`, no `from`, and no listener forwards for it";
             report.warning(Diagnostic::at(name_span(user), title).help(help));
@@ -258,8 +258,8 @@ struct MistakeLocator<'a> {
 }
 
 impl MistakeLocator<'_> {
-    fn diagnostic(&self, BuildError { location: place, mistake }: &BuildError) -> Diagnostic {
-        let span = self.span(&place.owner, place.rule);
+    fn diagnostic(&self, BuildError { location, mistake }: &BuildError) -> Diagnostic {
+        let span = self.span(&location.owner, location.rule);
         match mistake {
             Mistake::UnknownSet { reference, .. } => {
                 let sets: Vec<&str> = self.raw.destinations.iter().map(|set| set.name.as_str()).collect();

@@ -59,18 +59,19 @@ impl Scalar for u32 {
     const KIND: &'static str = "a number";
 
     fn parse(value: &DeValue<'_>, setting: &Setting) -> Result<u32, String> {
-        let number = number(value)?;
+        let number = parse_integer(value)?;
         if let Some((low, high)) = setting.bounds() {
-            let bound = |text| DeValue::parse(text).ok().and_then(|bound| self::number(bound.get_ref()).ok());
+            let bound =
+                |text| DeValue::parse(text).ok().and_then(|bound| parse_integer(bound.get_ref()).ok());
             if bound(low) > Some(number) || bound(high) < Some(number) {
-                return Err(out_of_bounds(low, high));
+                return Err(out_of_bounds_message(low, high));
             }
         }
         u32::try_from(number).map_err(|_| format!("expected a number up to {}", u32::MAX))
     }
 }
 
-fn number(value: &DeValue<'_>) -> Result<i64, String> {
+fn parse_integer(value: &DeValue<'_>) -> Result<i64, String> {
     let integer = value.as_integer().ok_or_else(|| format!("expected a number; found {}", kind_of(value)))?;
     let parsed = i64::from_str_radix(integer.as_str(), integer.radix());
     parsed.map_err(|_| "this number is too large".into())
@@ -95,7 +96,7 @@ impl Scalar for Duration {
         if let Some((low, high)) = setting.bounds() {
             let bound = |text: &str| self::duration(text.trim_matches('"'));
             if bound(low) > Some(duration) || bound(high) < Some(duration) {
-                return Err(out_of_bounds(low, high));
+                return Err(out_of_bounds_message(low, high));
             }
         }
         Ok(duration)
@@ -157,7 +158,7 @@ impl Scalar for ByteSize {
         if let Some((low, high)) = setting.bounds() {
             let bound = |text: &str| byte_size(text.trim_matches('"'));
             if bound(low) > Some(size) || bound(high) < Some(size) {
-                return Err(out_of_bounds(low, high));
+                return Err(out_of_bounds_message(low, high));
             }
         }
         Ok(size)
@@ -180,12 +181,12 @@ fn byte_size(text: &str) -> Option<ByteSize> {
     number.parse::<u64>().ok()?.checked_mul(unit).map(ByteSize)
 }
 
-fn out_of_bounds(low: &str, high: &str) -> String {
+fn out_of_bounds_message(low: &str, high: &str) -> String {
     format!("out of bounds: from {low} to {high}")
 }
 
 /// The text of a string value, within bounds.
-fn text<'a>(value: &'a DeValue<'_>, kind: &str) -> Result<&'a str, String> {
+fn string_value<'a>(value: &'a DeValue<'_>, kind: &str) -> Result<&'a str, String> {
     let text =
         value.as_str().ok_or_else(|| format!("expected {kind}, in quotes; found {}", kind_of(value)))?;
     match text {
@@ -204,7 +205,7 @@ macro_rules! textual {
 
             fn parse(value: &DeValue<'_>, _: &Setting) -> Result<$type, String> {
                 let parse: fn(&str) -> Result<$type, String> = $parse;
-                parse(text(value, $kind)?)
+                parse(string_value(value, $kind)?)
             }
         }
     )+};
@@ -282,9 +283,9 @@ fn name_server(text: &str) -> Result<NameServer, String> {
 }
 
 fn own_address(text: &str) -> Result<OwnAddress, String> {
-    let whole = text.parse().map(|ip| OwnAddress { ip, port: None });
-    let one = || text.parse::<SocketAddr>().map(|at| OwnAddress { ip: at.ip(), port: Some(at.port()) });
-    match whole.or_else(|_| one()) {
+    let without_port = text.parse().map(|ip| OwnAddress { ip, port: None });
+    let with_port = || text.parse::<SocketAddr>().map(|at| OwnAddress { ip: at.ip(), port: Some(at.port()) });
+    match without_port.or_else(|_| with_port()) {
         Ok(own) if own.ip.is_unspecified() => Err("name the address itself: this one stands for all".into()),
         Ok(own) => Ok(own),
         Err(_) => Err("expected an IP address, such as \"203.0.113.7\" or \"203.0.113.7:3128\"".into()),

@@ -40,8 +40,8 @@ impl Builtin {
     pub(super) fn new(settings: ResolveSettings) -> Builtin {
         let mut hosts_file = WatchedFile::new(settings.hosts.clone());
         let mut resolv_conf = WatchedFile::new(settings.resolv_conf.clone());
-        let found = parse_servers(&resolv_conf.read_if_changed().unwrap_or_default());
-        let servers = if settings.servers.is_empty() { &found } else { &settings.servers };
+        let from_file = parse_servers(&resolv_conf.read_if_changed().unwrap_or_default());
+        let servers = if settings.servers.is_empty() { &from_file } else { &settings.servers };
         Builtin {
             hosts: Arc::new(parse_hosts(&hosts_file.read_if_changed().unwrap_or_default())),
             servers: Arc::new(Servers::new(servers, &settings)),

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_is_seen_once() {
+    fn edit_is_seen_once() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("hosts");
         let mut file = WatchedFile::new(path.clone());

@@ -164,9 +164,10 @@ impl<B: Backend> InFlightTable<B> {
     fn handle_request(&mut self, request: Request) {
         self.expire(monotonic());
         let Request { account, name, reply } = request;
-        if let Some(InFlightName { state: State::Replied { reply: known, .. }, .. }) = self.names.get(&*name)
+        if let Some(InFlightName { state: State::Replied { reply: known_reply, .. }, .. }) =
+            self.names.get(&*name)
         {
-            return reply.send(Reply::clone(known));
+            return reply.send(Reply::clone(known_reply));
         }
         let is_known = self.names.contains_key(&*name);
         let name_share = if is_known { Ok(()) } else { self.name_shares.check(account) };

@@ -145,9 +145,9 @@ impl Servers {
         let address = self.clients[server].0;
         match error {
             NetError::Timeout => LookupError::Timeout,
-            NetError::Dns(DnsError::NoRecordsFound(no)) => match no.response_code {
+            NetError::Dns(DnsError::NoRecordsFound(no_records)) => match no_records.response_code {
                 ResponseCode::NXDomain | ResponseCode::NoError => {
-                    let ttl = Duration::from_secs(no.negative_ttl.unwrap_or(0).into());
+                    let ttl = Duration::from_secs(no_records.negative_ttl.unwrap_or(0).into());
                     LookupError::NoRecords(ttl.clamp(FAILURE_TTL, self.limits.negative_ttl_max))
                 }
                 code => LookupError::Failed(format!("{address} answered {code}").into()),

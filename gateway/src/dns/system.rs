@@ -39,13 +39,13 @@ pub(super) struct System {
 impl System {
     /// Looks names up on `pool`.
     pub(super) fn new(settings: &ResolveSettings, pool: Pool) -> System {
-        System::with(settings, pool, |name| {
-            Ok((name, 0).to_socket_addrs()?.map(|found| found.ip()).collect())
+        System::with_getaddrinfo(settings, pool, |name| {
+            Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect())
         })
     }
 
     /// As [`System::new`], with another function than the system's.
-    pub(super) fn with(
+    pub(super) fn with_getaddrinfo(
         settings: &ResolveSettings,
         pool: Pool,
         get_address_info: impl Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync + 'static,
@@ -98,8 +98,8 @@ fn failed(failure: Failure) -> Reply {
     })
 }
 
-fn reply(found: io::Result<Vec<IpAddr>>, ttl: Duration, negative_ttl: Duration) -> Reply {
-    match found {
+fn reply(result: io::Result<Vec<IpAddr>>, ttl: Duration, negative_ttl: Duration) -> Reply {
+    match result {
         Ok(addresses) => {
             let (v4, v6): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| address.is_ipv4());
             Answer::from_families(&v6, &v4, ttl).map_or_else(|| Reply::not_found(negative_ttl), Reply::found)

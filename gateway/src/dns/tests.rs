@@ -136,7 +136,7 @@ fn ttl_is_that_of_the_shortest_record_within_bounds() {
 }
 
 #[test]
-fn a_truncated_answer_is_fetched_by_tcp() {
+fn truncated_answer_is_fetched_by_tcp() {
     let script = |query: &Query| match (query.family, query.tcp) {
         (RecordType::A, false) => Action::Truncated,
         (RecordType::A, true) => addresses(&["192.0.2.1"]),
@@ -365,7 +365,7 @@ fn look_up_for(resolver: &Resolver, user: AccountId, name: &str) -> String {
 }
 
 #[test]
-fn a_panic_ends_one_lookup() {
+fn panic_ends_one_lookup() {
     let (resolver, _thread, _open, _) = fake();
     assert_eq!(look_up(&resolver, "panic.test"), "DNS failed: the lookup panicked");
     assert_eq!(look_up(&resolver, "db.test"), "600 192.0.2.1");
@@ -413,13 +413,13 @@ fn user_has_a_share_of_names_and_waiters() {
     }
     assert_eq!(look_up_for(&resolver, ann, "hang0.test"), OVER_SHARE, "one waiter too many");
     lookups.push(start_lookup_for(&resolver, ben, "hang0.test"));
-    let asked_by_others = started.load(Ordering::Relaxed) - NAMES_IN_FLIGHT_MAX as u32 / 2;
+    let lookups_by_others = started.load(Ordering::Relaxed) - NAMES_IN_FLIGHT_MAX as u32 / 2;
     open.send(true).unwrap();
     for lookup in lookups {
         assert_eq!(show(block_on(lookup)), "600 192.0.2.1");
     }
     assert_eq!(look_up_for(&resolver, ann, "db.test"), "600 192.0.2.1", "the share is free again");
-    assert_eq!(started.load(Ordering::Relaxed), NAMES_IN_FLIGHT_MAX as u32 / 2 + asked_by_others + 1);
+    assert_eq!(started.load(Ordering::Relaxed), NAMES_IN_FLIGHT_MAX as u32 / 2 + lookups_by_others + 1);
 }
 
 /// Four names whose `getaddrinfo` hangs stopped the system's resolver for all.
@@ -471,7 +471,7 @@ fn lookups_end_with_the_thread() {
 }
 
 #[test]
-fn the_thread_ends_with_the_last_handle() {
+fn thread_ends_with_the_last_handle() {
     let (resolver, mut owner, _open, _) = fake();
     drop(resolver);
     owner.thread.take().unwrap().join().unwrap();
@@ -480,7 +480,7 @@ fn the_thread_ends_with_the_last_handle() {
 /// Checks the result of a system lookup for which `getaddrinfo` returns `found`.
 #[track_caller]
 fn check_getaddrinfo(found: fn() -> io::Result<Vec<IpAddr>>, expected: &str) {
-    let system = System::with(&settings(&[]), jobs::start(1).unwrap(), move |_| found());
+    let system = System::with_getaddrinfo(&settings(&[]), jobs::start(1).unwrap(), move |_| found());
     let (resolver, _thread) = in_flight::start(system, Duration::from_secs(5)).unwrap();
     assert_eq!(look_up(&resolver, "db.test"), expected);
 }
@@ -510,7 +510,7 @@ fn hung_call_holds_one_pool_thread() {
     let (gate_in_script, calls) = (gate.clone(), Arc::new(AtomicU32::new(0)));
     let counted = Arc::clone(&calls);
     let settings = ResolveSettings { deadline: Duration::from_millis(20), ..settings(&[]) };
-    let system = System::with(&settings, jobs::start(1).unwrap(), move |name| {
+    let system = System::with_getaddrinfo(&settings, jobs::start(1).unwrap(), move |name| {
         counted.fetch_add(1, Ordering::Relaxed);
         if name == "hang.test" {
             gate_in_script.wait();
@@ -536,7 +536,7 @@ fn hung_call_holds_one_pool_thread() {
 fn hung_calls_leave_threads_for_other_users() {
     let (gate, calls) = (Gate::default(), Arc::new(AtomicU32::new(0)));
     let (gate_in_script, counted) = (gate.clone(), Arc::clone(&calls));
-    let system = System::with(&settings(&[]), jobs::start(1).unwrap(), move |name| {
+    let system = System::with_getaddrinfo(&settings(&[]), jobs::start(1).unwrap(), move |name| {
         counted.fetch_add(1, Ordering::Relaxed);
         if name.starts_with("hang") {
             gate_in_script.wait();

@@ -41,9 +41,9 @@ pub(crate) struct ClosingConnections {
 /// The permits of a flow or a session, held while its connections close.
 #[derive(Debug)]
 pub(crate) struct HeldPermits {
-    of: UserPermit,
+    user_permit: UserPermit,
     /// Held until the peers have acknowledged all bytes.
-    _place: FlowPermit,
+    _flow_permit: FlowPermit,
 }
 
 /// The permit of the user.
@@ -56,9 +56,9 @@ enum UserPermit {
 struct ClosingSocket {
     socket: Socket,
     registration: Registration,
-    hold: Rc<HeldPermits>,
+    permits: Rc<HeldPermits>,
     progress: Progress,
-    began: Nanos,
+    closing_since: Nanos,
     timer: TimerId,
 }
 
@@ -105,20 +105,20 @@ impl SentBytes {
 
 impl HeldPermits {
     /// The permits of a flow.
-    pub(crate) fn of_flow(seat: ConnectionPermit, place: FlowPermit) -> HeldPermits {
-        HeldPermits { of: UserPermit::Flow(seat), _place: place }
+    pub(crate) fn of_flow(permit: ConnectionPermit, flow_permit: FlowPermit) -> HeldPermits {
+        HeldPermits { user_permit: UserPermit::Flow(permit), _flow_permit: flow_permit }
     }
 
     /// The permits of a session without a flow; `None` if all flow permits are taken.
-    pub(crate) fn of_session(mut place: SessionPermit) -> Option<HeldPermits> {
-        let flow_place = place.acquire_flow()?;
-        Some(HeldPermits { of: UserPermit::Session(place), _place: flow_place })
+    pub(crate) fn of_session(mut permit: SessionPermit) -> Option<HeldPermits> {
+        let flow_permit = permit.acquire_flow()?;
+        Some(HeldPermits { user_permit: UserPermit::Session(permit), _flow_permit: flow_permit })
     }
 
     fn account(&self) -> &Account {
-        match &self.of {
-            UserPermit::Flow(seat) => seat.account(),
-            UserPermit::Session(place) => place.account(),
+        match &self.user_permit {
+            UserPermit::Flow(permit) => permit.account(),
+            UserPermit::Session(permit) => permit.account(),
         }
     }
 
@@ -141,7 +141,7 @@ impl ClosingConnections {
 
     /// Closes a connection in order, as its peer acknowledges; `permits` are returned with the last
     /// connection that holds them. A connection that cannot be registered is reset.
-    pub(crate) fn add(&self, parts: Parts, hold: &Rc<HeldPermits>) {
+    pub(crate) fn add(&self, parts: Parts, permits: &Rc<HeldPermits>) {
         // Fails if the peer is gone, which an event reports.
         let _ = parts.0.shutdown_write();
         let mut sockets = self.sockets.borrow_mut();
@@ -150,37 +150,44 @@ impl ClosingConnections {
         let now = self.reactor.now();
         let progress = Progress::begin(now);
         let timer = self.arm(progress.next_check(now, self.stall_max), index);
-        let hold = Rc::clone(hold);
-        let key = sockets.insert(ClosingSocket { socket, registration, hold, progress, began: now, timer });
+        let permits = Rc::clone(permits);
+        let key = sockets.insert(ClosingSocket {
+            socket,
+            registration,
+            permits,
+            progress,
+            closing_since: now,
+            timer,
+        });
         assert_eq!(key.index(), index, "the slab gives the slot that it announced");
     }
 
     /// Notes that the connection in slot `index` is ready.
     pub(crate) fn ready(&self, index: u32, readiness: Readiness) {
-        let found = match self.sockets.borrow_mut().at(index) {
+        let key = match self.sockets.borrow_mut().at(index) {
             Some((key, closing)) => {
                 (readiness.end == StreamEnd::Broken || closing.is_acknowledged()).then_some(key)
             }
             None => None,
         };
-        found.into_iter().for_each(|key| self.remove(key, CloseMode::InOrder));
+        key.into_iter().for_each(|key| self.remove(key, CloseMode::InOrder));
     }
 
     /// Checks the connection in slot `index`, whose timer fired.
     pub(crate) fn due(&self, index: u32) {
         let now = self.reactor.now();
-        let (key, leave) = {
+        let (key, close_mode) = {
             let mut sockets = self.sockets.borrow_mut();
             let Some((key, closing)) = sockets.at(index) else { return };
             match closing.check(now, self.stall_max) {
-                Ok(look_at) => {
-                    closing.timer = self.arm(look_at, index);
+                Ok(check_at) => {
+                    closing.timer = self.arm(check_at, index);
                     return;
                 }
-                Err(leave) => (key, leave),
+                Err(close_mode) => (key, close_mode),
             }
         };
-        self.remove(key, leave);
+        self.remove(key, close_mode);
     }
 
     /// Resets a connection of the user with the most connections; false if none is closing.
@@ -188,7 +195,7 @@ impl ClosingConnections {
         let heaviest = {
             let sockets = self.sockets.borrow();
             let keys = sockets.keys().take(EVICTION_CANDIDATES_MAX);
-            let weights = keys.filter_map(|key| Some((key, sockets.get(key)?.hold.weight())));
+            let weights = keys.filter_map(|key| Some((key, sockets.get(key)?.permits.weight())));
             weights.min_by_key(|(_, weight)| Reverse(*weight))
         };
         heaviest.inspect(|(key, _)| self.remove(*key, CloseMode::Reset)).is_some()
@@ -201,13 +208,13 @@ impl ClosingConnections {
     }
 
     fn watch(&self, (socket, registration): Parts, index: u32) -> io::Result<(Socket, Registration)> {
-        let waiter = WakeTarget::Token(Token::Closing(index).to_raw());
+        let wake_target = WakeTarget::Token(Token::Closing(index).to_raw());
         let registration = match registration {
             Some(registration) => {
-                self.reactor.set_wake_target(registration.key(), waiter);
+                self.reactor.set_wake_target(registration.key(), wake_target);
                 registration
             }
-            None => match Registration::new(&self.reactor, &socket, Interest::Read, waiter) {
+            None => match Registration::new(&self.reactor, &socket, Interest::Read, wake_target) {
                 Ok(registration) => registration,
                 Err(error) => {
                     socket.reset();
@@ -218,15 +225,15 @@ impl ClosingConnections {
         Ok((socket, registration))
     }
 
-    fn arm(&self, when: Nanos, index: u32) -> TimerId {
-        self.reactor.arm(when, WakeTarget::Token(Token::ClosingTimer(index).to_raw()))
+    fn arm(&self, deadline: Nanos, index: u32) -> TimerId {
+        self.reactor.arm(deadline, WakeTarget::Token(Token::ClosingTimer(index).to_raw()))
     }
 
-    fn remove(&self, key: Key, leave: CloseMode) {
+    fn remove(&self, key: Key, close_mode: CloseMode) {
         let Some(closing) = self.sockets.borrow_mut().remove(key) else { return };
         self.reactor.cancel(closing.timer);
         self.reactor.forget(closing.registration.key());
-        match leave {
+        match close_mode {
             CloseMode::InOrder => closing.socket.close_after_flush(self.stall_max),
             CloseMode::Reset => closing.socket.reset(),
         }
@@ -244,7 +251,7 @@ impl ClosingSocket {
         if self.is_acknowledged() {
             return Err(CloseMode::InOrder);
         }
-        if self.hold.account().is_revoked() && now.since(self.began) >= stall_max {
+        if self.permits.account().is_revoked() && now.since(self.closing_since) >= stall_max {
             return Err(CloseMode::Reset);
         }
         self.progress.check(now, stall_max, SocketQueues::read_one(&self.socket)).ok_or(CloseMode::Reset)
@@ -287,8 +294,9 @@ mod tests {
             let account = Arc::new(Account::new("ann", 1));
             let budget = Budget::new(Vec::new());
             budget.set_connections_max(1);
-            let hold = HeldPermits::of_flow(account.try_acquire().unwrap(), budget.acquire_flow().unwrap());
-            closing.add((socket, None), &Rc::new(hold));
+            let permits =
+                HeldPermits::of_flow(account.try_acquire().unwrap(), budget.acquire_flow().unwrap());
+            closing.add((socket, None), &Rc::new(permits));
             assert!(account.try_acquire().is_none(), "the connection counts");
             Closed { reactor, closing, account, peer, queued: sent }
         }
@@ -298,17 +306,17 @@ mod tests {
             let mut wakes = Vec::new();
             while self.closing.len() > 0 {
                 meanwhile();
-                let look_again = self.reactor.now() + Duration::from_millis(10);
-                let timer = self.reactor.arm(look_again, WakeTarget::Token(Token::SuppressedTimer.to_raw()));
+                let next_pass = self.reactor.now() + Duration::from_millis(10);
+                let timer = self.reactor.arm(next_pass, WakeTarget::Token(Token::SuppressedTimer.to_raw()));
                 self.reactor.poll(&mut wakes, || true).unwrap();
                 self.reactor.cancel(timer);
                 for wake in wakes.drain(..) {
                     match wake {
-                        ReactorEvent::Ready(tag, readiness) => match Token::from_raw(tag) {
+                        ReactorEvent::Ready(token, readiness) => match Token::from_raw(token) {
                             Token::Closing(index) => self.closing.ready(index, readiness),
                             other => panic!("{other:?}"),
                         },
-                        ReactorEvent::TimerDue(tag) => match Token::from_raw(tag) {
+                        ReactorEvent::TimerDue(token) => match Token::from_raw(token) {
                             Token::ClosingTimer(index) => self.closing.due(index),
                             Token::SuppressedTimer => {}
                             other => panic!("{other:?}"),
@@ -316,7 +324,7 @@ mod tests {
                     }
                 }
             }
-            assert!(self.account.try_acquire().is_some(), "the place is given back");
+            assert!(self.account.try_acquire().is_some(), "the permit is returned");
         }
 
         /// Reads what has arrived, to the end or a reset.
@@ -334,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_kept_until_the_peer_has_taken_all() {
+    fn permit_is_held_until_all_is_acknowledged() {
         let closed = Closed::after_filling(Duration::from_secs(8));
         let mut taken = 0;
         closed.run(|| closed.take(&mut taken).unwrap());
@@ -343,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_has_ended_too_gives_the_place_back_by_an_event() {
+    fn half_closed_peer_frees_the_permit_by_an_event() {
         let closed = Closed::after_filling(Duration::from_secs(3600));
         closed.peer.shutdown_write().unwrap();
         let mut taken = 0;
@@ -352,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_takes_nothing_is_reset() {
+    fn peer_that_acknowledges_nothing_is_reset() {
         let closed = Closed::after_filling(Duration::from_millis(100));
         closed.run(|| {});
         let mut taken = 0;
@@ -361,14 +369,14 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_makes_room_where_descriptors_are_used_up() {
+    fn eviction_resets_a_closing_connection() {
         let closed = Closed::after_filling(Duration::from_secs(60));
         assert!(closed.closing.evict_heaviest() && !closed.closing.evict_heaviest());
         closed.run(|| {});
     }
 
     #[test]
-    fn a_removed_user_keeps_nothing_for_longer_than_a_stall() {
+    fn revoked_users_connection_is_reset_after_a_stall() {
         let closed = Closed::after_filling(Duration::from_millis(100));
         closed.account.revoke();
         let (mut wakes, mut taken, mut buffer) = (Vec::new(), 0, vec![0; 20_000]);

@@ -70,7 +70,7 @@ struct OpenFlow {
 
 /// Log fields of a flow that is one request.
 struct RequestInfo {
-    answered: RequestOutcome,
+    outcome: RequestOutcome,
     dns_us: Option<u32>,
     connect_us: Option<u32>,
     path: Option<Box<str>>,
@@ -106,7 +106,7 @@ impl Meter {
     /// A meter without flows, for one of `threads`.
     pub(crate) fn new(
         reactor: &Rc<Reactor>,
-        inlet: FlowWriter,
+        writer: FlowWriter,
         log: LogSender,
         stats: &Arc<WorkerStats>,
         threads: usize,
@@ -114,7 +114,7 @@ impl Meter {
         Meter {
             reactor: Rc::clone(reactor),
             flows: Slab::new(),
-            writer: inlet,
+            writer,
             reserved: Rc::default(),
             log,
             line_limiter: LineLimiter::new(threads),
@@ -126,37 +126,37 @@ impl Meter {
 
     /// Reserves a slot; `None` if no slot is free, or the ledger cannot journal.
     pub(crate) fn reserve(&mut self) -> Option<Reservation> {
-        let wanted = self.reserved.get() + 1;
-        let has_room = self.flows.len() + wanted as usize <= FLOWS_PER_THREAD_MAX;
-        if !has_room || !self.writer.has_capacity_for(wanted) {
+        let count = self.reserved.get() + 1;
+        let has_slot = self.flows.len() + count as usize <= FLOWS_PER_THREAD_MAX;
+        if !has_slot || !self.writer.has_capacity_for(count) {
             self.stats.ledger_full.add(1);
             return None;
         }
-        self.reserved.set(wanted);
+        self.reserved.set(count);
         Some(Reservation(Rc::clone(&self.reserved)))
     }
 
     /// Opens a flow and logs its decision; from now on bytes can be counted. `None` if its slot is damaged.
-    pub(crate) fn open(&mut self, opening: FlowStart) -> Option<Key> {
+    pub(crate) fn open(&mut self, start: FlowStart) -> Option<Key> {
         let FlowStart {
             record,
             at,
             protocol,
-            permit: seat,
-            global_permit: place,
+            permit,
+            global_permit,
             reservation,
             listener,
             dns_us,
             connect_us,
             method,
             path,
-        } = opening;
+        } = start;
         drop(reservation);
         let live = self.writer.open(record.identity())?;
         self.stats.opened(protocol);
         let request = method.map(|method| {
-            let answered = RequestOutcome { method, status: None };
-            Box::new(RequestInfo { answered, dns_us, connect_us, path })
+            let outcome = RequestOutcome { method, status: None };
+            Box::new(RequestInfo { outcome, dns_us, connect_us, path })
         });
         if request.is_none() {
             let event = Event {
@@ -175,21 +175,13 @@ impl Meter {
             self.log.push(&event, &Details::default());
         }
         let opened = self.reactor.now();
-        Some(self.flows.insert(OpenFlow {
-            live,
-            protocol,
-            permit: seat,
-            global_permit: place,
-            opened,
-            listener,
-            request,
-        }))
+        Some(self.flows.insert(OpenFlow { live, protocol, permit, global_permit, opened, listener, request }))
     }
 
     /// Whether a denial or failure with that `reason` is logged. If not, it is counted, and the count is
     /// logged within [`SUPPRESSION_SPAN`].
-    pub(crate) fn admits_line(&mut self, of: LineSubject<'_>, reason: &'static str) -> bool {
-        let is_admitted = self.line_limiter.admits(of, reason, self.reactor.now());
+    pub(crate) fn admits_line(&mut self, subject: LineSubject<'_>, reason: &'static str) -> bool {
+        let is_admitted = self.line_limiter.admits(subject, reason, self.reactor.now());
         if !is_admitted {
             self.stats.log_suppressed.add(1);
             self.arm_suppressed();
@@ -200,23 +192,25 @@ impl Meter {
     /// Logs the suppressed counts.
     pub(crate) fn log_suppressed(&mut self) {
         self.suppressed_armed = false;
-        let Meter { line_limiter: samples, log, reactor, .. } = self;
-        if samples.report_suppressed(reactor.now(), |left_out| log.try_push_suppressed(left_out)) > 0 {
+        let Meter { line_limiter, log, reactor, .. } = self;
+        if line_limiter.report_suppressed(reactor.now(), |suppressed| log.try_push_suppressed(suppressed)) > 0
+        {
             self.arm_suppressed();
         }
     }
 
     /// The same at the thread's end: counts that do not fit into the log's queue are lost.
     pub(crate) fn log_suppressed_at_end(&mut self) {
-        let Meter { line_limiter: samples, log, reactor, .. } = self;
-        let lost = samples.report_suppressed(reactor.now(), |left_out| log.try_push_suppressed(left_out));
+        let Meter { line_limiter, log, reactor, .. } = self;
+        let lost =
+            line_limiter.report_suppressed(reactor.now(), |suppressed| log.try_push_suppressed(suppressed));
         self.stats.log_dropped.add(lost);
     }
 
     fn arm_suppressed(&mut self) {
         if !std::mem::replace(&mut self.suppressed_armed, true) {
-            let when = self.reactor.now() + SUPPRESSION_SPAN;
-            self.reactor.arm(when, WakeTarget::Token(token::Token::SuppressedTimer.to_raw()));
+            let deadline = self.reactor.now() + SUPPRESSION_SPAN;
+            self.reactor.arm(deadline, WakeTarget::Token(token::Token::SuppressedTimer.to_raw()));
         }
     }
 
@@ -227,8 +221,8 @@ impl Meter {
 
     /// The counters of an open flow.
     pub(crate) fn counters(&mut self, flow: Key) -> Option<FlowCounters<'_>> {
-        let Meter { flows, writer: inlet, .. } = self;
-        flows.get_mut(flow).map(|flow| inlet.counters(&mut flow.live))
+        let Meter { flows, writer, .. } = self;
+        flows.get_mut(flow).map(|flow| writer.counters(&mut flow.live))
     }
 
     /// Notes that an open flow has new counts.
@@ -251,7 +245,7 @@ impl Meter {
     /// Notes the status of the response to an open flow's request.
     pub(crate) fn set_status(&mut self, flow: Key, status: u16) {
         if let Some(request) = self.flows.get_mut(flow).and_then(|flow| flow.request.as_mut()) {
-            request.answered.status = Some(status);
+            request.outcome.status = Some(status);
         }
     }
 
@@ -273,7 +267,7 @@ impl Meter {
                 reason: reason.as_str(),
                 dns_us: flow.request.as_ref().and_then(|request| request.dns_us),
                 connect_us: flow.request.as_ref().and_then(|request| request.connect_us),
-                request: flow.request.as_ref().map(|request| request.answered),
+                request: flow.request.as_ref().map(|request| request.outcome),
             };
             let path = flow.request.as_ref().and_then(|request| request.path.as_deref()).unwrap_or_default();
             self.log.push(&event, &Details { path, ..Details::default() });

@@ -22,7 +22,7 @@ use sys::socket::Socket;
 use crate::config::settings::Timeouts;
 
 /// Checks of a stalled queue within its span. More of them end it sooner, at a higher cost.
-const LOOKS: u32 = 8;
+const CHECKS_PER_SPAN: u32 = 8;
 
 /// When a connection last moved bytes.
 #[derive(Debug)]
@@ -30,9 +30,9 @@ pub(crate) struct Progress {
     /// When a call last moved bytes.
     moved_at: Nanos,
     /// The last acknowledgement that a check has found.
-    found_at: Nanos,
+    acknowledged_at: Nanos,
     /// If bytes were queued at the last check: how many were acknowledged by then, modulo 2^32.
-    stood: Option<u32>,
+    acknowledged_count: Option<u32>,
 }
 
 /// The kernel's send queues of a connection's two sockets.
@@ -72,7 +72,7 @@ pub(crate) struct Age {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Verdict {
     /// The connection goes on; check again at that time.
-    LookAt(Nanos),
+    CheckAt(Nanos),
     /// The connection has reached this deadline.
     Over(CloseReason),
 }
@@ -101,7 +101,7 @@ impl SocketQueues {
 impl Progress {
     /// The progress of a connection that opens at `now`.
     pub(crate) fn begin(now: Nanos) -> Progress {
-        Progress { moved_at: now, found_at: now, stood: None }
+        Progress { moved_at: now, acknowledged_at: now, acknowledged_count: None }
     }
 
     /// Notes that a call has moved bytes.
@@ -112,45 +112,49 @@ impl Progress {
     /// Restarts the deadlines at an event that moves no byte.
     pub(crate) fn restart(&mut self, now: Nanos) {
         self.moved_at = now;
-        self.found_at = now;
+        self.acknowledged_at = now;
     }
 
     /// The last known progress.
     fn last(&self) -> Nanos {
         // Bytes that calls add to a stalled queue are no progress.
-        if self.stood.is_some() { self.found_at } else { self.found_at.max(self.moved_at) }
+        if self.acknowledged_count.is_some() {
+            self.acknowledged_at
+        } else {
+            self.acknowledged_at.max(self.moved_at)
+        }
     }
 
     /// When to check next a connection that may stall for `span`.
     pub(crate) fn next_check(&self, now: Nanos, span: Duration) -> Nanos {
-        let over_at = self.last() + span;
+        let deadline = self.last() + span;
         // A queue that is full by then is checked from then on; an empty one stays empty without another
         // call.
-        let first = self.last() + span / LOOKS;
-        match self.stood {
-            Some(_) => over_at.min(now + span / LOOKS),
+        let first = self.last() + span / CHECKS_PER_SPAN;
+        match self.acknowledged_count {
+            Some(_) => deadline.min(now + span / CHECKS_PER_SPAN),
             None if first > now => first,
-            None => over_at,
+            None => deadline,
         }
     }
 
     /// Updates the progress by the kernel's queues; `None` if the connection has stalled for `span`.
     pub(crate) fn check(&mut self, now: Nanos, span: Duration, queues: SocketQueues) -> Option<Nanos> {
-        match self.stood {
+        match self.acknowledged_count {
             Some(acknowledged) if acknowledged == queues.acknowledged => {}
-            Some(_) => self.found_at = now,
+            Some(_) => self.acknowledged_at = now,
             // In a stalled queue, ACKs respond to probes. Otherwise the last ACK tells when the peer received
             // the last call's bytes; in a queue that is new, some may have been received as late as that.
-            None => self.found_at = self.last().max(now.before(queues.quiet)),
+            None => self.acknowledged_at = self.last().max(now.before(queues.quiet)),
         }
-        self.stood = (queues.held > 0).then_some(queues.acknowledged);
+        self.acknowledged_count = (queues.held > 0).then_some(queues.acknowledged);
         Some(self.next_check(now, span)).filter(|_| self.last() + span > now)
     }
 }
 
 impl Deadlines {
     /// When to check a connection next.
-    pub(crate) fn next_look(&self, progress: &Progress, age: Age) -> Nanos {
+    pub(crate) fn next_check(&self, progress: &Progress, age: Age) -> Nanos {
         progress.next_check(age.now, self.span(age).0).min(self.ends_at(age))
     }
 
@@ -169,8 +173,8 @@ impl Deadlines {
         }
         let (span, reason) = self.span(age);
         match progress.check(age.now, span, read()) {
-            Some(next) => Verdict::LookAt(next.min(ends_at)),
-            None if has_arrived() => Verdict::LookAt((age.now + span / LOOKS).min(ends_at)),
+            Some(next) => Verdict::CheckAt(next.min(ends_at)),
+            None if has_arrived() => Verdict::CheckAt((age.now + span / CHECKS_PER_SPAN).min(ends_at)),
             None => Verdict::Over(reason),
         }
     }
@@ -229,10 +233,10 @@ mod tests {
     fn lives_through(events: &[(u64, Event)]) -> (Nanos, u32) {
         let age = |now| Age { opened: at(0), is_half_closed: true, now };
         let (mut progress, mut sent, mut taken, mut taken_at) = (Progress::begin(at(0)), 0, 0, at(0));
-        let mut look_at = DEADLINES.next_look(&progress, age(at(0)));
-        let (mut events, mut looks) = (events.iter().peekable(), 0);
+        let mut check_at = DEADLINES.next_check(&progress, age(at(0)));
+        let (mut events, mut checks) = (events.iter().peekable(), 0);
         loop {
-            while let Some((ms, event)) = events.next_if(|(ms, _)| at(*ms) <= look_at) {
+            while let Some((ms, event)) = events.next_if(|(ms, _)| at(*ms) <= check_at) {
                 match event {
                     Event::Sends(bytes) => {
                         sent += bytes;
@@ -241,16 +245,16 @@ mod tests {
                     Event::Takes(bytes) => (taken, taken_at) = (sent.min(taken + bytes), at(*ms)),
                 }
             }
-            looks += 1;
-            let queues = || SocketQueues::of(sent - taken, sent, look_at.since(taken_at));
-            match DEADLINES.judge(&mut progress, age(look_at), queues, || false) {
-                Verdict::LookAt(next) => {
-                    assert!(next > look_at, "a look at {look_at:?} is repeated at once");
-                    look_at = next;
+            checks += 1;
+            let queues = || SocketQueues::of(sent - taken, sent, check_at.since(taken_at));
+            match DEADLINES.judge(&mut progress, age(check_at), queues, || false) {
+                Verdict::CheckAt(next) => {
+                    assert!(next > check_at, "a check at {check_at:?} is repeated at once");
+                    check_at = next;
                 }
                 Verdict::Over(reason) => {
                     assert_eq!(reason, CloseReason::HalfClosedTimeout);
-                    return (look_at, looks);
+                    return (check_at, checks);
                 }
             }
         }
@@ -261,19 +265,19 @@ mod tests {
     fn check_end(events: &[(u64, Event)], last_ms: u64) {
         let (ended, _) = lives_through(events);
         let earliest = at(last_ms) + HALF_CLOSED;
-        let latest = earliest + HALF_CLOSED / LOOKS;
+        let latest = earliest + HALF_CLOSED / CHECKS_PER_SPAN;
         assert!(earliest <= ended && ended <= latest, "{ended:?} is not in {earliest:?} ..= {latest:?}");
     }
 
     #[test]
-    fn what_is_silent_ends_to_the_point_after_two_looks() {
+    fn silent_connection_ends_after_two_checks() {
         use Event::{Sends, Takes};
         assert_eq!(lives_through(&[]), (at(8_000), 2));
         assert_eq!(lives_through(&[(3_000, Sends(9)), (3_001, Takes(9))]), (at(11_001), 3));
     }
 
     #[test]
-    fn a_queue_that_drains_after_the_last_call_lives_until_it_has_drained() {
+    fn draining_queue_lives_until_drained() {
         use Event::{Sends, Takes};
         let mut events = vec![(10, Sends(100))];
         events.extend((1..=100).map(|step| (step * 700, Takes(1))));
@@ -281,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_stands_ends_though_calls_add_to_it() {
+    fn stalled_queue_ends_though_calls_add_to_it() {
         use Event::{Sends, Takes};
         check_end(&[(10, Sends(100))], 10);
         let mut events = vec![(10, Sends(5)), (20, Takes(4))];
@@ -290,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_first_seen_behind_its_deadline_is_watched_for_a_span() {
+    fn overdue_queue_is_checked_for_one_span() {
         // A reload has shortened the deadlines.
         let mut progress = Progress::begin(at(0));
         assert_eq!(
@@ -309,25 +313,25 @@ mod tests {
     }
 
     #[test]
-    fn what_has_arrived_and_was_not_read_is_waited_for() {
+    fn unread_bytes_postpone_the_end() {
         let mut progress = Progress::begin(at(0));
         let age = Age { opened: at(0), is_half_closed: false, now: at(90_000) };
         let mut judge = |has_arrived| {
             DEADLINES.judge(&mut progress, age, || SocketQueues::of(0, 0, IDLE * 2), || has_arrived)
         };
-        assert_eq!(judge(true), Verdict::LookAt(at(100_000)));
+        assert_eq!(judge(true), Verdict::CheckAt(at(100_000)));
         assert_eq!(judge(false), Verdict::Over(CloseReason::IdleTimeout));
     }
 
     #[test]
-    fn a_lifetime_ends_what_moves() {
+    fn lifetime_ends_a_moving_connection() {
         let deadlines = Deadlines { lifetime: Some(IDLE / 2), ..DEADLINES };
         let mut progress = Progress::begin(at(39_999));
         let age = |ms| Age { opened: at(0), is_half_closed: false, now: at(ms) };
         let queues = || SocketQueues::of(0, 5, Duration::ZERO);
         assert_eq!(
             deadlines.judge(&mut progress, age(39_999), queues, || false),
-            Verdict::LookAt(at(40_000))
+            Verdict::CheckAt(at(40_000))
         );
         let over = Verdict::Over(CloseReason::LifetimeTimeout);
         assert_eq!(deadlines.judge(&mut progress, age(40_000), queues, || false), over);
@@ -336,7 +340,7 @@ mod tests {
     proptest! {
         /// The peer acknowledges bytes at least every 7 s; the deadline is 8 s.
         #[test]
-        fn what_moves_lives_and_what_stands_ends(
+        fn moving_connection_lives_stalled_one_ends(
             steps in prop::collection::vec((1..3_500_u64, prop::bool::ANY, 1..1_000_u64), 0..60),
         ) {
             let (mut now_ms, mut taken_ms, mut queued) = (0, 0, 0);
@@ -356,7 +360,7 @@ mod tests {
             }
             let (ended, _) = lives_through(&events);
             prop_assert!(ended >= at(taken_ms) + HALF_CLOSED);
-            prop_assert!(ended <= at(now_ms) + HALF_CLOSED + HALF_CLOSED / LOOKS * 2);
+            prop_assert!(ended <= at(now_ms) + HALF_CLOSED + HALF_CLOSED / CHECKS_PER_SPAN * 2);
         }
     }
 }

@@ -50,7 +50,7 @@ pub(crate) struct Handshakes {
 struct Handshake {
     /// The source's network: an IPv4 address, or an IPv6 /64.
     source: IpAddr,
-    began: Nanos,
+    started: Nanos,
     /// Its credentials are being checked: it waits for the gateway, and not for its client.
     is_checked: Cell<bool>,
     /// Why it was evicted, if it was.
@@ -59,10 +59,10 @@ struct Handshake {
     task: RefCell<Option<Waker>>,
 }
 
-/// The `wanted` handshakes, bounded by the process's descriptors.
-pub(crate) fn bounded_by_descriptors(wanted: u32, descriptors: u64) -> u32 {
-    let most = (descriptors / DESCRIPTORS_PER_HANDSHAKE).max(1);
-    u32::try_from(most).unwrap_or(u32::MAX).min(wanted)
+/// The `configured` handshakes, bounded by the process's descriptors.
+pub(crate) fn bounded_by_descriptors(configured: u32, descriptors: u64) -> u32 {
+    let max = (descriptors / DESCRIPTORS_PER_HANDSHAKE).max(1);
+    u32::try_from(max).unwrap_or(u32::MAX).min(configured)
 }
 
 /// One thread's part of `handshakes`.
@@ -84,26 +84,26 @@ impl Handshakes {
     }
 
     /// Adds a handshake from `source`.
-    fn enter(&mut self, source: IpAddr, now: Nanos) -> (u64, Rc<Handshake>) {
+    fn add(&mut self, source: IpAddr, now: Nanos) -> (u64, Rc<Handshake>) {
         let (number, source) = (self.next, source_network(source));
         self.next += 1;
         *self.held.entry(source).or_default() += 1;
         let (is_checked, end, task) = Default::default();
-        let begun = Handshake { source, began: now, is_checked, end, task };
+        let entry = Handshake { source, started: now, is_checked, end, task };
         let mut spare = self.spare.pop();
         // `None` while its former task still holds it.
         let handshake = match spare.as_mut().and_then(Rc::get_mut) {
-            Some(room) => {
-                *room = begun;
+            Some(reused) => {
+                *reused = entry;
                 spare.expect("it was just written")
             }
-            None => Rc::new(begun),
+            None => Rc::new(entry),
         };
         self.all.insert(number, Rc::clone(&handshake));
         (number, handshake)
     }
 
-    fn leave(&mut self, number: u64) {
+    fn remove(&mut self, number: u64) {
         let handshake = self.all.remove(&number).expect("a handshake leaves once");
         match handshake.end.get() {
             Some(_) => self.ending -= 1,
@@ -121,7 +121,7 @@ impl Handshakes {
         if allowed >= greeting {
             return;
         }
-        for handshake in all.values().take_while(|handshake| now.since(handshake.began) > allowed) {
+        for handshake in all.values().take_while(|handshake| now.since(handshake.started) > allowed) {
             if handshake.may_end() && !handshake.is_checked.get() {
                 handshake.end(DenialKind::GreetingShortened, held, ending);
             }
@@ -142,13 +142,13 @@ impl Handshakes {
         }
     }
 
-    /// Evicts up to `count` handshakes for which `may` holds, the oldest first, of sources above the level to
-    /// which the largest are cut. Returns how many.
-    fn end_oldest(&mut self, count: usize, may: impl Fn(&Handshake) -> bool) -> usize {
+    /// Evicts up to `count` handshakes for which `may_evict` holds, the oldest first, of sources above the
+    /// level to which the largest are cut. Returns how many.
+    fn end_oldest(&mut self, count: usize, may_evict: impl Fn(&Handshake) -> bool) -> usize {
         let Handshakes { all, held, ending, .. } = self;
         let level = level(held, count);
         let before = *ending;
-        for handshake in all.values().filter(|handshake| handshake.may_end() && may(handshake)) {
+        for handshake in all.values().filter(|handshake| handshake.may_end() && may_evict(handshake)) {
             if held.get(&handshake.source).is_some_and(|held| *held > level) {
                 handshake.end(DenialKind::HandshakeDisplaced, held, ending);
             }
@@ -167,8 +167,8 @@ impl Handshake {
         self.end.get().is_none() && self.task.borrow().is_some()
     }
 
-    fn end(&self, why: DenialKind, held: &mut HashMap<IpAddr, usize>, ending: &mut usize) {
-        self.end.set(Some(why));
+    fn end(&self, reason: DenialKind, held: &mut HashMap<IpAddr, usize>, ending: &mut usize) {
+        self.end.set(Some(reason));
         release(held, self.source);
         *ending += 1;
         if let Some(task) = self.task.take() {
@@ -207,16 +207,16 @@ fn level(held: &HashMap<IpAddr, usize>, count: usize) -> usize {
 
 /// One of a thread's handshakes; its drop returns the slot.
 pub(crate) struct HandshakeSlot {
-    table: Rc<RefCell<Handshakes>>,
+    handshakes: Rc<RefCell<Handshakes>>,
     number: u64,
     handshake: Rc<Handshake>,
 }
 
 impl HandshakeSlot {
     /// Takes a slot for a connection from `source` at `now`.
-    pub(crate) fn take(table: &Rc<RefCell<Handshakes>>, source: IpAddr, now: Nanos) -> HandshakeSlot {
-        let (number, handshake) = table.borrow_mut().enter(source, now);
-        HandshakeSlot { table: Rc::clone(table), number, handshake }
+    pub(crate) fn take(handshakes: &Rc<RefCell<Handshakes>>, source: IpAddr, now: Nanos) -> HandshakeSlot {
+        let (number, handshake) = handshakes.borrow_mut().add(source, now);
+        HandshakeSlot { handshakes: Rc::clone(handshakes), number, handshake }
     }
 
     /// Awaits `check`, which verifies credentials: meanwhile the handshake waits for the gateway, and not for
@@ -236,7 +236,7 @@ impl HandshakeSlot {
 
 impl Drop for HandshakeSlot {
     fn drop(&mut self) {
-        self.table.borrow_mut().leave(self.number);
+        self.handshakes.borrow_mut().remove(self.number);
     }
 }
 
@@ -255,7 +255,7 @@ impl HandshakeEnd {
                 return Poll::Ready(Ok(output));
             }
             self.0.task.borrow_mut().get_or_insert_with(|| context.waker().clone());
-            self.0.end.get().map_or(Poll::Pending, |why| Poll::Ready(Err(why)))
+            self.0.end.get().map_or(Poll::Pending, |reason| Poll::Ready(Err(reason)))
         })
         .await
     }
@@ -271,13 +271,13 @@ mod tests {
     /// Handshakes a millisecond apart, by the last byte of their IPv4 address.
     fn filled(slots: usize, sources: &[u8]) -> (Handshakes, Vec<Rc<Handshake>>) {
         let mut handshakes = Handshakes::new(slots);
-        let enter = |(ms, source): (u64, &u8)| {
+        let add = |(ms, source): (u64, &u8)| {
             let now = START + Duration::from_millis(ms);
-            let handshake = handshakes.enter([192, 0, 2, *source].into(), now).1;
+            let handshake = handshakes.add([192, 0, 2, *source].into(), now).1;
             handshake.task.replace(Some(Waker::noop().clone()));
             handshake
         };
-        let entered = (0..).zip(sources).map(enter).collect();
+        let entered = (0..).zip(sources).map(add).collect();
         (handshakes, entered)
     }
 
@@ -287,39 +287,39 @@ mod tests {
     }
 
     #[test]
-    fn the_places_are_a_part_of_what_is_configured_and_of_the_descriptors() {
-        let wanted = [(2_000, 1_048_576), (2_000, 8_000), (2_000, 1_024), (2_000, 3), (100_000, u64::MAX)];
-        let kept = wanted.map(|(wanted, descriptors)| bounded_by_descriptors(wanted, descriptors));
-        assert_eq!(kept, [2_000, 2_000, 256, 1, 100_000]);
+    fn slots_are_bounded_by_config_and_descriptors() {
+        let cases = [(2_000, 1_048_576), (2_000, 8_000), (2_000, 1_024), (2_000, 3), (100_000, u64::MAX)];
+        let bounded = cases.map(|(cases, descriptors)| bounded_by_descriptors(cases, descriptors));
+        assert_eq!(bounded, [2_000, 2_000, 256, 1, 100_000]);
         let slots = [(2_000, 2), (2_000, 3), (1, 8), (100_000, 2)];
         let slots = slots.map(|(handshakes, threads)| slots_per_thread(handshakes, threads));
         assert_eq!(slots, [1_000, 667, 1, HANDSHAKES_PER_THREAD_MAX]);
     }
 
     #[test]
-    fn the_source_that_holds_most_loses_its_oldest() {
+    fn largest_source_loses_its_oldest() {
         let (mut handshakes, entered) = filled(8, &[1, 2, 2, 3, 2, 2, 1, 4]);
         handshakes.evict();
         assert_eq!(ended(&entered), [1]);
         handshakes.evict();
-        assert_eq!(ended(&entered), [1], "one that was told to end is awaited");
-        handshakes.leave(1);
+        assert_eq!(ended(&entered), [1], "the evicted handshake has to end first");
+        handshakes.remove(1);
         handshakes.evict();
         assert_eq!(ended(&entered), [1, 2]);
-        handshakes.leave(2);
+        handshakes.remove(2);
         handshakes.evict();
         assert_eq!(ended(&entered), [0, 1, 2], "of two that hold as many, the oldest");
     }
 
     #[test]
-    fn sources_that_hold_one_each_lose_the_oldest() {
+    fn equal_sources_lose_the_oldest() {
         let (mut handshakes, entered) = filled(48, &(0..48).collect::<Vec<_>>());
         handshakes.evict();
         assert_eq!(ended(&entered), [0, 1, 2], "a sixteenth of the slots at once");
     }
 
     #[test]
-    fn a_batch_cuts_the_largest_down_to_one_level() {
+    fn batch_cuts_the_largest_to_one_level() {
         let sources: Vec<u8> = [[1; 20].as_slice(), &[2; 20], &[3; 8]].concat();
         let (mut handshakes, entered) = filled(48, &sources);
         handshakes.evict();
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_whose_credentials_are_checked_ends_last() {
+    fn checked_handshake_is_evicted_last() {
         let (mut handshakes, entered) = filled(8, &[1; 8]);
         (0..2).for_each(|at| entered[at].is_checked.set(true));
         let mut expected = Vec::new();
@@ -338,12 +338,12 @@ mod tests {
             let mut ended = ended(&entered);
             ended.sort_by_key(|at| (*at == 0, *at));
             assert_eq!(ended, expected);
-            handshakes.leave(next.into());
+            handshakes.remove(next.into());
         }
     }
 
     #[test]
-    fn many_checks_do_not_have_the_youngest_end() {
+    fn youngest_survives_many_checked_handshakes() {
         let (mut handshakes, entered) = filled(8, &[1, 2, 3, 4, 5, 6, 7, 8]);
         (0..7).for_each(|at| entered[at].is_checked.set(true));
         handshakes.evict();
@@ -351,49 +351,53 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_not_looked_at_does_not_end() {
+    fn unpolled_handshake_is_not_evicted() {
         let (mut handshakes, entered) = filled(2, &[1, 1]);
         entered[0].task.replace(None);
         handshakes.evict();
         assert_eq!(ended(&entered), [1]);
-        handshakes.leave(1);
+        handshakes.remove(1);
         handshakes.evict();
         handshakes.shorten_deadlines(GREETING, START + GREETING);
         assert_eq!(ended(&entered), [1]);
     }
 
     #[test]
-    fn what_one_source_is() {
+    fn source_is_an_ipv4_address_or_an_ipv6_64() {
         let mut handshakes = Handshakes::new(8);
         for source in ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "2001:db8::ffff", "2001:db8:0:1::1"] {
-            handshakes.enter(source.parse().unwrap(), START);
+            handshakes.add(source.parse().unwrap(), START);
         }
         let mut held: Vec<usize> = handshakes.held.values().copied().collect();
         held.sort_unstable();
         assert_eq!(held, [1, 2, 2]);
-        (0..5).for_each(|number| handshakes.leave(number));
+        (0..5).for_each(|number| handshakes.remove(number));
         assert!(handshakes.held.is_empty() && handshakes.all.is_empty());
     }
 
     #[test]
-    fn the_time_shrinks_from_half_of_the_places_on() {
+    fn timeout_shrinks_from_half_of_the_slots() {
         let seconds = |taken| timeout_under_load(GREETING, taken, 100).as_secs_f64();
         assert_eq!([0, 1, 50, 75, 100, 200].map(seconds), [10.0, 10.0, 10.0, 5.5, 1.0, 1.0]);
         assert_eq!([0, 1].map(|taken| timeout_under_load(GREETING, taken, 1).as_secs()), [10, 1]);
         let short = HANDSHAKE_TIMEOUT_MIN / 2;
-        assert_eq!(timeout_under_load(short, 100, 100), short, "a time that is shorter anyway stays");
+        assert_eq!(timeout_under_load(short, 100, 100), short, "a shorter timeout stays");
     }
 
     #[test]
-    fn those_that_wait_already_are_hurried_too() {
+    fn shorter_timeout_ends_running_handshakes() {
         let (mut handshakes, entered) = filled(4, &[1, 2, 3, 4]);
         entered[1].is_checked.set(true);
         let at_ms = |ms| START + Duration::from_millis(ms);
         handshakes.shorten_deadlines(GREETING, at_ms(1000));
         assert!(ended(&entered).is_empty());
         handshakes.shorten_deadlines(GREETING, at_ms(1003));
-        assert_eq!(ended(&entered), [0, 2], "each by its own age, but for one that waits for us");
-        [0, 2].into_iter().for_each(|number| handshakes.leave(number));
+        assert_eq!(
+            ended(&entered),
+            [0, 2],
+            "each by its own age, except the one whose credentials are checked"
+        );
+        [0, 2].into_iter().for_each(|number| handshakes.remove(number));
         handshakes.shorten_deadlines(GREETING, at_ms(9000));
         assert_eq!(ended(&entered), [0, 2], "half of the slots are free");
     }

@@ -118,9 +118,9 @@ enum ExchangeError {
     /// The destination's connection failed, or ended within the response.
     Upstream,
     /// The response cannot be forwarded.
-    Answer(ResponseError),
+    Response(ResponseError),
     /// The destination's bytes are no valid body.
-    AnswerBody(BodyError),
+    ResponseBody(BodyError),
     /// The user was removed or disabled.
     Revoked,
     /// No byte moved for too long, or the exchange took too long.
@@ -128,20 +128,20 @@ enum ExchangeError {
 }
 
 impl<'s> Exchange<'s> {
-    /// The exchange of `wanted`, whose head was consumed from the client's input, with `upstream`.
+    /// The exchange of `request`, whose head was consumed from the client's input, with `upstream`.
     pub(crate) fn new(
         client: &'s mut Client,
-        wanted: PendingRequest,
+        request: PendingRequest,
         flow: &'s FlowGuard,
         upstream: &'s mut Upstream,
     ) -> Exchange<'s> {
         let now = client.context.reactor.now();
-        let PendingRequest { traits: asked, body, keeps_trailers, head, received, .. } = wanted;
+        let PendingRequest { traits, body, keeps_trailers, head, received, .. } = request;
         let mut exchange = Exchange {
             client,
             flow,
             upstream,
-            traits: asked,
+            traits,
             up: Transfer::new(head, with_trailers(Body::new(body), keeps_trailers)),
             up_failed: false,
             down: Transfer::new(Vec::new(), Body::new(Framing::None)),
@@ -160,20 +160,20 @@ impl<'s> Exchange<'s> {
 
     /// Runs to the end.
     pub(crate) async fn run(&mut self) -> Outcome {
-        if let Err(stop) = self.take_unread() {
+        if let Err(error) = self.take_unread() {
             self.report_counts();
-            return self.stop(stop);
+            return self.stop(error);
         }
         loop {
-            let stop = match self.step().await {
+            let error = match self.step().await {
                 Ok(()) => return self.finish(),
-                Err(stop) => stop,
+                Err(error) => error,
             };
-            let may_repeat = matches!(stop, ExchangeError::Upstream) && self.may_repeat();
+            let may_repeat = matches!(error, ExchangeError::Upstream) && self.may_repeat();
             if may_repeat && self.connect_again().await.is_ok() {
                 continue;
             }
-            return self.stop(stop);
+            return self.stop(error);
         }
     }
 
@@ -188,7 +188,7 @@ impl<'s> Exchange<'s> {
                     self.progress.restart(reactor.now());
                     self.check_at = self.next_check();
                 }
-                Ok(Err(stop)) => return Err(stop),
+                Ok(Err(error)) => return Err(error),
                 Err(_) => self.check_deadlines()?,
             }
         }
@@ -205,7 +205,7 @@ impl<'s> Exchange<'s> {
                 || self.down.is_flushed() && upstream.has_arrived()
         };
         match deadlines.judge(&mut self.progress, age, queues, has_arrived) {
-            Verdict::LookAt(at) => {
+            Verdict::CheckAt(at) => {
                 self.check_at = at;
                 Ok(())
             }
@@ -215,7 +215,7 @@ impl<'s> Exchange<'s> {
 
     fn next_check(&self) -> Nanos {
         let deadlines = Deadlines::from(&self.client.snapshot().config.timeouts);
-        deadlines.next_look(&self.progress, self.age())
+        deadlines.next_check(&self.progress, self.age())
     }
 
     fn age(&self) -> Age {
@@ -282,8 +282,8 @@ impl<'s> Exchange<'s> {
         }
         let Exchange { client, flow, upstream, up, .. } = self;
         let mut surplus = Vec::new();
-        let lane = (Endpoints::Up(&client.stream, upstream), &*client.context, flow.key());
-        let polled = up.poll(cx, lane, budget, &mut |bytes| surplus.extend_from_slice(bytes));
+        let endpoints = (Endpoints::Up(&client.stream, upstream), &*client.context, flow.key());
+        let polled = up.poll(cx, endpoints, budget, &mut |bytes| surplus.extend_from_slice(bytes));
         if !surplus.is_empty() {
             client.input.replace(&surplus);
             surplus.zeroize();
@@ -320,14 +320,14 @@ impl<'s> Exchange<'s> {
             }
             let Exchange { client, flow, upstream, down, .. } = self;
             let mut has_surplus = false;
-            let lane = (Endpoints::Down(upstream, &client.stream), &*client.context, flow.key());
-            let polled = down.poll(cx, lane, budget, &mut |bytes| has_surplus |= !bytes.is_empty());
+            let endpoints = (Endpoints::Down(upstream, &client.stream), &*client.context, flow.key());
+            let polled = down.poll(cx, endpoints, budget, &mut |bytes| has_surplus |= !bytes.is_empty());
             if let (true, ResponseState::Body { upstream_lives_on, .. }) = (has_surplus, &mut self.response) {
                 *upstream_lives_on = false;
             }
             return polled.map_err(|failure| match failure {
                 Failure::Source => ExchangeError::Upstream,
-                Failure::Body(error) => ExchangeError::AnswerBody(error),
+                Failure::Body(error) => ExchangeError::ResponseBody(error),
                 Failure::Sink => ExchangeError::Client,
             });
         }
@@ -335,8 +335,8 @@ impl<'s> Exchange<'s> {
 
     fn poll_flush_down(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
         let Exchange { client, flow, upstream, down, .. } = self;
-        let lane = Endpoints::Down(upstream, &client.stream);
-        down.poll_flush(cx, lane, &client.context, flow.key()).map_err(|_| ExchangeError::Client)
+        let endpoints = Endpoints::Down(upstream, &client.stream);
+        down.poll_flush(cx, endpoints, &client.context, flow.key()).map_err(|_| ExchangeError::Client)
     }
 
     /// Reads until a head is complete, and forwards it.
@@ -348,7 +348,7 @@ impl<'s> Exchange<'s> {
         loop {
             let found = scanner
                 .find(bytes)
-                .map_err(|error| ExchangeError::Answer(ResponseError::Head(error.into())))?;
+                .map_err(|error| ExchangeError::Response(ResponseError::Head(error.into())))?;
             if let Some(length) = found {
                 return Poll::Ready(self.forward_head(length));
             }
@@ -370,29 +370,35 @@ impl<'s> Exchange<'s> {
     fn forward_head(&mut self, length: usize) -> Result<(), ExchangeError> {
         let ResponseState::AwaitHead { bytes, interims, .. } = &mut self.response else { return Ok(()) };
         let (mut bytes, interims) = (std::mem::take(bytes), *interims);
-        let mut room = HeaderStorage::new();
+        let mut storage = HeaderStorage::new();
         let (head_bytes, rest) = bytes.split_at_mut(length);
-        let head = ResponseHead::parse(head_bytes, &mut room).map_err(ExchangeError::Answer)?;
-        let answer = ResponseKind::read(&head, &self.traits).map_err(ExchangeError::Answer)?;
-        if answer != ResponseKind::Interim {
+        let head = ResponseHead::parse(head_bytes, &mut storage).map_err(ExchangeError::Response)?;
+        let response_kind = ResponseKind::read(&head, &self.traits).map_err(ExchangeError::Response)?;
+        if response_kind != ResponseKind::Interim {
             self.client.context.meter.borrow_mut().set_status(self.flow.key(), head.status);
         }
-        if answer == ResponseKind::Interim && interims == INTERIMS_MAX {
-            return Err(ExchangeError::Answer(ResponseError::InterimsTooMany));
+        if response_kind == ResponseKind::Interim && interims == INTERIMS_MAX {
+            return Err(ExchangeError::Response(ResponseError::InterimsTooMany));
         }
-        let may_go_on = self.client_may_go_on(answer);
+        let client_may_go_on = self.client_may_go_on(response_kind);
         let context = &self.client.context;
-        let ours = ResponseHeaders { via: &context.via, date: None, closes: !may_go_on };
-        let (out, asked) = (self.down.pending(), &self.traits);
+        let headers = ResponseHeaders { via: &context.via, date: None, closes: !client_may_go_on };
+        let (out, traits) = (self.down.pending(), &self.traits);
         out.reserve(length + ADDED_HEAD_BYTES + rest.len());
         if head.has_date() {
-            write_response(out, &head, answer, asked, ours);
+            write_response(out, &head, response_kind, traits, headers);
         } else {
             context.date.with(|now| {
-                write_response(out, &head, answer, asked, ResponseHeaders { date: Some(now), ..ours })
+                write_response(
+                    out,
+                    &head,
+                    response_kind,
+                    traits,
+                    ResponseHeaders { date: Some(now), ..headers },
+                )
             });
         }
-        self.response = match answer {
+        self.response = match response_kind {
             ResponseKind::Interim => {
                 bytes.drain(..length);
                 if bytes.is_empty() {
@@ -402,28 +408,31 @@ impl<'s> Exchange<'s> {
             }
             ResponseKind::Upgraded => ResponseState::Upgraded { rest: rest.to_vec() },
             ResponseKind::Final { body, keeps_alive } => {
-                let followed = match self.traits.version {
+                let body = match self.traits.version {
                     Version::Http11 => Body::new(body),
                     Version::Http10 => Body::dechunked(body),
                 };
-                let followed = with_trailers(followed, head.may_forward_trailers());
-                self.down.follow(followed);
-                let taken = self.down.feed(rest).map_err(ExchangeError::AnswerBody)?;
+                let body = with_trailers(body, head.may_forward_trailers());
+                self.down.follow(body);
+                let taken = self.down.feed(rest).map_err(ExchangeError::ResponseBody)?;
                 let upstream_lives_on = keeps_alive && taken == rest.len();
                 self.client.context.write_buffers.put(bytes);
-                ResponseState::Body { client_may_go_on: may_go_on, upstream_lives_on }
+                ResponseState::Body { client_may_go_on, upstream_lives_on }
             }
         };
         Ok(())
     }
 
     /// Whether the client can tell where this response ends, and send another request.
-    fn client_may_go_on(&self, answer: ResponseKind) -> bool {
-        let has_end = !answer.ends_with_connection(&self.traits);
+    fn client_may_go_on(&self, response_kind: ResponseKind) -> bool {
+        let has_end = !response_kind.ends_with_connection(&self.traits);
         // A client that was not sent `100 Continue` may send the body or not: its next bytes are ambiguous.
         let awaits_body = self.traits.expects_continue && !self.up.is_fully_read();
         let is_serving = self.client.context.phase.get() == Phase::Serving;
-        self.traits.keeps_alive && has_end && is_serving && (answer == ResponseKind::Interim || !awaits_body)
+        self.traits.keeps_alive
+            && has_end
+            && is_serving
+            && (response_kind == ResponseKind::Interim || !awaits_body)
     }
 
     /// Whether the request may be sent again: the connection was reused, so its close may have crossed the
@@ -461,23 +470,23 @@ impl<'s> Exchange<'s> {
         }
     }
 
-    fn stop(&mut self, stop: ExchangeError) -> Outcome {
+    fn stop(&mut self, error: ExchangeError) -> Outcome {
         // A partly sent response cannot be replaced by a denial.
         let awaits_head = matches!(self.response, ResponseState::AwaitHead { .. });
-        let may_be_told = self.legs().client_tx == 0 || awaits_head && self.down.is_complete();
-        let (reason, denial) = match stop {
+        let may_send_denial = self.legs().client_tx == 0 || awaits_head && self.down.is_complete();
+        let (reason, denial) = match error {
             ExchangeError::Client => return Outcome::Broken(CloseReason::ClientReset),
             ExchangeError::Revoked => return Outcome::Broken(CloseReason::PolicyChanged),
             ExchangeError::ClientBody(error) => (CloseReason::ClientReset, Denial::body_malformed(error)),
             ExchangeError::Upstream => (CloseReason::UpstreamReset, Denial::no_response()),
-            ExchangeError::AnswerBody(error) => {
+            ExchangeError::ResponseBody(error) => {
                 (CloseReason::UpstreamReset, Denial::response_body_malformed(error))
             }
-            ExchangeError::Answer(error) => (CloseReason::UpstreamReset, Denial::response_malformed(error)),
+            ExchangeError::Response(error) => (CloseReason::UpstreamReset, Denial::response_malformed(error)),
             ExchangeError::Late(reason) if self.up.is_fully_read() => (reason, Denial::response_timeout()),
             ExchangeError::Late(reason) => (reason, Denial::greeting_timeout()),
         };
-        if !may_be_told {
+        if !may_send_denial {
             return Outcome::Broken(reason);
         }
         self.upstream.stream.socket().reset_on_close();
@@ -488,7 +497,7 @@ impl<'s> Exchange<'s> {
     /// The counts so far.
     pub(crate) fn legs(&self) -> Legs {
         let mut meter = self.client.context.meter.borrow_mut();
-        meter.counters(self.flow.key()).map_or_else(Legs::default, |tally| tally.legs())
+        meter.counters(self.flow.key()).map_or_else(Legs::default, |counters| counters.legs())
     }
 
     fn endpoints_up(&self) -> Endpoints<'_> {

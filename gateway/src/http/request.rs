@@ -38,36 +38,37 @@ impl PendingRequest {
     /// What is malformed.
     pub(crate) fn read(client: &mut Client, length: usize) -> Result<PendingRequest, RequestError> {
         let closes = client.context.phase.get() != Phase::Serving;
-        let (mut speaks, mut path) = (client.reply_protocol, None);
+        let (mut reply_protocol, mut path) = (client.reply_protocol, None);
         let keeps_path = client.snapshot().config.log.request_path;
         let bytes = &client.input.unread()[..length];
-        let wanted = PendingRequest::parse(bytes, &client.context.via, closes, &mut speaks, |whole| {
-            path = keeps_path.then(|| whole[..whole.floor_char_boundary(PATH_BYTES_MAX)].into());
-        });
-        (client.reply_protocol, client.path) = (speaks, path);
-        let wanted = wanted?;
+        let request =
+            PendingRequest::parse(bytes, &client.context.via, closes, &mut reply_protocol, |full_path| {
+                path = keeps_path.then(|| full_path[..full_path.floor_char_boundary(PATH_BYTES_MAX)].into());
+            });
+        (client.reply_protocol, client.path) = (reply_protocol, path);
+        let request = request?;
         client.input.consume(length);
-        Ok(wanted)
+        Ok(request)
     }
 
     fn parse(
         bytes: &[u8],
         via: &str,
         closes: bool,
-        speaks: &mut ReplyProtocol,
+        reply_protocol: &mut ReplyProtocol,
         note_path: impl FnOnce(&str),
     ) -> Result<PendingRequest, RequestError> {
-        let mut room = HeaderStorage::new();
-        let head = RequestHead::parse(bytes, &mut room)?;
-        speaks.set_json(head.accepts_json());
+        let mut storage = HeaderStorage::new();
+        let head = RequestHead::parse(bytes, &mut storage)?;
+        reply_protocol.set_json(head.accepts_json());
         let forward = Forward::read(&head)?;
         note_path(forward.path());
         if forward.was_forwarded_by(via) {
             return Err(RequestError::Looped);
         }
-        let mut asked = forward.traits();
-        asked.keeps_alive &= !closes;
-        let mut wanted = PendingRequest {
+        let mut traits = forward.traits();
+        traits.keeps_alive &= !closes;
+        let mut request = PendingRequest {
             target: forward.target,
             body: forward.body,
             keeps_trailers: forward.may_forward_trailers(),
@@ -76,15 +77,15 @@ impl PendingRequest {
             targets_proxy: forward.targets_proxy(),
             credentials: forward.authorization.map(basic_credentials),
             user: None,
-            traits: asked,
+            traits,
         };
-        forward.write(&mut wanted.head, via, !wanted.traits.keeps_alive);
-        *speaks = ReplyProtocol::Http {
+        forward.write(&mut request.head, via, !request.traits.keeps_alive);
+        *reply_protocol = ReplyProtocol::Http {
             json: head.accepts_json(),
-            is_head: wanted.traits.is_head(),
-            closes: !wanted.traits.keeps_alive || wanted.discardable_body() > DISCARDED_BODY_BYTES_MAX,
+            is_head: request.traits.is_head(),
+            closes: !request.traits.keeps_alive || request.discardable_body() > DISCARDED_BODY_BYTES_MAX,
         };
-        Ok(wanted)
+        Ok(request)
     }
 
     /// Bytes of the body to be discarded behind a denial; `u64::MAX` if the length is unknown, or if the

@@ -178,7 +178,7 @@ impl Session {
                 Some((flow, upstream)) => self.exchange(request, flow, upstream).await,
                 None => AfterRequest::Reset,
             },
-            Ok(None) => self.answer_options(&request).await,
+            Ok(None) => self.send_options_response(&request).await,
             Err(HandshakeError::Denied(denial)) => self.deny(&denial, request.discardable_body()).await,
             Err(_) => AfterRequest::Close,
         }
@@ -203,8 +203,8 @@ impl Session {
     /// targets the gateway itself.
     async fn admit(&mut self, request: &mut PendingRequest) -> Result<Option<UpstreamLease>, HandshakeError> {
         let user = self.identify(request).await?;
-        let target = ConnectRequest { user, target: request.target };
-        self.client.request = Some(target);
+        let connect_request = ConnectRequest { user, target: request.target };
+        self.client.request = Some(connect_request);
         self.held_permits = None;
         self.acquire_permit(user, request);
         if request.targets_proxy {
@@ -212,9 +212,9 @@ impl Session {
         }
         // From here on the user's connection permits bound what the request holds.
         self.set_idle(false);
-        match self.reuse(request, &target)? {
+        match self.reuse(request, &connect_request)? {
             Some(lease) => Ok(Some(lease)),
-            None => Ok(Some(self.connect(&target).await?)),
+            None => Ok(Some(self.connect(&connect_request).await?)),
         }
     }
 
@@ -265,26 +265,26 @@ impl Session {
     fn reuse(
         &mut self,
         request: &PendingRequest,
-        target: &ConnectRequest,
+        connect_request: &ConnectRequest,
     ) -> Result<Option<UpstreamLease>, Denial> {
         let Some(upstream) = self.upstream.take() else { return Ok(None) };
-        let account = self.client.snapshot().account(target.user);
+        let account = self.client.snapshot().account(connect_request.user);
         let now = self.client.context.reactor.now();
-        if !upstream.may_serve(&target.target, account, request.traits.is_repeatable, now) {
+        if !upstream.may_serve(&connect_request.target, account, request.traits.is_repeatable, now) {
             return Ok(None);
         }
         let address = upstream.key.address;
-        let admission = readmit(&self.client.context, self.client.snapshot(), target, address)?;
+        let admission = readmit(&self.client.context, self.client.snapshot(), connect_request, address)?;
         Ok(admission.map(|admission| UpstreamLease { upstream, admission, connect_us: None }))
     }
 
-    async fn connect(&mut self, target: &ConnectRequest) -> Result<UpstreamLease, Denial> {
+    async fn connect(&mut self, connect_request: &ConnectRequest) -> Result<UpstreamLease, Denial> {
         let (context, snapshot) = (&self.client.context, self.client.snapshot());
-        let admission = admit(context, snapshot, target, false).await?;
+        let admission = admit(context, snapshot, connect_request, false).await?;
         let deadline = self.client.connect_deadline();
         let connected = connect(context, snapshot, &admission, SpeaksFirst::Us, deadline);
         let (stream, address, connect_us) = connected.await?;
-        let upstream = Upstream::new(stream, target.target, address, admission.permit.account());
+        let upstream = Upstream::new(stream, connect_request.target, address, admission.permit.account());
         Ok(UpstreamLease { upstream, admission, connect_us: Some(connect_us) })
     }
 
@@ -376,7 +376,7 @@ impl Session {
         if self.has_input() { AfterRequest::Linger } else { AfterRequest::Close }
     }
 
-    async fn answer_options(&mut self, request: &PendingRequest) -> AfterRequest {
+    async fn send_options_response(&mut self, request: &PendingRequest) -> AfterRequest {
         let mut response = Vec::new();
         let closes = self.client.reply_protocol.closes();
         self.client.context.date.with(|now| write_options_response(&mut response, now, closes));
@@ -462,7 +462,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_future_is_bounded() {
+    fn session_future_is_bounded() {
         fn future_size<F>(_: fn(Box<Session>) -> F) -> usize {
             size_of::<F>()
         }

@@ -62,8 +62,10 @@ impl<'l> Endpoints<'l> {
     ) -> Poll<io::Result<usize>> {
         let send = |socket: &sys::socket::Socket| {
             let mut meter = context.meter.borrow_mut();
-            let mut tally = meter.counters(flow).expect("an exchange's flow is open until the exchange ends");
-            let (_, mut sent) = if matches!(self, Endpoints::Up(..)) { tally.up() } else { tally.down() };
+            let mut counters =
+                meter.counters(flow).expect("an exchange's flow is open until the exchange ends");
+            let (_, mut sent) =
+                if matches!(self, Endpoints::Up(..)) { counters.up() } else { counters.down() };
             sent.around(bytes.len(), || socket.send(bytes))
         };
         match self {
@@ -75,8 +77,9 @@ impl<'l> Endpoints<'l> {
     /// Counts received bytes.
     pub(crate) fn received(self, count: usize, context: &WorkerContext, flow: Key) {
         let mut meter = context.meter.borrow_mut();
-        let mut tally = meter.counters(flow).expect("an exchange's flow is open until the exchange ends");
-        let (mut received, _) = if matches!(self, Endpoints::Up(..)) { tally.up() } else { tally.down() };
+        let mut counters = meter.counters(flow).expect("an exchange's flow is open until the exchange ends");
+        let (mut received, _) =
+            if matches!(self, Endpoints::Up(..)) { counters.up() } else { counters.down() };
         received.add(count);
     }
 }
@@ -130,11 +133,11 @@ impl Transfer {
     pub(crate) fn feed(&mut self, bytes: &mut [u8]) -> Result<usize, BodyError> {
         let taken = self.body.consume(bytes)?;
         self.pending.extend_from_slice(&bytes[..taken.forwarded]);
-        self.append_tail();
+        self.append_trailers();
         Ok(taken.consumed)
     }
 
-    fn append_tail(&mut self) {
+    fn append_trailers(&mut self) {
         if self.body.is_complete() {
             self.pending.append(&mut self.body.take_trailers());
         }
@@ -144,19 +147,19 @@ impl Transfer {
     pub(crate) fn poll_flush(
         &mut self,
         cx: &Context<'_>,
-        lane: Endpoints<'_>,
+        endpoints: Endpoints<'_>,
         context: &WorkerContext,
         flow: Key,
     ) -> Poll<Result<(), Failure>> {
         while !self.is_flushed() {
-            let sent = ready!(lane.poll_send(cx, &self.pending[self.written..], context, flow));
+            let sent = ready!(endpoints.poll_send(cx, &self.pending[self.written..], context, flow));
             self.written += sent.map_err(|_| Failure::Sink)?;
         }
         Poll::Ready(Ok(()))
     }
 
     /// Frees the written bytes.
-    fn forget_written(&mut self) {
+    fn free_written(&mut self) {
         assert!(self.is_flushed(), "only what was written is forgotten");
         self.pending = Vec::new();
         self.written = 0;
@@ -166,28 +169,28 @@ impl Transfer {
     pub(crate) fn poll(
         &mut self,
         cx: &Context<'_>,
-        (lane, context, flow): (Endpoints<'_>, &WorkerContext, Key),
+        (endpoints, context, flow): (Endpoints<'_>, &WorkerContext, Key),
         budget: &mut usize,
         surplus: &mut dyn FnMut(&[u8]),
     ) -> Poll<Result<(), Failure>> {
         loop {
-            ready!(self.poll_flush(cx, lane, context, flow))?;
+            ready!(self.poll_flush(cx, endpoints, context, flow))?;
             if self.body.is_complete() {
                 return Poll::Ready(Ok(()));
             }
-            self.forget_written();
+            self.free_written();
             if *budget == 0 {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
             let scratch = &mut *context.scratch.borrow_mut();
-            let most = match lane {
+            let read_max = match endpoints {
                 // Bytes behind the body go to the client's read buffer, which bounds this read.
                 Endpoints::Up(..) if self.body.is_chunked() => CLIENT_BUFFER_BYTES_MAX,
                 _ => scratch.len(),
             };
-            let room = self.body.read_limit(most.min(context.stats.read_bytes_max()));
-            let read = ready!(lane.source().poll_read_slice(cx, &mut scratch[..room]));
+            let limit = self.body.read_limit(read_max.min(context.stats.read_bytes_max()));
+            let read = ready!(endpoints.source().poll_read_slice(cx, &mut scratch[..limit]));
             let read = read.map_err(|_| Failure::Source)?;
             if read == 0 {
                 self.body.end().map_err(|_| Failure::Source)?;
@@ -195,12 +198,12 @@ impl Transfer {
             }
             *budget = budget.saturating_sub(read);
             let taken = self.body.consume(&mut scratch[..read]).map_err(Failure::Body)?;
-            lane.received(taken.consumed, context, flow);
+            endpoints.received(taken.consumed, context, flow);
             surplus(&scratch[taken.consumed..read]);
             // The next request's head: it may hold a password.
             scratch[taken.consumed..read].zeroize();
-            self.forward(cx, (lane, context, flow), &scratch[..taken.forwarded])?;
-            self.append_tail();
+            self.forward(cx, (endpoints, context, flow), &scratch[..taken.forwarded])?;
+            self.append_trailers();
         }
     }
 
@@ -208,13 +211,13 @@ impl Transfer {
     fn forward(
         &mut self,
         cx: &Context<'_>,
-        (lane, context, flow): (Endpoints<'_>, &WorkerContext, Key),
+        (endpoints, context, flow): (Endpoints<'_>, &WorkerContext, Key),
         bytes: &[u8],
     ) -> Result<(), Failure> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let sent = match lane.poll_send(cx, bytes, context, flow) {
+        let sent = match endpoints.poll_send(cx, bytes, context, flow) {
             Poll::Ready(sent) => sent.map_err(|_| Failure::Sink)?,
             Poll::Pending => 0,
         };

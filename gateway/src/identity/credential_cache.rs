@@ -120,7 +120,7 @@ impl CacheSlot {
 /// Shows no contents: they do not belong into a log.
 impl fmt::Debug for CredentialCache {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Remembered").finish_non_exhaustive()
+        out.debug_struct("CredentialCache").finish_non_exhaustive()
     }
 }
 

@@ -85,6 +85,6 @@ impl IdentityIndex {
 /// Shows no contents: they do not belong into a log.
 impl fmt::Debug for IdentityIndex {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Roster").finish_non_exhaustive()
+        out.debug_struct("IdentityIndex").finish_non_exhaustive()
     }
 }

@@ -339,11 +339,11 @@ mod tests {
         for network in 0..PER_MINUTE * SITE_FACTOR {
             fail(&throttle, &format!("2001:db8:1:{network:x}::1"), 1, START);
         }
-        let (stranger, known) = ("2001:db8:1:f000::1", "2001:db8:1:f001::1");
-        throttle.record_success(source(known), START);
-        assert!(check(&throttle, stranger, START).is_err() && check(&throttle, known, START).is_ok());
+        let (unknown, trusted) = ("2001:db8:1:f000::1", "2001:db8:1:f001::1");
+        throttle.record_success(source(trusted), START);
+        assert!(check(&throttle, unknown, START).is_err() && check(&throttle, trusted, START).is_ok());
         assert_eq!(check(&throttle, "2001:db8:2::1", START), Ok(()), "another site");
-        assert!(check(&throttle, known, START + TRUST_SPAN).is_ok(), "all failures are forgiven by then");
+        assert!(check(&throttle, trusted, START + TRUST_SPAN).is_ok(), "all failures are forgiven by then");
     }
 
     #[test]

@@ -162,11 +162,11 @@ impl Event {
     /// ring of events is larger than the nearer caches of a CPU.
     fn assign(&mut self, other: &Event) {
         let Event { kind, at, record, is_claimed, protocol, listener, .. } = other;
-        let Event { decision, reason, dns_us, connect_us, request: answered, .. } = other;
+        let Event { decision, reason, dns_us, connect_us, request, .. } = other;
         self.record.assign(record);
         (self.kind, self.at, self.is_claimed) = (*kind, *at, *is_claimed);
         (self.protocol, self.listener) = (*protocol, *listener);
-        (self.decision, self.reason, self.request) = (*decision, *reason, *answered);
+        (self.decision, self.reason, self.request) = (*decision, *reason, *request);
         (self.dns_us, self.connect_us) = (*dns_us, *connect_us);
     }
 
@@ -223,7 +223,7 @@ pub struct RequestOutcome {
 
 /// The control side's handle. Dropping it closes the log.
 pub struct Log {
-    shared: Arc<Shared>,
+    signals: Arc<LogThreadSignals>,
     messages: Sender<Box<[u8]>>,
     stats: Arc<Stats>,
     /// Disconnected once the log thread has ended. Taken by the first [`Log::close`].
@@ -238,17 +238,17 @@ impl Log {
     /// The file cannot be opened or created (with mode 0640), or no thread can be started.
     pub fn start(target: &LogTarget, stats: &Arc<Stats>) -> io::Result<(Log, Vec<LogSender>)> {
         let output = Output::open(target)?;
-        let shared = Arc::new(Shared::default());
+        let signals = Arc::new(LogThreadSignals::default());
         let (messages, lines) = bounded(MESSAGES_MAX);
         let (alive, ended) = bounded(0);
-        let (senders, rings) = stats.workers.iter().map(|worker| log_sender(&shared, worker)).unzip();
-        let mut log_thread = LogThread::new(Arc::clone(&shared), rings, lines, output, Arc::clone(stats));
+        let (senders, rings) = stats.workers.iter().map(|worker| log_sender(&signals, worker)).unzip();
+        let mut log_thread = LogThread::new(Arc::clone(&signals), rings, lines, output, Arc::clone(stats));
         let handle = thread::Builder::new().name("log".into()).spawn(move || {
             log_thread.run();
             drop(alive);
         })?;
-        shared.thread.set(handle.thread().clone()).expect("only this function sets it");
-        let log = Log { shared, messages, stats: Arc::clone(stats), ended: Mutex::new(Some(ended)) };
+        signals.thread.set(handle.thread().clone()).expect("only this function sets it");
+        let log = Log { signals, messages, stats: Arc::clone(stats), ended: Mutex::new(Some(ended)) };
         Ok((log, senders))
     }
 
@@ -260,14 +260,14 @@ impl Log {
         if self.messages.try_send(line.into()).is_err() {
             self.stats.log_messages_dropped.fetch_add(1, Ordering::Relaxed);
         }
-        self.shared.wake();
+        self.signals.wake();
     }
 
     /// Reopens the file, after a rotation has renamed it. If that fails the old file stays in use, and a line
     /// reports it. For standard error this does nothing.
     pub fn reopen(&self) {
-        self.shared.reopen.store(true, Ordering::Relaxed);
-        self.shared.wake();
+        self.signals.reopen.store(true, Ordering::Relaxed);
+        self.signals.wake();
     }
 
     /// Writes what is queued and ends the log thread. Later events are dropped.
@@ -277,8 +277,8 @@ impl Log {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(ended) = ended else { return };
         // Release pairs with the Acquire in `writer`: its last pass sees what was pushed before.
-        self.shared.closing.store(true, Ordering::Release);
-        self.shared.wake();
+        self.signals.closing.store(true, Ordering::Release);
+        self.signals.wake();
         // Nothing is ever sent: the wait ends by the thread's end, or by the time-out.
         let _ = ended.recv_timeout(CLOSE_SPAN_MAX);
     }
@@ -292,7 +292,7 @@ impl Drop for Log {
 
 /// A reactor thread's sender of log events.
 pub struct LogSender {
-    shared: Arc<Shared>,
+    signals: Arc<LogThreadSignals>,
     ring: Producer<Slot>,
     stats: Arc<WorkerStats>,
 }
@@ -330,8 +330,8 @@ impl LogSender {
             slot.details.assign(details);
         };
         let has_space = self.ring.push_over(write).is_ok();
-        if self.shared.parked.must_wake() {
-            self.shared.wake();
+        if self.signals.parked.must_wake() {
+            self.signals.wake();
         }
         has_space
     }
@@ -339,7 +339,7 @@ impl LogSender {
 
 /// What the log thread shares with its senders.
 #[derive(Default)]
-struct Shared {
+struct LogThreadSignals {
     /// Whether the log thread sleeps until it is woken.
     parked: ParkFlag,
     thread: OnceLock<Thread>,
@@ -347,7 +347,7 @@ struct Shared {
     closing: AtomicBool,
 }
 
-impl Shared {
+impl LogThreadSignals {
     /// Ends the log thread's sleep, or its next one.
     fn wake(&self) {
         if let Some(thread) = self.thread.get() {
@@ -356,9 +356,9 @@ impl Shared {
     }
 }
 
-fn log_sender(shared: &Arc<Shared>, stats: &Arc<WorkerStats>) -> (LogSender, Consumer<Slot>) {
+fn log_sender(signals: &Arc<LogThreadSignals>, stats: &Arc<WorkerStats>) -> (LogSender, Consumer<Slot>) {
     let (ring, consumer) = ring::ring(RING_EVENTS, Slot::blank());
-    (LogSender { shared: Arc::clone(shared), ring, stats: Arc::clone(stats) }, consumer)
+    (LogSender { signals: Arc::clone(signals), ring, stats: Arc::clone(stats) }, consumer)
 }
 
 #[cfg(test)]

@@ -48,22 +48,22 @@ pub struct PressureLevel {
 impl PressureLevel {
     fn next(self, pressure: &Pressure) -> PressureLevel {
         let delay_share = pressure.delay_share_max();
-        let is_throttled = pressure.throttling.is_some_and(|it| it.added.throttled_periods > 0);
+        let is_throttled = pressure.throttling.is_some_and(|delta| delta.added.throttled_periods > 0);
         let is_quiet = delay_share < DELAY_SHARE_QUIET && !is_throttled;
         let quiet_samples = if is_quiet { self.quiet_samples.saturating_add(1) } else { 0 };
         PressureLevel { delay_share, is_throttled, quiet_samples }
     }
 }
 
-/// The number of permits for a pool that has `now` of at most `full`: one less while the reactors are
-/// delayed, one more after each [`QUIET_SAMPLES`] quiet samples.
-pub fn permits_wanted(now: usize, full: usize, level: &PressureLevel) -> usize {
+/// The number of permits for a pool that has `permits` of at most `permits_max`: one less while the reactors
+/// are delayed, one more after each [`QUIET_SAMPLES`] quiet samples.
+pub fn permits_wanted(permits: usize, permits_max: usize, level: &PressureLevel) -> usize {
     let is_pressed = level.is_throttled || level.delay_share > DELAY_SHARE_MAX;
     let is_quiet_again = level.quiet_samples > 0 && level.quiet_samples.is_multiple_of(QUIET_SAMPLES);
     match (is_pressed, is_quiet_again) {
-        (true, _) => now.saturating_sub(1).max(PERMITS_MIN).min(full),
-        (false, true) => (now + 1).min(full),
-        (false, false) => now,
+        (true, _) => permits.saturating_sub(1).max(PERMITS_MIN).min(permits_max),
+        (false, true) => (permits + 1).min(permits_max),
+        (false, false) => permits,
     }
 }
 
@@ -88,9 +88,9 @@ impl PressureThread {
                 let pressure = sampler.sample(clock::monotonic());
                 level = level.next(&pressure);
                 stats.pressure.set(pressure);
-                let (pool, now) = (&stats.pool, stats.pool.stats().permits);
-                let wanted = permits_wanted(now, pool.permits_max(), &level);
-                if wanted != now {
+                let (pool, permits) = (&stats.pool, stats.pool.stats().permits);
+                let wanted = permits_wanted(permits, pool.permits_max(), &level);
+                if wanted != permits {
                     pool.set_permits(wanted);
                 }
                 if stopped.recv_timeout(SAMPLE_SPAN) != Err(RecvTimeoutError::Timeout) {

@@ -66,8 +66,8 @@ impl Stats {
     }
 
     /// The sum of one number over all threads.
-    pub fn sum(&self, number: impl Fn(&WorkerStats) -> u64) -> u64 {
-        self.workers.iter().map(|worker| number(worker)).sum()
+    pub fn sum(&self, counter: impl Fn(&WorkerStats) -> u64) -> u64 {
+        self.workers.iter().map(|worker| counter(worker)).sum()
     }
 
     /// Lines that the log dropped because their queue was full.
@@ -246,8 +246,8 @@ impl WorkerStats {
     }
 
     /// Counts a request that never became a flow.
-    pub fn denied(&self, why: DenialKind) {
-        self.denied[why as usize].add(1);
+    pub fn denied(&self, kind: DenialKind) {
+        self.denied[kind as usize].add(1);
     }
 
     /// How many bytes a read may request: less than a whole buffer while slow receivers occupy many.
@@ -270,9 +270,9 @@ impl WorkerStats {
         self.closed[reason as usize - 1].value()
     }
 
-    /// Requests that never became flows, because of `why`.
-    pub fn denied_count(&self, why: DenialKind) -> u64 {
-        self.denied[why as usize].value()
+    /// Requests that never became flows, because of `kind`.
+    pub fn denied_count(&self, kind: DenialKind) -> u64 {
+        self.denied[kind as usize].value()
     }
 }
 
@@ -487,13 +487,13 @@ mod tests {
     #[test]
     fn each_denial_kind_has_its_own_counter_and_name() {
         let stats = WorkerStats::default();
-        for (index, why) in DenialKind::ALL.iter().enumerate() {
-            (0..=index).for_each(|_| stats.denied(*why));
+        for (index, kind) in DenialKind::ALL.iter().enumerate() {
+            (0..=index).for_each(|_| stats.denied(*kind));
         }
-        for (index, why) in DenialKind::ALL.iter().enumerate() {
-            assert_eq!(stats.denied_count(*why), index as u64 + 1, "{why:?}");
+        for (index, kind) in DenialKind::ALL.iter().enumerate() {
+            assert_eq!(stats.denied_count(*kind), index as u64 + 1, "{kind:?}");
         }
-        let mut names: Vec<_> = DenialKind::ALL.iter().map(|why| why.as_str()).collect();
+        let mut names: Vec<_> = DenialKind::ALL.iter().map(|kind| kind.as_str()).collect();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), DenialKind::ALL.len());

@@ -70,9 +70,9 @@ impl PendingCache {
 
 impl Direction {
     /// Reads once into the scratch buffer; returns the number of bytes.
-    pub(super) fn read(&mut self, source: &Socket, tools: &mut RelayBuffers) -> Result<usize, Failure> {
-        let room = tools.pending.read_bytes_max();
-        let read = match source.recv(&mut tools.scratch[..room]) {
+    pub(super) fn read(&mut self, source: &Socket, buffers: &mut RelayBuffers) -> Result<usize, Failure> {
+        let read_max = buffers.pending.read_bytes_max();
+        let read = match source.recv(&mut buffers.scratch[..read_max]) {
             Ok(0) => {
                 self.source_ended();
                 return Ok(0);
@@ -84,11 +84,11 @@ impl Direction {
             }
             Err(_) => return Err(Failure::Source),
         };
-        if read == room {
+        if read == read_max {
             // A fast stream may still be copied for a while, past an urgent byte.
             if !self.is_fast() {
                 self.full_reads += 1;
-                tools.promotions += u64::from(self.is_fast());
+                buffers.promotions += u64::from(self.is_fast());
             }
         } else {
             self.full_reads = 0;
@@ -106,44 +106,50 @@ impl Direction {
     pub(super) fn forward(
         &mut self,
         read: usize,
-        lane: &mut Endpoints<'_>,
-        tools: &mut RelayBuffers,
+        endpoints: &mut Endpoints<'_>,
+        buffers: &mut RelayBuffers,
     ) -> Result<(), Failure> {
         if read == 0 {
             return Ok(());
         }
-        let written = self.send(lane, &tools.scratch[..read])?;
+        let written = self.send(endpoints, &buffers.scratch[..read])?;
         if written < read {
-            self.pending =
-                Some(tools.pending.take(|room| room.extend_from_slice(&tools.scratch[written..read])));
+            self.pending = Some(
+                buffers.pending.take(|buffer| buffer.extend_from_slice(&buffers.scratch[written..read])),
+            );
         }
         Ok(())
     }
 
     /// Writes `bytes` that were read before the relay, and keeps the rest that the sink does not accept.
-    pub(super) fn forward_early(&mut self, bytes: &[u8], lane: &mut Endpoints<'_>, tools: &mut RelayBuffers) {
+    pub(super) fn forward_early(
+        &mut self,
+        bytes: &[u8],
+        endpoints: &mut Endpoints<'_>,
+        buffers: &mut RelayBuffers,
+    ) {
         if bytes.is_empty() {
             return;
         }
         // A failed sink fails again in the relay's run, which then ends.
-        let written = self.send(lane, bytes).unwrap_or(0);
+        let written = self.send(endpoints, bytes).unwrap_or(0);
         if written < bytes.len() {
-            self.pending = Some(tools.pending.take(|room| room.extend_from_slice(&bytes[written..])));
+            self.pending = Some(buffers.pending.take(|buffer| buffer.extend_from_slice(&bytes[written..])));
         }
     }
 
     /// Writes the rest of an earlier write.
     pub(super) fn write_pending(
         &mut self,
-        lane: &mut Endpoints<'_>,
+        endpoints: &mut Endpoints<'_>,
         budget: &mut usize,
-        tools: &mut RelayBuffers,
+        buffers: &mut RelayBuffers,
     ) -> Result<(), Failure> {
         let Some(mut pending) = self.pending.take() else { return Ok(()) };
-        let written = match self.send(lane, &pending.bytes[pending.written..]) {
+        let written = match self.send(endpoints, &pending.bytes[pending.written..]) {
             Ok(written) => written,
             Err(failure) => {
-                tools.pending.put(pending);
+                buffers.pending.put(pending);
                 return Err(failure);
             }
         };
@@ -152,17 +158,17 @@ impl Direction {
         if pending.written < pending.bytes.len() {
             self.pending = Some(pending);
         } else {
-            tools.pending.put(pending);
+            buffers.pending.put(pending);
         }
         Ok(())
     }
 
-    fn send(&mut self, lane: &mut Endpoints<'_>, bytes: &[u8]) -> Result<usize, Failure> {
+    fn send(&mut self, endpoints: &mut Endpoints<'_>, bytes: &[u8]) -> Result<usize, Failure> {
         if !self.writable {
             return Ok(0);
         }
-        let (sink, state) = (lane.sink, self.state);
-        let sent = lane.sent.around(bytes.len(), || match state {
+        let (sink, state) = (endpoints.sink, self.state);
+        let sent = endpoints.sent.around(bytes.len(), || match state {
             // The end follows at once, in the same packet.
             State::Flushing => sink.send_before_more(bytes),
             State::Flowing | State::Ended => sink.send(bytes),
@@ -210,37 +216,37 @@ mod tests {
     }
 
     #[test]
-    fn what_slow_sinks_do_not_take_is_counted_and_bounds_what_is_read() {
+    fn pending_bytes_are_counted_and_bound_reads() {
         let (sender, source) = pair();
         let stats: Arc<WorkerStats> = Arc::default();
-        let mut tools = RelayBuffers::new(&stats);
+        let mut buffers = RelayBuffers::new(&stats);
         let mut held = Vec::new();
         while stats.pending_bytes.value() < PENDING_BYTES_MAX {
-            held.push(tools.pending.take(|room| room.extend_from_slice(&[0; SCRATCH_BYTES])));
+            held.push(buffers.pending.take(|buffer| buffer.extend_from_slice(&[0; SCRATCH_BYTES])));
         }
         assert_eq!(held.len() * SCRATCH_BYTES, PENDING_BYTES_MAX as usize);
-        assert!(!tools.pending.has_capacity());
+        assert!(!buffers.pending.has_capacity());
         let mut direction = Direction::reused();
         // Reads that fill the smaller size also prove a stream fast.
         while !direction.is_fast() {
             while sender.send(&[0; SCRATCH_BYTES]).is_ok() {}
-            assert!(direction.read(&source, &mut tools).unwrap() <= READ_BYTES_UNDER_PRESSURE);
+            assert!(direction.read(&source, &mut buffers).unwrap() <= READ_BYTES_UNDER_PRESSURE);
         }
-        held.into_iter().for_each(|pending| tools.pending.put(pending));
+        held.into_iter().for_each(|pending| buffers.pending.put(pending));
         assert_eq!(stats.pending_bytes.value(), (PENDING_CACHED_MAX * SCRATCH_BYTES) as u64);
-        assert!(tools.pending.has_capacity());
+        assert!(buffers.pending.has_capacity());
     }
 
     #[test]
-    fn a_stream_that_is_fast_for_long_and_not_spliced_is_counted_to_the_bound() {
+    fn full_reads_stop_at_their_maximum() {
         // A fast stream is copied past an urgent byte; its full reads meanwhile may exceed a byte's range.
         let (sender, source) = pair();
-        let mut tools = RelayBuffers::new(&Arc::default());
+        let mut buffers = RelayBuffers::new(&Arc::default());
         let mut direction = Direction { end: StreamEnd::Urgent, ..Direction::reused() };
         let mut full = 0;
         while full < 2 * usize::from(u8::MAX) {
             while sender.send(&[0; SCRATCH_BYTES]).is_ok() {}
-            full += usize::from(direction.read(&source, &mut tools).unwrap() == SCRATCH_BYTES);
+            full += usize::from(direction.read(&source, &mut buffers).unwrap() == SCRATCH_BYTES);
             assert!(direction.full_reads <= FULL_READS_MAX);
         }
     }

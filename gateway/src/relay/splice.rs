@@ -74,9 +74,13 @@ impl Direction {
     }
 
     /// Moves bytes from the source into a pipe; returns their number.
-    pub(super) fn fill_pipe(&mut self, source: &Socket, tools: &mut RelayBuffers) -> Result<usize, Failure> {
+    pub(super) fn fill_pipe(
+        &mut self,
+        source: &Socket,
+        buffers: &mut RelayBuffers,
+    ) -> Result<usize, Failure> {
         if self.pipe.is_none() {
-            self.pipe = tools.pipes.take();
+            self.pipe = buffers.pipes.take();
         }
         let Some(pipe) = self.pipe.as_mut() else {
             // No pipe is free: the stream is copied, and must prove fast again.
@@ -105,10 +109,14 @@ impl Direction {
     }
 
     /// Moves bytes from the pipe to the sink.
-    pub(super) fn drain_pipe(&mut self, lane: &mut Endpoints<'_>, budget: &mut usize) -> Result<(), Failure> {
+    pub(super) fn drain_pipe(
+        &mut self,
+        endpoints: &mut Endpoints<'_>,
+        budget: &mut usize,
+    ) -> Result<(), Failure> {
         let Some(pipe) = self.pipe.as_mut() else { return Ok(()) };
-        let (sink, held) = (lane.sink, pipe.buffered() as usize);
-        match lane.sent.around(held, || sink.send_from(pipe)) {
+        let (sink, held) = (endpoints.sink, pipe.buffered() as usize);
+        match endpoints.sent.around(held, || sink.send_from(pipe)) {
             Ok(moved) => {
                 *budget = budget.saturating_sub(moved);
                 Ok(())
@@ -128,21 +136,21 @@ impl Direction {
 
     /// Moves the pipe's bytes to a buffer and returns the pipe: its sink accepts nothing, and another stream
     /// can use it.
-    pub(super) fn empty_pipe(&mut self, tools: &mut RelayBuffers) {
+    pub(super) fn empty_pipe(&mut self, buffers: &mut RelayBuffers) {
         let Some(pipe) = self.pipe.as_mut() else { return };
-        self.pending = Some(tools.pending.take(|room| pipe.drain_into(room)));
+        self.pending = Some(buffers.pending.take(|buffer| pipe.drain_into(buffer)));
         self.full_reads = 0;
-        tools.pipes.emptied += 1;
+        buffers.pipes.emptied += 1;
         // Bytes that could not be read stay in the pipe, and are written after the buffer.
         if pipe.buffered() == 0 {
-            self.return_pipe(tools);
+            self.return_pipe(buffers);
         }
     }
 
     /// Returns the pipe.
-    pub(super) fn return_pipe(&mut self, tools: &mut RelayBuffers) {
+    pub(super) fn return_pipe(&mut self, buffers: &mut RelayBuffers) {
         if let Some(pipe) = self.pipe.take() {
-            tools.pipes.put(pipe);
+            buffers.pipes.put(pipe);
         }
     }
 }

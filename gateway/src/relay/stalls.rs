@@ -19,8 +19,8 @@ pub(super) struct Stalls(VecDeque<(Nanos, Key)>);
 impl Stalls {
     /// Lists `relay`, which has run, if one of its pipes stalls.
     pub(super) fn note(&mut self, key: Key, relay: &mut Relay, now: Nanos) {
-        let stalls = |direction: &Direction| direction.has_stalled_pipe();
-        if relay.is_stall_candidate || !stalls(&relay.up) && !stalls(&relay.down) {
+        let has_stalled = |direction: &Direction| direction.has_stalled_pipe();
+        if relay.is_stall_candidate || !has_stalled(&relay.up) && !has_stalled(&relay.down) {
             return;
         }
         for direction in [&mut relay.up, &mut relay.down] {
@@ -39,11 +39,11 @@ impl Stalls {
 impl Relay {
     /// Frees the pipes that have stalled since the relay was listed, as far as there is memory for their
     /// bytes.
-    pub(super) fn free_pipes(&mut self, tools: &mut RelayBuffers) {
+    pub(super) fn free_pipes(&mut self, buffers: &mut RelayBuffers) {
         self.is_stall_candidate = false;
         for direction in [&mut self.up, &mut self.down] {
-            if direction.stalls && direction.has_stalled_pipe() && tools.pending.has_capacity() {
-                direction.empty_pipe(tools);
+            if direction.stalls && direction.has_stalled_pipe() && buffers.pending.has_capacity() {
+                direction.empty_pipe(buffers);
             }
         }
     }

@@ -113,10 +113,10 @@ impl Relays {
             }
         };
         let mut relay = Relay::new(client, upstream, flow, self.reactor.now());
-        if let Some(mut tally) = meter.counters(flow) {
-            let before = tally.legs();
-            relay.forward_early(client_bytes.unread(), &upstream_bytes, &mut tally, &mut self.buffers);
-            let after = tally.legs();
+        if let Some(mut counters) = meter.counters(flow) {
+            let before = counters.legs();
+            relay.forward_early(client_bytes.unread(), &upstream_bytes, &mut counters, &mut self.buffers);
+            let after = counters.legs();
             self.stats.bytes.add(&before, &after);
             meter.counted(flow);
         }
@@ -165,11 +165,12 @@ impl Relays {
         let legs = meter.counters(relay.flow).expect(OPEN).legs();
         let Relay { client, upstream, up, down, progress, queued, .. } = relay;
         let (client, upstream) = (&client.socket, &upstream.socket);
-        let has_arrived = || *queued || up.has_news(client) || down.has_news(upstream);
+        let has_arrived =
+            || *queued || up.has_unreported_input(client) || down.has_unreported_input(upstream);
         let queues = || SocketQueues::read(client, upstream, &legs);
         let verdict = self.deadlines.judge(progress, age, queues, has_arrived);
         match verdict {
-            Verdict::LookAt(at) => {
+            Verdict::CheckAt(at) => {
                 relay.timer =
                     Some(self.reactor.arm(at, WakeTarget::Token(Token::RelayTimer(index).to_raw())));
             }
@@ -177,16 +178,16 @@ impl Relays {
         }
     }
 
-    /// Ends every relay for which `condemned` returns a reason.
+    /// Ends every relay for which `close_reason` returns one.
     pub(crate) fn close_where(
         &mut self,
         meter: &mut Meter,
-        condemned: impl Fn(&Meter, Key) -> Option<CloseReason>,
+        close_reason: impl Fn(&Meter, Key) -> Option<CloseReason>,
     ) {
         let keys: Vec<Key> = self.slab.keys().collect();
         for key in keys {
             let flow = self.slab.get(key).map(|relay| relay.flow);
-            if let Some(reason) = flow.and_then(|flow| condemned(meter, flow)) {
+            if let Some(reason) = flow.and_then(|flow| close_reason(meter, flow)) {
                 self.close(key, reason, meter);
             }
         }
@@ -205,11 +206,11 @@ impl Relays {
     fn run_one(&mut self, key: Key, meter: &mut Meter) {
         let Some(relay) = self.slab.get_mut(key) else { return };
         relay.queued = false;
-        let mut tally = meter.counters(relay.flow).expect(OPEN);
-        let before = tally.legs();
+        let mut counters = meter.counters(relay.flow).expect(OPEN);
+        let before = counters.legs();
         let was_half_closed = relay.is_half_closed();
-        let mut outcome = relay.run(&mut tally, &mut self.buffers);
-        let after = tally.legs();
+        let mut outcome = relay.run(&mut counters, &mut self.buffers);
+        let after = counters.legs();
         if after != before {
             relay.progress.moved(self.reactor.now());
             self.stats.bytes.add(&before, &after);
@@ -218,7 +219,7 @@ impl Relays {
         if !matches!(outcome, Outcome::Over(_)) && relay.watch_writable(&self.reactor).is_err() {
             outcome = Outcome::Over(CloseReason::Fault);
         }
-        let came_nearer = relay.is_half_closed() && !was_half_closed;
+        let became_half_closed = relay.is_half_closed() && !was_half_closed;
         match outcome {
             Outcome::Waits => {}
             Outcome::Yields => {
@@ -228,7 +229,7 @@ impl Relays {
             Outcome::Over(reason) => return self.close(key, reason, meter),
         }
         self.stalls.note(key, relay, self.reactor.now());
-        if came_nearer {
+        if became_half_closed {
             // The span of a half-closed relay begins with the end, however long no byte had moved before.
             relay.progress.restart(self.reactor.now());
             self.rearm_earlier(key, meter);
@@ -241,9 +242,9 @@ impl Relays {
         if let Some(timer) = relay.timer.take() {
             self.reactor.cancel(timer);
         }
-        let look_at = self.deadlines.next_look(&relay.progress, age(relay, self.reactor.now(), meter));
+        let check_at = self.deadlines.next_check(&relay.progress, age(relay, self.reactor.now(), meter));
         relay.timer =
-            Some(self.reactor.arm(look_at, WakeTarget::Token(Token::RelayTimer(key.index()).to_raw())));
+            Some(self.reactor.arm(check_at, WakeTarget::Token(Token::RelayTimer(key.index()).to_raw())));
     }
 
     /// Ends a relay. A side to which the end was forwarded has a whole stream, of which the kernel may hold a
@@ -260,16 +261,16 @@ impl Relays {
             self.reactor.cancel(timer);
         }
         let is_in_order = matches!(reason, CloseReason::ClientClosed | CloseReason::UpstreamClosed);
-        let sent = meter.counters(relay.flow).map(|tally| tally.legs()).unwrap_or_default();
+        let sent = meter.counters(relay.flow).map(|counters| counters.legs()).unwrap_or_default();
         let to_client = if relay.sent_much { QUEUED_BYTES_MIN } else { sent.client_tx };
-        let hold = meter.close(relay.flow, reason);
+        let permits = meter.close(relay.flow, reason);
         let queued = [
             self.close_side(relay.client, relay.down.state, to_client, is_in_order),
             self.close_side(relay.upstream, relay.up.state, sent.upstream_tx, is_in_order),
         ];
-        if let (true, Some(hold)) = (queued.iter().any(Option::is_some), hold) {
-            let hold = Rc::new(hold);
-            queued.into_iter().flatten().for_each(|parts| self.closing.add(parts, &hold));
+        if let (true, Some(permits)) = (queued.iter().any(Option::is_some), permits) {
+            let permits = Rc::new(permits);
+            queued.into_iter().flatten().for_each(|parts| self.closing.add(parts, &permits));
         }
     }
 
@@ -303,12 +304,12 @@ impl Relays {
         index: u32,
         side: Side,
     ) -> io::Result<(Peer, Direction)> {
-        let waiter = WakeTarget::Token(Token::Relay(index, side).to_raw());
+        let wake_target = WakeTarget::Token(Token::Relay(index, side).to_raw());
         if let Some(registration) = registration {
-            self.reactor.set_wake_target(registration.key(), waiter);
+            self.reactor.set_wake_target(registration.key(), wake_target);
             return Ok((Peer { socket, registration }, Direction::reused()));
         }
-        match Registration::new(&self.reactor, &socket, Interest::Read, waiter) {
+        match Registration::new(&self.reactor, &socket, Interest::Read, wake_target) {
             Ok(registration) => Ok((Peer { socket, registration }, Direction::accepted())),
             Err(error) => {
                 socket.reset();

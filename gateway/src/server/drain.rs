@@ -15,33 +15,33 @@ use crate::worker::command::Command;
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Gateway {
-    /// Marks the gateway as not ready, and serves on for `span`, or until `hurry` returns true. Returns
-    /// whether it did. `hurry` sleeps for the span that it is given.
-    pub fn announce_end(&self, span: Duration, mut hurry: impl FnMut(Duration) -> bool) -> bool {
+    /// Marks the gateway as not ready, and serves on for `span`, or until `interrupted` returns true. Returns
+    /// whether it did. `interrupted` sleeps for the given span.
+    pub fn announce_end(&self, span: Duration, mut interrupted: impl FnMut(Duration) -> bool) -> bool {
         self.stats.mark_draining();
         let deadline = clock::monotonic() + span;
         while clock::monotonic() < deadline {
-            if hurry(POLL_INTERVAL) {
+            if interrupted(POLL_INTERVAL) {
                 return true;
             }
         }
         false
     }
 
-    /// Waits for open connections to end for at most `patience`, cuts the rest, and closes the ledger.
-    /// `hurry` ends the patience by returning true; it sleeps for the span that it is given.
+    /// Waits for open connections to end for at most `timeout`, cuts the rest, and closes the ledger.
+    /// `interrupted` sleeps for the given span, and ends the wait by returning true.
     ///
     /// # Errors
     /// What the ledger could not store.
     pub fn drain(
         self,
-        patience: Duration,
-        mut hurry: impl FnMut(Duration) -> bool,
+        timeout: Duration,
+        mut interrupted: impl FnMut(Duration) -> bool,
     ) -> Result<Summary, LedgerError> {
         self.stats.mark_draining();
         self.command(|| Command::Drain);
-        let deadline = clock::monotonic() + patience;
-        while self.is_running() && clock::monotonic() < deadline && !hurry(POLL_INTERVAL) {}
+        let deadline = clock::monotonic() + timeout;
+        while self.is_running() && clock::monotonic() < deadline && !interrupted(POLL_INTERVAL) {}
         self.command(|| Command::Stop);
         let Gateway { workers, ledger, log, dns, pressure, .. } = self;
         for worker in workers {
@@ -49,13 +49,13 @@ impl Gateway {
             let _ = worker.thread.join();
         }
         drop((dns, pressure));
-        let summary = ledger.close_unless(hurry);
+        let summary = ledger.close_unless(interrupted);
         log.close();
         summary
     }
 
-    fn command(&self, order: impl Fn() -> Command) {
-        self.workers.iter().for_each(|worker| worker.commands.send(order()));
+    fn command(&self, command: impl Fn() -> Command) {
+        self.workers.iter().for_each(|worker| worker.commands.send(command()));
     }
 
     /// Open connections: handshakes and relays.

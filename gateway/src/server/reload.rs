@@ -20,7 +20,7 @@ use crate::worker::command::Command;
 
 /// How long a reload waits for an address in use: a removed listener stays open for a moment, for handshakes
 /// in its queue.
-const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);
+const ADDRESS_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// How often it retries meanwhile.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -65,12 +65,12 @@ impl Gateway {
             users_added,
             users_removed: new_and_changed(after, before).0,
             users_changed,
-            added: added.iter().map(|listening| listening.configured).collect(),
+            added: added.iter().map(|listener| listener.configured).collect(),
             removed: removed.clone(),
             needs_restart: self.restart_only.differing(&config),
         };
-        let stay = self.listening.iter().filter(|(configured, _)| !removed.contains(configured));
-        let open = stay.map(|(_, bound)| *bound).chain(added.iter().map(|listening| listening.bound));
+        let remaining = self.listening.iter().filter(|(configured, _)| !removed.contains(configured));
+        let open = remaining.map(|(_, bound)| *bound).chain(added.iter().map(|listener| listener.bound));
         config.add_own_addresses(open.chain([self.admin]));
         let next = Arc::new(self.snapshot.next(config));
         self.retired.push(std::mem::replace(&mut self.snapshot, next));
@@ -91,11 +91,12 @@ impl Gateway {
         config: &Config,
         listener: &Listener,
     ) -> Result<BoundListener, StartError> {
-        let deadline = clock::monotonic() + ADDRESS_PATIENCE;
-        let door = self.next_listener_id;
-        self.next_listener_id = door.checked_add(1).filter(|next| *next < LISTENER_IDS_MAX).unwrap_or(0);
+        let deadline = clock::monotonic() + ADDRESS_WAIT_MAX;
+        let listener_id = self.next_listener_id;
+        self.next_listener_id =
+            listener_id.checked_add(1).filter(|next| *next < LISTENER_IDS_MAX).unwrap_or(0);
         loop {
-            match listen(config, listener, self.strategy, self.workers.len(), door) {
+            match listen(config, listener, self.strategy, self.workers.len(), listener_id) {
                 Err(StartError::Listen { error, .. })
                     if error.kind() == ErrorKind::AddrInUse && clock::monotonic() < deadline =>
                 {
@@ -112,10 +113,10 @@ impl Gateway {
         for address in removed {
             self.listening.remove(address);
         }
-        for BoundListener { configured, bound, handles: entrances } in added {
+        for BoundListener { configured, bound, handles } in added {
             self.listening.insert(configured, bound);
-            for (added, entrance) in added_by_thread.iter_mut().zip(entrances) {
-                added.push((configured, entrance));
+            for (added, handle) in added_by_thread.iter_mut().zip(handles) {
+                added.push((configured, handle));
             }
         }
         for (worker, added) in self.workers.iter().zip(added_by_thread) {

@@ -331,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_verifies_after_a_round_trip() {
+    fn password_verifies_after_a_round_trip() {
         let hash = PasswordHash::make("correct horse").unwrap();
         let text = hash.to_text();
         assert!(text.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{text}");
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_verifies_after_a_round_trip() {
+    fn token_verifies_after_a_round_trip() {
         let token = generate_token().unwrap();
         assert!(token.starts_with("tgt_") && token.len() == 30);
         let hash = TokenHash::make(&token).unwrap();

@@ -187,8 +187,8 @@ pub fn quoted(text: &str) -> String {
 /// Deletes an entry, and its line if nothing else is on it.
 fn remove_entry(text: &mut String, span: std::ops::Range<usize>) {
     let line_end = text[span.end..].find('\n').map_or(text.len(), |newline| span.end + newline + 1);
-    let alone = text[span.end..line_end].trim().is_empty();
-    text.replace_range(span.start..if alone { line_end } else { span.end }, "");
+    let is_alone = text[span.end..line_end].trim().is_empty();
+    text.replace_range(span.start..if is_alone { line_end } else { span.end }, "");
 }
 
 /// Writes a temporary file beside `path`, syncs it, gives it to `publish`, and syncs the directory. After a
@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_created_once_and_for_its_owner_only() {
+    fn file_is_created_once_for_its_owner_only() {
         let directory = tempfile::tempdir().unwrap();
         let users = directory.path().join("data/users.d");
         let name: UserName = "ci".parse().unwrap();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_file_reads_back() {
+    fn written_file_reads_back() {
         let file = UserFile {
             credential: None,
             from: vec!["10.1.0.0/16".into()],

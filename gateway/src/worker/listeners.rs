@@ -40,7 +40,7 @@ struct Listener {
 impl Listener {
     /// Whether no thread can accept or hand off a connection of it. The thread that closes the last part
     /// wakes this one.
-    fn is_forgotten(&self) -> bool {
+    fn is_fully_closed(&self) -> bool {
         self.acceptor.is_none() && self.liveness.all_closed()
     }
 }
@@ -76,15 +76,9 @@ pub(crate) struct Listeners {
 
 impl Listeners {
     /// No listener yet, on the thread of `reactor`.
-    pub(crate) fn new(reactor: &Rc<Reactor>, seat: WorkerHandle) -> Listeners {
-        let (reactor, seat) = (Rc::clone(reactor), Rc::new(seat));
-        Listeners {
-            reactor,
-            worker: seat,
-            listeners: Vec::new(),
-            pending: VecDeque::new(),
-            early: Vec::new(),
-        }
+    pub(crate) fn new(reactor: &Rc<Reactor>, worker: WorkerHandle) -> Listeners {
+        let (reactor, worker) = (Rc::clone(reactor), Rc::new(worker));
+        Listeners { reactor, worker, listeners: Vec::new(), pending: VecDeque::new(), early: Vec::new() }
     }
 
     /// Opens a listener of `snapshot`.
@@ -94,23 +88,16 @@ impl Listeners {
         handle: ListenerHandle,
         snapshot: &Rc<SnapshotHandle>,
     ) {
-        let (number, ends) = (handle.listener_id(), handle.liveness());
+        let (number, liveness) = (handle.listener_id(), handle.liveness());
         let bound = handle.local().unwrap_or(configured);
-        let tag = Token::Listener(number).to_raw();
+        let token = Token::Listener(number).to_raw();
         // On failure the kernel lacks memory for one more registration. Other threads may still accept, and
         // hand connections off.
-        let acceptor = Acceptor::new(&self.reactor, &self.worker, handle, tag).ok();
-        let facts = ListenerInfo { bound, position: position(&snapshot.config, configured) };
-        self.listeners.push(Listener {
-            number,
-            configured,
-            info: facts,
-            acceptor,
-            liveness: ends,
-            retired: None,
-        });
-        for handed in std::mem::take(&mut self.early) {
-            self.take_handed_off(handed, snapshot);
+        let acceptor = Acceptor::new(&self.reactor, &self.worker, handle, token).ok();
+        let info = ListenerInfo { bound, position: position(&snapshot.config, configured) };
+        self.listeners.push(Listener { number, configured, info, acceptor, liveness, retired: None });
+        for connection in std::mem::take(&mut self.early) {
+            self.take_handed_off(connection, snapshot);
         }
     }
 
@@ -145,12 +132,12 @@ impl Listeners {
             self.drain(index);
             return Ok(());
         }
-        let (Some(acceptor), facts) = (&mut listener.acceptor, listener.info) else { return Ok(()) };
+        let (Some(acceptor), info) = (&mut listener.acceptor, listener.info) else { return Ok(()) };
         if !has_capacity {
             acceptor.pause();
             return Ok(());
         }
-        acceptor.accept(|socket, peer| accepted(facts.accepted(socket, peer, snapshot)))
+        acceptor.accept(|socket, peer| accepted(info.accepted(socket, peer, snapshot)))
     }
 
     /// Resumes paused listeners.
@@ -171,15 +158,15 @@ impl Listeners {
     /// The next pending connection, hand-offs included.
     pub(crate) fn next_pending(&mut self, snapshot: &Rc<SnapshotHandle>) -> Option<Accepted> {
         while self.pending.is_empty() {
-            let handed = self.worker.take()?;
-            self.take_handed_off(handed, snapshot);
+            let connection = self.worker.take()?;
+            self.take_handed_off(connection, snapshot);
         }
         self.pending.pop_front()
     }
 
     /// Queues an accepted connection.
-    pub(crate) fn enqueue(&mut self, arrival: Accepted) {
-        self.pending.push_back(arrival);
+    pub(crate) fn enqueue(&mut self, accepted: Accepted) {
+        self.pending.push_back(accepted);
     }
 
     /// The number of pending connections, without hand-offs that were not received yet.
@@ -190,7 +177,7 @@ impl Listeners {
     /// Whether no connection is pending, no accept is due, and no closed listener is to be removed.
     pub(crate) fn is_idle(&self) -> bool {
         let has_work = |listener: &Listener| {
-            listener.is_forgotten() || listener.acceptor.as_ref().is_some_and(Acceptor::has_pending)
+            listener.is_fully_closed() || listener.acceptor.as_ref().is_some_and(Acceptor::has_pending)
         };
         self.pending.is_empty() && self.worker.is_empty() && !self.listeners.iter().any(has_work)
     }
@@ -200,12 +187,12 @@ impl Listeners {
         self.listeners.is_empty() && self.pending.is_empty()
     }
 
-    /// Retires the listeners for which `goes` holds: they accept nothing new, and `snapshot` serves their
-    /// pending connections.
-    pub(crate) fn retire(&mut self, snapshot: &Rc<SnapshotHandle>, goes: impl Fn(SocketAddr) -> bool) {
+    /// Retires the listeners for which `is_removed` holds: they accept nothing new, and `snapshot` serves
+    /// their pending connections.
+    pub(crate) fn retire(&mut self, snapshot: &Rc<SnapshotHandle>, is_removed: impl Fn(SocketAddr) -> bool) {
         for index in 0..self.listeners.len() {
             let listener = &mut self.listeners[index];
-            if listener.retired.is_none() && goes(listener.configured) {
+            if listener.retired.is_none() && is_removed(listener.configured) {
                 listener.retired = Some(Rc::clone(snapshot));
                 self.drain(index);
             }
@@ -214,20 +201,20 @@ impl Listeners {
 
     /// Removes closed listeners of which no connection can arrive.
     pub(crate) fn remove_closed(&mut self, snapshot: &Rc<SnapshotHandle>) {
-        let over: Vec<u32> = self
+        let closed: Vec<u32> = self
             .listeners
             .iter()
-            .filter(|listener| listener.is_forgotten())
+            .filter(|listener| listener.is_fully_closed())
             .map(|listener| listener.number)
             .collect();
-        if over.is_empty() {
+        if closed.is_empty() {
             return;
         }
         // No thread adds to their hand-offs; those are received while their listener is known.
-        while let Some(handed) = self.worker.take() {
-            self.take_handed_off(handed, snapshot);
+        while let Some(connection) = self.worker.take() {
+            self.take_handed_off(connection, snapshot);
         }
-        self.listeners.retain(|listener| !over.contains(&listener.number));
+        self.listeners.retain(|listener| !closed.contains(&listener.number));
     }
 
     /// Closes all listeners and pending connections.
@@ -239,21 +226,21 @@ impl Listeners {
 
     /// Accepts the queue of a retired listener, and closes it when the queue is empty.
     fn drain(&mut self, index: usize) {
-        let Listener { info: facts, acceptor, retired, .. } = &mut self.listeners[index];
-        let (Some(open), Some(snapshot)) = (acceptor.as_mut(), retired) else { return };
-        let arrivals = &mut self.pending;
-        if open.retire(|socket, peer| arrivals.push_back(facts.accepted(socket, peer, snapshot))) {
+        let Listener { info, acceptor, retired, .. } = &mut self.listeners[index];
+        let (Some(open_acceptor), Some(snapshot)) = (acceptor.as_mut(), retired) else { return };
+        let pending = &mut self.pending;
+        if open_acceptor.retire(|socket, peer| pending.push_back(info.accepted(socket, peer, snapshot))) {
             *acceptor = None;
         }
     }
 
-    fn take_handed_off(&mut self, handed: HandedOffConnection, snapshot: &Rc<SnapshotHandle>) {
-        match self.listeners.iter().find(|listener| listener.number == handed.listener_id) {
+    fn take_handed_off(&mut self, connection: HandedOffConnection, snapshot: &Rc<SnapshotHandle>) {
+        match self.listeners.iter().find(|listener| listener.number == connection.listener_id) {
             Some(listener) => {
                 let snapshot = listener.retired.as_ref().unwrap_or(snapshot);
-                self.pending.push_back(listener.info.accepted(handed.socket, handed.peer, snapshot));
+                self.pending.push_back(listener.info.accepted(connection.socket, connection.peer, snapshot));
             }
-            None => self.early.push(handed),
+            None => self.early.push(connection),
         }
     }
 

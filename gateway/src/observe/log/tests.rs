@@ -18,7 +18,7 @@ use super::*;
 /// 2026-11-21T13:40:00.123Z
 const AT: WallNanos = WallNanos(1_795_268_400_123_456_789);
 /// Far beyond any pause of a loaded machine: only a failing test waits this long.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 fn event(kind: EventKind) -> Event {
     Event {
@@ -36,7 +36,7 @@ fn event(kind: EventKind) -> Event {
     }
 }
 
-const NOTHING_MORE: Details<'static> = Details { tried: &[], text: "", path: "" };
+const NO_DETAILS: Details<'static> = Details { tried: &[], text: "", path: "" };
 
 const FLOW: Flow<'_> = Flow {
     id: 0x1f,
@@ -148,7 +148,7 @@ fn claimed_user_and_failure_have_own_words() {
     assert_eq!((&parsed["decision"], &parsed["reason"]), (&json!("failed"), &json!("unreachable")));
     assert_eq!((&parsed["text"], &parsed["path"]), (&json!("no \u{1b}way"), &json!("/a b")));
     assert!(line.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\n')), "{line}");
-    let line = line_with(&failure, &Details { tried: &tried[..1], ..NOTHING_MORE });
+    let line = line_with(&failure, &Details { tried: &tried[..1], ..NO_DETAILS });
     assert!(line.contains(r#""tried":["192.0.2.1"],"#), "{line}");
 }
 
@@ -257,7 +257,7 @@ fn read(path: &Path) -> (Vec<usize>, Vec<Json>) {
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "{what} never happened");
+        assert!(start.elapsed() < WAIT_MAX, "{what} never happened");
         thread::yield_now();
     }
 }
@@ -267,7 +267,7 @@ fn close_writes_all_events_in_thread_order() {
     let directory = tempfile::tempdir().unwrap();
     let (log, mut senders, stats) = start(directory.path(), 2);
     for flow in 0..RING_EVENTS {
-        senders[flow % 2].push(&numbered(flow), &NOTHING_MORE);
+        senders[flow % 2].push(&numbered(flow), &NO_DETAILS);
     }
     log.close();
     let (flows, others) = read(&directory.path().join("log"));
@@ -278,14 +278,14 @@ fn close_writes_all_events_in_thread_order() {
 }
 
 #[test]
-fn a_sleeping_log_thread_is_woken() {
+fn sleeping_log_thread_is_woken() {
     let directory = tempfile::tempdir().unwrap();
     let (_log, mut senders, _) = start(directory.path(), 1);
     let path = directory.path().join("log");
     for flow in 0..3 {
         // Long enough for a delay to bring nothing; if it were too short, the test would only prove less.
         thread::sleep(5 * writer::BATCH_DELAY);
-        senders[0].push(&numbered(flow), &NOTHING_MORE);
+        senders[0].push(&numbered(flow), &NO_DETAILS);
         wait_until("a line", || read_lines(&path) == flow + 1);
     }
 }
@@ -338,10 +338,10 @@ impl ManualLog {
 
 fn manual_log(output: Output) -> ManualLog {
     let stats = Stats::new("0.0.0", AT, 1, crate::jobs::start(1).unwrap());
-    let shared = Arc::new(Shared::default());
-    let (senders, rings) = stats.workers.iter().map(|worker| log_sender(&shared, worker)).unzip();
+    let signals = Arc::new(LogThreadSignals::default());
+    let (senders, rings) = stats.workers.iter().map(|worker| log_sender(&signals, worker)).unzip();
     let (messages, lines) = bounded(MESSAGES_MAX);
-    let thread = LogThread::new(shared, rings, lines, output, Arc::clone(&stats));
+    let thread = LogThread::new(signals, rings, lines, output, Arc::clone(&stats));
     ManualLog { thread, senders, messages, stats }
 }
 
@@ -351,7 +351,7 @@ fn events_beyond_the_ring_are_counted_once() {
     let path = directory.path().join("log");
     let mut log = manual_log(Output::open(&LogTarget::File(path.clone())).unwrap());
     for flow in 0..RING_EVENTS + 3 {
-        log.senders[0].push(&numbered(flow), &NOTHING_MORE);
+        log.senders[0].push(&numbered(flow), &NO_DETAILS);
     }
     assert_eq!(log.stats.workers[0].log_dropped.value(), 3);
     log.drain();
@@ -381,7 +381,7 @@ fn nearly_full_disk_withholds_unknown_client_lines() {
     let claimed = Event { is_claimed: true, ..event_with_texts("root", "a", "") };
     let suppressed = Event { kind: EventKind::Suppressed(5), ..unknown };
     for event in [unknown, claimed, suppressed, numbered(7)] {
-        log.senders[0].push(&event, &NOTHING_MORE);
+        log.senders[0].push(&event, &NO_DETAILS);
     }
     log.drain();
     assert_eq!(read(&path), (vec![7], vec![]), "only lines of known users");
@@ -397,7 +397,7 @@ fn messages_beyond_their_queue_are_counted() {
     let directory = tempfile::tempdir().unwrap();
     let log = manual_log(Output::open(&LogTarget::File(directory.path().join("log"))).unwrap());
     let ManualLog { thread, messages, stats, .. } = log;
-    let log = Log { shared: Arc::default(), messages, stats: Arc::clone(&stats), ended: Mutex::new(None) };
+    let log = Log { signals: Arc::default(), messages, stats: Arc::clone(&stats), ended: Mutex::new(None) };
     (0..MESSAGES_MAX + 2).for_each(|_| log.write_message(Level::Info, "again", &[]));
     assert_eq!((stats.log_dropped(), thread.messages.len()), (2, MESSAGES_MAX));
 }
@@ -412,7 +412,7 @@ fn partial_write_is_continued_later() {
     let mut log = manual_log(Output { file, path: None });
     drop(pipe);
     for flow in 0..RING_EVENTS {
-        log.senders[0].push(&numbered(flow), &NOTHING_MORE);
+        log.senders[0].push(&numbered(flow), &NO_DETAILS);
     }
     log.thread.collect();
     assert_eq!(log.thread.flush(), FlushOutcome::Blocked, "a pipe holds less than a batch");
@@ -436,13 +436,13 @@ fn full_disk_loses_nothing_while_buffers_hold() {
     let path = directory.path().join("log");
     symlink("/dev/full", &path).unwrap();
     let (log, mut senders, stats) = start(directory.path(), 1);
-    senders[0].push(&numbered(0), &NOTHING_MORE);
+    senders[0].push(&numbered(0), &NO_DETAILS);
     wait_until("a failed write", || stats.log_write_errors.load(Ordering::Relaxed) > 0);
-    senders[0].push(&numbered(1), &NOTHING_MORE);
+    senders[0].push(&numbered(1), &NO_DETAILS);
     fs::remove_file(&path).unwrap();
     log.reopen();
     wait_until("the line that waited", || read_lines(&path) > 0);
-    senders[0].push(&numbered(2), &NOTHING_MORE);
+    senders[0].push(&numbered(2), &NO_DETAILS);
     log.close();
     assert_eq!(read(&path), (vec![0, 1, 2], Vec::new()));
 }
@@ -453,7 +453,7 @@ fn disk_that_stays_full_lets_the_log_close() {
     symlink("/dev/full", directory.path().join("log")).unwrap();
     let (log, mut senders, stats) = start(directory.path(), 1);
     // More than batch and ring hold: the producer never waits, so some events must be dropped.
-    (0..4 * RING_EVENTS).for_each(|flow| senders[0].push(&numbered(flow), &NOTHING_MORE));
+    (0..4 * RING_EVENTS).for_each(|flow| senders[0].push(&numbered(flow), &NO_DETAILS));
     assert!(stats.log_dropped() > 0);
     log.close();
 }
@@ -464,14 +464,14 @@ fn rotation_continues_in_a_new_file() {
     let (log, mut senders, _) = start(directory.path(), 1);
     let (path, rotated) = (directory.path().join("log"), directory.path().join("log.1"));
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o137, 0, "no more than 0640");
-    senders[0].push(&numbered(1), &NOTHING_MORE);
+    senders[0].push(&numbered(1), &NO_DETAILS);
     wait_until("the first line", || read_lines(&path) == 1);
     fs::rename(&path, &rotated).unwrap();
-    senders[0].push(&numbered(2), &NOTHING_MORE);
+    senders[0].push(&numbered(2), &NO_DETAILS);
     wait_until("a line in the renamed file", || read_lines(&rotated) == 2);
     log.reopen();
     wait_until("a new file", || path.exists());
-    senders[0].push(&numbered(3), &NOTHING_MORE);
+    senders[0].push(&numbered(3), &NO_DETAILS);
     log.close();
     assert_eq!((read(&rotated), read(&path)), ((vec![1, 2], vec![]), (vec![3], vec![])));
 }
@@ -485,9 +485,9 @@ fn failed_reopen_keeps_the_old_file() {
     let moved = directory.path().join("moved");
     fs::rename(&folder, &moved).unwrap();
     log.reopen();
-    wait_until("a complaint", || read_lines(&moved.join("log")) == 1);
+    wait_until("a warning", || read_lines(&moved.join("log")) == 1);
     assert_eq!(stats.log_write_errors.load(Ordering::Relaxed), 1);
-    senders[0].push(&numbered(1), &NOTHING_MORE);
+    senders[0].push(&numbered(1), &NO_DETAILS);
     log.close();
     let (flows, others) = read(&moved.join("log"));
     assert_eq!((flows, &others[0]["level"]), (vec![1], &json!("warning")));
@@ -498,7 +498,7 @@ fn cut_line_goes_whole_into_the_next_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     let mut log = manual_log(Output::open(&LogTarget::File(path.clone())).unwrap());
-    (0..3).for_each(|flow| log.senders[0].push(&numbered(flow), &NOTHING_MORE));
+    (0..3).for_each(|flow| log.senders[0].push(&numbered(flow), &NO_DETAILS));
     log.thread.collect();
     // The state after a disk filled up in the middle of the second line.
     log.thread.written = line_of(&numbered(0)).len() + 40;
@@ -513,7 +513,7 @@ fn unchanged_file_is_continued_at_the_cut() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     let mut log = manual_log(Output::open(&LogTarget::File(path.clone())).unwrap());
-    (0..3).for_each(|flow| log.senders[0].push(&numbered(flow), &NOTHING_MORE));
+    (0..3).for_each(|flow| log.senders[0].push(&numbered(flow), &NO_DETAILS));
     log.thread.collect();
     let cut = line_of(&numbered(0)).len() + 40;
     fs::write(&path, &log.thread.pending[..cut]).unwrap();

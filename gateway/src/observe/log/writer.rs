@@ -21,7 +21,7 @@ use sys::ring::Consumer;
 
 use super::disk_reserve::DiskReserve;
 use super::line::{Level, LineWriter, Value};
-use super::{Shared, Slot};
+use super::{LogThreadSignals, Slot};
 use crate::config::settings::LogTarget;
 use crate::observe::stats::Stats;
 
@@ -40,7 +40,7 @@ const FILE_MODE: u32 = 0o640;
 
 /// The state of the log thread.
 pub(super) struct LogThread {
-    shared: Arc<Shared>,
+    signals: Arc<LogThreadSignals>,
     /// One for each reactor thread.
     rings: Vec<Consumer<Slot>>,
     pub(super) messages: Receiver<Box<[u8]>>,
@@ -70,14 +70,14 @@ pub(super) enum FlushOutcome {
 
 impl LogThread {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        signals: Arc<LogThreadSignals>,
         rings: Vec<Consumer<Slot>>,
         messages: Receiver<Box<[u8]>>,
         output: Output,
         stats: Arc<Stats>,
     ) -> LogThread {
         LogThread {
-            shared,
+            signals,
             rings,
             messages,
             output,
@@ -94,8 +94,8 @@ impl LogThread {
     /// Runs until the log is closed.
     pub(super) fn run(&mut self) {
         // Acquire pairs with the Release in `Log::close`.
-        while !self.shared.closing.load(Ordering::Acquire) {
-            if self.shared.reopen.swap(false, Ordering::Relaxed) {
+        while !self.signals.closing.load(Ordering::Acquire) {
+            if self.signals.reopen.swap(false, Ordering::Relaxed) {
                 self.reopen();
             }
             self.collect();
@@ -196,18 +196,18 @@ impl LogThread {
 
     /// Sleeps until another thread wakes this one, unless something is queued already.
     fn sleep(&self) {
-        self.shared.parked.announce();
+        self.signals.parked.announce();
         if self.is_idle() {
             thread::park();
         }
-        self.shared.parked.retract();
+        self.signals.parked.retract();
     }
 
     fn is_idle(&self) -> bool {
         // Relaxed: the thread that sets a flag wakes this one afterwards, and a wake-up before the park ends
         // the park.
         let is_requested =
-            self.shared.closing.load(Ordering::Relaxed) || self.shared.reopen.load(Ordering::Relaxed);
+            self.signals.closing.load(Ordering::Relaxed) || self.signals.reopen.load(Ordering::Relaxed);
         !is_requested
             && self.messages.is_empty()
             && self.rings.iter().all(Consumer::is_empty)
