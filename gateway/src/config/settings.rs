@@ -77,9 +77,9 @@ settings! {
         /// Address and port. `[::]` takes IPv6 only: for both families have a listener on `0.0.0.0` too. Port
         /// 0 lets the kernel choose one, which `serve` prints.
         address: Located<SocketAddr> = required;
-        /// What is spoken there. `mixed` tells HTTP, tunnels by CONNECT and plain requests alike, and SOCKS5
-        /// apart by the first byte; `forward` speaks nothing and leads every connection to one destination,
-        /// billed to one user.
+        /// The protocol of its clients. `mixed` serves HTTP, CONNECT and plain requests, and SOCKS5,
+        /// distinguished by the first byte; `forward` has no protocol: every connection leads to one
+        /// destination, billed to one user.
         kind: ListenerKind = "mixed";
         /// The destination of a `forward` listener, `HOST:PORT`.
         to: Optional<Target> = none;
@@ -87,7 +87,7 @@ settings! {
         user: Optional<UserName> = none;
     }
 
-    /// The ways to this gateway.
+    /// The addresses of this gateway.
     "[network]" Network {
         /// Further addresses at which connections reach this gateway, so that no user is led back to it: a
         /// published port of its container, an address that a router translates (1:1 NAT), a load balancer.
@@ -120,20 +120,20 @@ settings! {
         reactors: u32 = 0, 0 ..= 256;
     }
 
-    /// How much at once. Each limit that is reached refuses what is new and leaves what is there alone.
+    /// Bounds on what is open at a time. A reached limit refuses what is new; open flows stay.
     "[limits]" Limits {
-        /// Client connections at the same time. A tunnel takes two descriptors; `tollgate doctor` tells
-        /// whether this machine carries them. Connections that wait for a next plain HTTP request make room
-        /// for others, first those of the user with the most.
+        /// Client connections at the same time. A tunnel takes two descriptors; `tollgate doctor` reports
+        /// whether this machine can hold them. Idle plain HTTP connections are closed where flows need their
+        /// slots, first those of the user with the most.
         connections: u32 = 9_000, 1 ..= 1_000_000;
         /// Connections whose client is not known yet, at the same time: all that clients without credentials
         /// can hold. Each reactor thread has an equal part of them, and together they are a quarter of the
-        /// process's descriptors at most. Where all of a part are taken, the next
-        /// client ends the oldest of the source that holds most (a source is an IPv4 address or an IPv6 /64).
+        /// process's descriptors at most. Where all of a part are taken, the next client evicts the oldest of
+        /// the source with the most (a source is an IPv4 address or an IPv6 /64).
         handshakes: u32 = 2_000, 1 ..= 100_000;
-        /// Connections at the same time for each user without a `connections` of their own. One that is over
-        /// counts until its peers have taken what was sent to them (see `half_closed`). Plain HTTP
-        /// connections are kept for a next request up to 32 beyond this; those above end behind an answer.
+        /// Connections at the same time for each user without a `connections` of their own. A closing one
+        /// counts until its peers have acknowledged all bytes (see `half_closed`). Plain HTTP connections are
+        /// kept for a next request up to 32 beyond this; those above it close after a response.
         connections_per_user: u32 = 1_000, 1 ..= 1_000_000;
     }
 
@@ -141,26 +141,26 @@ settings! {
     "[timeouts]" Timeouts {
         /// From accept to a complete request that identifies the user, authentication included, however often
         /// credentials are requested meanwhile (3 times at most); then from the first byte of each next
-        /// request to the end of its head. A client that is refused has 2 s more to read why. While more than
+        /// request to the end of its head. A denied client has 2 s more to read the response. While more than
         /// half of `[limits] handshakes` are taken, the first of these shrinks, down to 1 s with the last.
         greeting: Duration = "10s", "100ms" ..= "10m";
         /// For reaching the destination, over all its addresses together.
         connect: Duration = "10s", "100ms" ..= "10m";
-        /// A tunnel, or a plain HTTP request, ends when for this long neither peer has sent a byte or taken
-        /// one of those that wait for it. One that takes nothing may live an eighth of this longer.
+        /// A tunnel, or a plain HTTP request, ends when for this long neither peer has sent or acknowledged a
+        /// byte. While bytes wait for a peer that acknowledges none, it may end an eighth of this later.
         idle: Duration = "15m", "1s" ..= "30d";
         /// The same for a tunnel or request of which one direction has ended; it begins anew with that end.
-        /// What was sent to a peer together with its end is not taken away from it: where that is 32 KiB or
-        /// more, it counts among the user's connections until the peer has taken it, or has taken nothing for
-        /// a minute. A receiver's kernel tells of room when half of its buffer is free again, which takes one
-        /// of 1 kB/s up to a minute.
+        /// Bytes that were sent before an end still reach their peer: from 32 KiB on, the connection counts
+        /// among the user's until the peer has acknowledged them, or has acknowledged nothing for a minute. A
+        /// receiver's kernel announces free space when half of its buffer is free, which may take a receiver
+        /// of 1 kB/s a minute.
         half_closed: Duration = "1m", "1s" ..= "30d";
         /// A tunnel or request ends after this in any case.
         lifetime: Option<Duration> = "none", "1s" ..= "365d";
         /// A client's connection that waits for its next plain HTTP request ends after this.
         keep_alive: Duration = "1m", "1s" ..= "1d";
         /// How long a stopping `serve` goes on as before while `/readyz` already says 503, so that load
-        /// balancers lead new clients elsewhere before the listeners close. A second signal ends it.
+        /// balancers send new clients elsewhere before the listeners close. A second signal ends it.
         unready: Duration = "0s", "0s" ..= "1h";
         /// How long a stopping `serve` waits for its tunnels to end by themselves.
         drain: Duration = "30s", "0s" ..= "1d";
@@ -168,20 +168,20 @@ settings! {
 
     /// Name resolution.
     "[dns]" Dns {
-        /// `builtin` reads `/etc/hosts`, asks the name servers itself, and keeps answers as long as they say;
-        /// `system` asks the C library (nsswitch, search domains), which does not say how long.
+        /// `builtin` reads `/etc/hosts`, queries the name servers itself, and caches answers for their TTL;
+        /// `system` uses the C library (nsswitch, search domains), which returns no TTL.
         mode: DnsMode = "builtin";
         /// Name servers, for `builtin`; an empty list means those of `/etc/resolv.conf`.
         servers: Vec<Located<NameServer>> = [];
         /// For the answer to one lookup.
         timeout: Duration = "5s", "100ms" ..= "1m";
-        /// Names that are remembered, existing or not, for `builtin`.
+        /// Cached names, existing or not, for `builtin`.
         cache_entries: u32 = 16_384, 1 ..= 1_000_000;
-        /// An answer is kept at least this long, whatever it says.
+        /// An answer is cached at least this long, whatever its TTL.
         ttl_min: Duration = "1s", "0s" ..= "1h";
-        /// An answer is kept at most this long, whatever it says.
+        /// An answer is cached at most this long, whatever its TTL.
         ttl_max: Duration = "1h", "1s" ..= "7d";
-        /// The answer that there is no such name is kept at most this long.
+        /// The answer that a name does not exist is cached at most this long.
         ttl_negative_max: Duration = "1m", "0s" ..= "1h";
     }
 
@@ -191,16 +191,16 @@ settings! {
         /// time may use it.
         directory: PathBuf = "tollgate-data";
         /// When an ended flow is safe from a power failure. `delayed`: 10 ms and a sync of the disk after its
-        /// end; `sync`: before its place in the live table is free. Either way no flow waits for the disk,
-        /// and a process that is killed loses nothing.
+        /// end; `sync`: before its slot of the live table is free. Either way no flow waits for the disk, and
+        /// a process that is killed loses nothing.
         durability: Durability = "delayed";
-        /// A directory for the live table, on a tmpfs that outlives the process; it must have room. `auto`
-        /// takes `/dev/shm`, else systemd's `RuntimeDirectory`, else the ledger's own directory.
+        /// A directory for the live table, on a tmpfs that outlives the process; it must have enough space.
+        /// `auto` takes `/dev/shm`, else systemd's `RuntimeDirectory`, else the ledger's own directory.
         live_table: Option<PathBuf> = "auto";
         /// The size of a file of the journal. Two or three of them exist at a time.
         segment: ByteSize = "64MiB", "256KiB" ..= "1GiB";
-        /// The journal's size at most, but never less than four segments. It is reached only if the
-        /// database cannot be written for long; then new flows are refused until it can.
+        /// The journal's size at most, but never less than four segments. It is reached only if the database
+        /// cannot be written for long; then new flows are refused until it can.
         journal_max: ByteSize = "4GiB", "8MiB" ..= "1024GiB";
         /// What happens when the journal cannot be written, to any file. Open flows go on and are counted in
         /// the live table. `refuse`: new ones get 503 until it can be written; `drain`: the process drains
@@ -216,8 +216,8 @@ settings! {
         /// `stderr`, or a file, which SIGUSR1 opens again after a rotation; a relative path starts at the
         /// configuration file's directory.
         to: LogTarget = "stderr";
-        /// Adds the `path` of plain HTTP requests, without the query, at most 256 bytes of it. Paths may tell
-        /// what users look at, and some carry secrets. A reload changes it.
+        /// Adds the `path` of plain HTTP requests, without the query, at most 256 bytes of it. Paths may
+        /// reveal what users read, and some carry secrets. A reload changes it.
         request_path: bool = false;
     }
 
@@ -226,20 +226,20 @@ settings! {
         /// What a browser shows when it asks for the password.
         realm: Realm = "tollgate";
         /// Password checks that may wait for the one that is running (some 50 ms each); beyond this a client
-        /// gets 503. Three quarters are for strangers; the rest is kept for clients whose source was let in
-        /// within the last day, and for credentials that were right then, which are checked first. Sources
-        /// take turns; where the queue is full, a stranger whose source failed within the last hour gives way
-        /// to one whose source did not, and the source with the most checks to others.
+        /// gets 503. Unknown sources may take three quarters; the rest is reserved for sources with right
+        /// credentials within the last day, and for those credentials, which are checked first. Sources are
+        /// served round robin. Where the queue is full, checks of sources that failed within the last hour
+        /// are dropped first, then those of the source with the most.
         hash_queue: u32 = 64, 1 ..= 4096;
-        /// Credentials found right that are remembered, so that they are not hashed again.
+        /// Verified credentials that are cached, so that they are not hashed again.
         cache_entries: u32 = 4096, 0 ..= 1_000_000;
-        /// How long they are let in without another check. For a day longer they are known: they are checked
-        /// again, but whatever failed at their source does not keep them out. A reload that changes this, or
-        /// `cache_entries`, forgets all.
+        /// How long they are accepted without another check. For a day after that they are checked again,
+        /// whatever failed at their source. A reload that changes this, or `cache_entries`, empties the
+        /// cache.
         cache_ttl: Duration = "10m", "1s" ..= "1d";
         /// Wrong credentials in a minute for one user from one source (an IPv4 address, an IPv6 /64), before
-        /// more are refused without a look; for all users together ten times as many, and from an IPv6 /48
-        /// forty times. Credentials that were right before, and tokens, pass all the same.
+        /// more are refused unchecked; for all users together ten times as many, and from an IPv6 /48 forty
+        /// times. Credentials that were right before, and right tokens, are accepted all the same.
         failures_per_minute: u32 = 20, 1 ..= 100_000;
     }
 
@@ -277,13 +277,13 @@ settings! {
         /// Where the user may not go, whatever is allowed.
         deny: Vec<Located<Rule>> = [];
         /// Resolves any name on a port of which a network in `allow` speaks, and allows the addresses that
-        /// the network holds. The name servers then see every name that the user asks for, so a program that
+        /// the network holds. The name servers then see every name that the user requests, so a program that
         /// may reach nothing else can carry data out in names. Without it only names that a rule by name
         /// allows are resolved.
         resolve_for_networks: bool = false;
         /// Connections at the same time; without it `connections_per_user` of `[limits]` holds.
         connections: Optional<u32> = none, 1 ..= 1_000_000;
-        /// Refuses the user, and keeps the name taken.
+        /// Denies every request of the user; the name stays in use.
         disabled: bool = false;
     }
 }
@@ -310,7 +310,7 @@ macro_rules! defaults {
 defaults! { Network Admin Accept Threads Limits Timeouts Dns Ledger Log Auth }
 
 choice! {
-    /// What is spoken at a listener.
+    /// The protocol of a listener.
     ListenerKind {
         /// HTTP or SOCKS5.
         Mixed = "mixed",
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_is_up_to_date() {
+    fn settings_page_is_up_to_date() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/settings.md");
         if std::env::var_os("UPDATE").is_some() {
             std::fs::write(path, markdown()).unwrap();
