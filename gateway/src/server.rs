@@ -144,7 +144,7 @@ impl Gateway {
         admin: SocketAddr,
         version: &'static str,
     ) -> Result<Gateway, StartError> {
-        let strategy = accept::strategy(config.accept.strategy.as_str())
+        let strategy = accept::strategy(config.accept.strategy.name())
             .expect("the settings offer the strategies that there are");
         let threads = reactors(&config);
         // First what other programs may hold: an address or a ledger in use is reported before anything

@@ -20,7 +20,7 @@ use crate::config::read::{FromSetting, FromTable, Located, Optional, Scalar, Sec
 use crate::config::report::Report;
 use crate::config::schema::joined;
 pub use crate::config::schema::{Setting, Table};
-pub use crate::config::value::{ByteSize, LogTarget, Realm, duration, network};
+pub use crate::config::value::{AcceptStrategy, ByteSize, LogTarget, Realm, duration, network};
 use crate::config::value::{NameServer, OwnAddress, choice};
 use crate::users::{PasswordHash, TokenHash, UserName};
 
@@ -107,8 +107,7 @@ settings! {
         /// `mutex` lets one thread at a time wait for connections, and a thread with many of them declines:
         /// the least work. `handoff` lets any idle thread accept, and hands each connection to a thread that
         /// has few: the best balance, for tunnels that last. `reuse_port` gives each thread a socket of its
-        /// own, and the kernel distributes connections at random. `exclusive` lets all threads wait on one
-        /// socket and wakes the first idle one, `shared` wakes all: these two are for comparison.
+        /// own, and the kernel distributes connections at random.
         strategy: AcceptStrategy = "mutex";
         /// Connections that may wait in the kernel for each listening socket; `net.core.somaxconn` bounds it.
         backlog: u32 = 4096, 1 ..= 65535;
@@ -324,22 +323,6 @@ choice! {
 }
 
 choice! {
-    /// How connections reach the reactor threads.
-    AcceptStrategy {
-        /// One listening socket for all, which wakes every thread.
-        Shared = "shared",
-        /// One listening socket, watched by the thread that holds the accept mutex.
-        Mutex = "mutex",
-        /// One listening socket for all, `EPOLLEXCLUSIVE`.
-        Exclusive = "exclusive",
-        /// One listening socket for each thread.
-        ReusePort = "reuse_port",
-        /// One listening socket for all; the accepting thread hands connections to one with less load.
-        Handoff = "handoff",
-    }
-}
-
-choice! {
     /// When an ended flow is safe from a power failure.
     Durability {
         /// 10 ms and a sync after its end.
@@ -430,7 +413,7 @@ mod tests {
         let timeouts = Timeouts::default();
         assert_eq!(timeouts.greeting, Duration::from_secs(10));
         assert_eq!(timeouts.lifetime, None);
-        assert_eq!(Accept::default().strategy, AcceptStrategy::Mutex);
+        assert_eq!(Accept::default().strategy.name(), "mutex");
         assert_eq!(Admin::default().address, "127.0.0.1:9128".parse().unwrap());
         assert_eq!(Ledger::default().directory, PathBuf::from("tollgate-data"));
         assert_eq!(Log::default().to, LogTarget::Stderr);

@@ -10,7 +10,7 @@ use policy::{AddressClass, Host};
 use tempfile::TempDir;
 
 use super::*;
-use crate::config::settings::{AcceptStrategy, LogTarget};
+use crate::config::settings::LogTarget;
 
 const CASES: &str = "testdata/config";
 
@@ -18,7 +18,7 @@ const CASES: &str = "testdata/config";
 fn every_mistake_is_explained() {
     let mut cases: Vec<_> = fs::read_dir(CASES).unwrap().map(|case| case.unwrap().path()).collect();
     cases.sort();
-    assert!(cases.len() >= 11, "the test cases are missing");
+    assert!(cases.len() >= 13, "the test cases are missing");
     let wrong = cases.iter().filter(|case| !explains(case)).count();
     assert_eq!(wrong, 0, "the differences are printed above");
 }
@@ -82,7 +82,7 @@ lifetime = "30d"
 [limits]
 connections_per_user = 7
 [accept]
-strategy = "exclusive"
+strategy = "handoff"
 [dns]
 servers = ["192.0.2.53", "[2001:db8::53]:5353"]
 [log]
@@ -108,7 +108,7 @@ fn full_configuration_loads_as_written() {
     assert_eq!(config.timeouts.idle, Duration::from_secs(3600));
     assert_eq!(config.timeouts.lifetime, Some(Duration::from_secs(30 * 86_400)));
     assert_eq!(config.timeouts.greeting, Duration::from_secs(10), "a default");
-    assert_eq!(config.accept.strategy, AcceptStrategy::Exclusive);
+    assert_eq!(config.accept.strategy.name(), "handoff");
     let servers = ["192.0.2.53:53".parse().unwrap(), "[2001:db8::53]:5353".parse().unwrap()];
     assert_eq!(config.dns.server_addresses(), servers);
 

@@ -226,6 +226,49 @@ textual! {
     Realm: "a text" => realm;
 }
 
+/// How connections reach the reactor threads: a strategy of `engine::accept`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AcceptStrategy {
+    /// Its name in the engine.
+    name: &'static str,
+}
+
+impl AcceptStrategy {
+    /// What a configuration may choose.
+    const OFFERED: [&str; 3] = ["reuse_port", "mutex", "handoff"];
+
+    /// What `lab accept` compares with them: setting and name. Only the lab configures these, so no document
+    /// lists them. The prefix states their purpose, and keeps the plain name an error.
+    const COMPARED: [(&str, &str); 2] = [("lab:shared", "shared"), ("lab:exclusive", "exclusive")];
+
+    /// The name in the engine.
+    pub fn name(self) -> &'static str {
+        self.name
+    }
+
+    fn configured_as(word: &str) -> Option<AcceptStrategy> {
+        let offered = Self::OFFERED.into_iter().find(|name| *name == word);
+        let compared = || Self::COMPARED.into_iter().find(|(setting, _)| *setting == word);
+        let name = offered.or_else(|| compared().map(|(_, name)| name))?;
+        Some(AcceptStrategy { name })
+    }
+}
+
+impl Scalar for AcceptStrategy {
+    const KIND: &'static str = "\"reuse_port\" or \"mutex\" or \"handoff\"";
+
+    fn parse(value: &DeValue<'_>, _: &Setting) -> Result<AcceptStrategy, String> {
+        let expected = format!("expected {}", Self::KIND);
+        let word = value.as_str().ok_or_else(|| format!("{expected}; found {}", kind_of(value)))?;
+        AcceptStrategy::configured_as(word).ok_or_else(|| match word {
+            "shared" | "exclusive" => {
+                format!("{expected}; \"{word}\" is for comparison: `lab accept` measures all five strategies")
+            }
+            _ => format!("{expected}; found \"{word}\""),
+        })
+    }
+}
+
 /// A DNS server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameServer(pub SocketAddr);
@@ -342,6 +385,20 @@ fn credential_error(error: CredentialError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn accept_strategies_are_those_of_the_engine() {
+        let compared = AcceptStrategy::COMPARED.map(|(setting, _)| setting);
+        let settings = AcceptStrategy::OFFERED.into_iter().chain(compared);
+        let mut ours: Vec<&str> =
+            settings.map(|word| AcceptStrategy::configured_as(word).unwrap().name()).collect();
+        let mut engines: Vec<&str> =
+            engine::accept::STRATEGIES.iter().map(|strategy| strategy.name()).collect();
+        ours.sort_unstable();
+        engines.sort_unstable();
+        assert_eq!(ours, engines);
+        assert_eq!(AcceptStrategy::configured_as("shared"), None);
+    }
 
     #[test]
     fn durations_have_units() {

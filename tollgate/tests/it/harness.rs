@@ -47,11 +47,11 @@ to = ["localhost"]
 class = "internal"
 "#;
 
-/// Every accept strategy, as configuration.
+/// Every accept strategy, as configuration; two are for comparison, and no document lists them.
 pub(crate) const STRATEGIES: [&str; 5] = [
-    "[accept]\nstrategy = \"shared\"\n",
+    "[accept]\nstrategy = \"lab:shared\"\n",
     "[accept]\nstrategy = \"mutex\"\n",
-    "[accept]\nstrategy = \"exclusive\"\n",
+    "[accept]\nstrategy = \"lab:exclusive\"\n",
     "[accept]\nstrategy = \"reuse_port\"\n",
     "[accept]\nstrategy = \"handoff\"\n",
 ];

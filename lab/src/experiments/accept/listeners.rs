@@ -48,7 +48,7 @@ impl GatewayListeners {
              {TUNNELS_MAX}\n{}\n[accept]\nstrategy = \"{}\"\n",
             listener(self.address),
             tollgate_tables(inputs),
-            self.strategy.name(),
+            self.strategy.setting(),
         )
     }
 }
@@ -113,5 +113,7 @@ mod tests {
         check(None, &[21_000]);
         check(Some(0), &[21_000, 21_001]);
         check(Some(1), &[21_000, 21_002]);
+        let compared = GatewayListeners { strategy: Strategy::Shared, ..listeners.clone() };
+        assert!(compared.text(&inputs, None).contains("strategy = \"lab:shared\"\n"));
     }
 }

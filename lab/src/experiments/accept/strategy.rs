@@ -1,5 +1,5 @@
-//! The accept strategies (`engine::accept`) by the engine's names, as the command line, the gateway's
-//! configuration and the report have them.
+//! The accept strategies (`engine::accept`) by the engine's names, as the command line and the report have
+//! them.
 
 /// How the connections of a listening address reach threads.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl Strategy {
     /// The gateway's own choice, where nothing is configured.
     pub(super) const DEFAULT: Self = Self::Mutex;
 
-    /// The name in configurations and tables.
+    /// The name on the command line and in tables.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Shared => "shared",
@@ -32,6 +32,16 @@ impl Strategy {
             Self::Exclusive => "exclusive",
             Self::ReusePort => "reuse_port",
             Self::Handoff => "handoff",
+        }
+    }
+
+    /// The value of `[accept] strategy`: a gateway accepts those that its documents do not offer from the lab
+    /// only.
+    pub(super) fn setting(self) -> &'static str {
+        match self {
+            Self::Shared => "lab:shared",
+            Self::Exclusive => "lab:exclusive",
+            Self::Mutex | Self::ReusePort | Self::Handoff => self.name(),
         }
     }
 }
