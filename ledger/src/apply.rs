@@ -14,7 +14,7 @@ use sys::crash::point;
 use thiserror::Error;
 
 use crate::entry::Entry;
-use crate::journal::Shared as Journal;
+use crate::journal::JournalState;
 use crate::journal::reader::{ReadError, Reader};
 use crate::limits::{
     APPLY_PAUSE, BATCH_ENTRIES_MAX, CHECKPOINT_ENTRIES_MAX, CHECKPOINT_PAUSE_MAX, CLOSE_ATTEMPTS_MAX,
@@ -22,15 +22,15 @@ use crate::limits::{
 };
 use crate::parker::ParkDecision;
 use crate::sink::{Sink, SinkError};
-use crate::status::{Shared, Stage};
+use crate::status::{LedgerState, Stage};
 use crate::storage::Storage;
 
 /// The state of the applier thread.
 pub(crate) struct Applier<S: Storage, K> {
     sink: K,
-    journal: Arc<Journal<S>>,
+    journal: Arc<JournalState<S>>,
     reader: Reader<S>,
-    shared: Arc<Shared>,
+    shared: Arc<LedgerState>,
     /// Entries that were read and not applied, all of one run.
     batch: Vec<Entry>,
     epoch: u32,
@@ -60,7 +60,12 @@ impl ApplyError {
 
 impl<S: Storage, K: Sink> Applier<S, K> {
     /// An applier for `sink`, which has entries up to `applied`.
-    pub(crate) fn new(sink: K, journal: Arc<Journal<S>>, applied: u64, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(
+        sink: K,
+        journal: Arc<JournalState<S>>,
+        applied: u64,
+        shared: Arc<LedgerState>,
+    ) -> Self {
         let reader = Reader::new(Arc::clone(&journal), applied + 1);
         let first_lsn = reader.next_lsn();
         Self {

@@ -27,7 +27,7 @@ use crate::limits::{
 };
 use crate::live_table::{CommitIntent, LiveTable, Region, SlotContents};
 use crate::parker::ParkDecision;
-use crate::status::{Shared, Stage};
+use crate::status::{LedgerState, Stage};
 use crate::storage::Storage;
 
 /// The state of the committer thread.
@@ -36,7 +36,7 @@ pub(crate) struct Committer<S: Storage> {
     table: LiveTable,
     drains: Vec<FlowDrain>,
     durability: Durability,
-    shared: Arc<Shared>,
+    shared: Arc<LedgerState>,
     /// Slots whose flows are in frames that are not written, or with `Sync` not durable: drain, slot,
     /// generation.
     taken: Vec<(usize, u32, u64)>,
@@ -86,7 +86,7 @@ impl<S: Storage> Committer<S> {
         table: LiveTable,
         drains: Vec<FlowDrain>,
         durability: Durability,
-        shared: Arc<Shared>,
+        shared: Arc<LedgerState>,
     ) -> Self {
         let sweeps = drains.iter().map(|_| Sweep::new()).collect();
         Self {
@@ -469,7 +469,7 @@ impl Sweep {
         slot: u32,
         kind: CommitIntent,
         frame: &mut FrameBuffer,
-        shared: &Shared,
+        shared: &LedgerState,
     ) -> Option<u64> {
         let mut outcome = Ok(None);
         frame.push_if(|out| {

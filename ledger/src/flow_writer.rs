@@ -18,7 +18,7 @@ use sys::sync::atomic::{AtomicU32, Ordering};
 use crate::limits::{INTERIM_BYTES, INTERIM_HINTS};
 use crate::live_table::{FlowCounters, Region, State};
 use crate::record::{CloseReason, Identity, Legs, Record};
-use crate::status::Shared;
+use crate::status::LedgerState;
 
 /// The reactor thread's end: its slots of the live table.
 pub struct FlowWriter {
@@ -34,7 +34,7 @@ pub struct FlowWriter {
     closed: Producer<u32>,
     interims: Producer<u32>,
     ring_counters: Arc<RingCounters>,
-    shared: Arc<Shared>,
+    shared: Arc<LedgerState>,
 }
 
 /// Counters that both ends share besides the rings.
@@ -223,7 +223,7 @@ impl FlowDrain {
 }
 
 /// Both ends for `region`.
-pub(crate) fn pair(region: &Region, shared: &Arc<Shared>) -> (FlowDrain, FlowWriter) {
+pub(crate) fn pair(region: &Region, shared: &Arc<LedgerState>) -> (FlowDrain, FlowWriter) {
     let slots = region.slots() as usize;
     let (closed, closed_out) = ring(slots.next_power_of_two(), u32::MAX);
     let (interims, interims_out) = ring(INTERIM_HINTS, u32::MAX);
@@ -264,7 +264,7 @@ mod tests {
         let header = TableHeader { gateway: 7, epoch: 1, boot: 1, process: 1, regions: 1, slots: 3 };
         let table = LiveTable::create(SharedWords::in_memory(header.table_words()), header);
         let region = table.regions().next().expect("the table has one region");
-        let shared = Arc::new(Shared::new(0));
+        let shared = Arc::new(LedgerState::new(0));
         let (_drain, mut writer) = pair(&region, &shared);
         // As a flipped bit would do.
         region.slot(0).give_up();

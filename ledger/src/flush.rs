@@ -11,17 +11,17 @@ use std::time::Duration;
 use sys::clock::{self, Nanos};
 
 use crate::Durability;
-use crate::journal::Shared as Journal;
+use crate::journal::JournalState;
 use crate::limits::SYNC_PAUSE;
 use crate::parker::ParkDecision;
-use crate::status::{Shared, Stage};
+use crate::status::{LedgerState, Stage};
 use crate::storage::Storage;
 
 /// The state of the flusher thread.
 pub(crate) struct Flusher<S: Storage> {
-    pub(crate) journal: Arc<Journal<S>>,
+    pub(crate) journal: Arc<JournalState<S>>,
     pub(crate) durability: Durability,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<LedgerState>,
 }
 
 impl<S: Storage> Flusher<S> {

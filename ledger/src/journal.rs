@@ -1,8 +1,8 @@
 //! The journal: numbered entries in files of fixed size, in frames that are sealed by checksums.
 //!
-//! Guarantees: an entry up to [`Shared::durable`] survives a power failure. A damaged frame is distinguished
-//! from a torn one. No written byte is overwritten, so a later write that fails cannot damage a sector that
-//! is on the disk.
+//! Guarantees: an entry up to [`JournalState::durable`] survives a power failure. A damaged frame is
+//! distinguished from a torn one. No written byte is overwritten, so a later write that fails cannot damage a
+//! sector that is on the disk.
 //!
 //! ```text
 //!   journal/segment-000000000007   header, 4 KiB | frame | frame | ...           full, or abandoned
@@ -34,7 +34,7 @@ pub(crate) mod writer;
 
 use thiserror::Error;
 
-pub(crate) use shared::Shared;
+pub(crate) use shared::JournalState;
 pub(crate) use writer::Writer;
 
 /// The constants of an open journal.

@@ -69,8 +69,8 @@ use crate::open::OpenLocks;
 pub use crate::open::{Guarantees, OpenError, OpenSettings};
 pub use crate::recover::{RecoverError, Recovery};
 pub use crate::sink::schema::SchemaError;
+use crate::status::{LedgerState, Stage};
 pub use crate::status::{Progress, Status, StatusHandle};
-use crate::status::{Shared, Stage};
 
 /// When an ended flow survives a power failure.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -87,7 +87,7 @@ pub enum Durability {
 ///
 /// Dropping it journals every ended flow, and leaves applying them to the next start; see [`Ledger::close`].
 pub struct Ledger {
-    shared: Arc<Shared>,
+    shared: Arc<LedgerState>,
     guarantees: Guarantees,
     recovery: Recovery,
     /// `None` once the threads were stopped.
@@ -199,7 +199,7 @@ fn never_hurry(pause: Duration) -> bool {
 const JOIN_POLL_PAUSE: Duration = Duration::from_millis(5);
 
 /// Marks the ledger as failed when the thread that holds it panics.
-struct PanicAlarm(Arc<Shared>);
+struct PanicAlarm(Arc<LedgerState>);
 
 impl Drop for PanicAlarm {
     fn drop(&mut self) {

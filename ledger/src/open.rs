@@ -31,7 +31,7 @@ use crate::recover::{RecoverError, Recovered, Recovery, Start};
 use crate::sink::schema::SchemaError;
 use crate::sink::sqlite::SqliteSink;
 use crate::sink::{Sink, SinkError, SinkSettings};
-use crate::status::{Shared, Stage, StartFindings};
+use crate::status::{LedgerState, Stage, StartFindings};
 use crate::storage::file::Directory;
 use crate::{Durability, FlowWriter, Ledger, PanicAlarm, Threads};
 
@@ -338,7 +338,7 @@ fn start(
         Guarantees { table: path.clone(), medium: table.medium, durability: settings.durability };
     let (table, locked) = table.keep();
     table.note_appended(journal.shared().appended());
-    let shared = Arc::new(Shared::new(applied));
+    let shared = Arc::new(LedgerState::new(applied));
     let path_identity =
         PathIdentity::at(&path).map_err(|cause| OpenError::Table { path: path.clone(), cause })?;
     shared.note_found(StartFindings {
@@ -372,7 +372,7 @@ fn start(
 
 fn spawn<R: Send + 'static>(
     name: &str,
-    shared: &Arc<Shared>,
+    shared: &Arc<LedgerState>,
     body: impl FnOnce() -> R + Send + 'static,
 ) -> Result<thread::JoinHandle<R>, OpenError> {
     let alarm = PanicAlarm(Arc::clone(shared));

@@ -62,7 +62,7 @@ pub struct Progress {
 
 /// Reads the ledger's [`Status`] from any thread. Cheap to clone; it may outlive the ledger.
 #[derive(Clone)]
-pub struct StatusHandle(pub(crate) Arc<Shared>);
+pub struct StatusHandle(pub(crate) Arc<LedgerState>);
 
 impl StatusHandle {
     /// The present state of the ledger.
@@ -151,7 +151,7 @@ pub(crate) struct StartFindings {
 }
 
 /// The state that the ledger's threads share. All gauges are Relaxed: each is independent and orders nothing.
-pub(crate) struct Shared {
+pub(crate) struct LedgerState {
     pub(crate) committer: Parker,
     pub(crate) flusher: Parker,
     pub(crate) applier: Parker,
@@ -173,7 +173,7 @@ pub(crate) struct Shared {
     failures: Mutex<Failures>,
 }
 
-impl Shared {
+impl LedgerState {
     pub(crate) fn new(applied: u64) -> Self {
         Self {
             committer: Parker::default(),

@@ -14,15 +14,15 @@ use crate::kit::usage;
 pub(crate) fn facts() -> Map<String, Value> {
     let mut facts = Map::new();
     let mut put = |name: &str, value: Value| drop(facts.insert(name.to_owned(), value));
-    put("kernel", text("/proc/sys/kernel/osrelease"));
+    put("kernel", text_of_file("/proc/sys/kernel/osrelease"));
     put("cpu_model", json!(cpu_model(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default())));
     put("cpus", json!(allowed_cpus().len()));
-    put("smt", json!(number("/sys/devices/system/cpu/smt/active").map(|active| active == 1)));
+    put("smt", json!(number_of_file("/sys/devices/system/cpu/smt/active").map(|active| active == 1)));
     put("memory_bytes", json!(memory_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default())));
-    put("sched_autogroup_enabled", json!(number("/proc/sys/kernel/sched_autogroup_enabled")));
-    put("clock_source", text("/sys/devices/system/clocksource/clocksource0/current_clocksource"));
+    put("sched_autogroup_enabled", json!(number_of_file("/proc/sys/kernel/sched_autogroup_enabled")));
+    put("clock_source", text_of_file("/sys/devices/system/clocksource/clocksource0/current_clocksource"));
     put("limits", limits());
-    put("load_average_1_min_before", json!(first_number("/proc/loadavg")));
+    put("load_average_1_min_before", json!(first_number_of_file("/proc/loadavg")));
     put("cpu_pressure_some_10_s_percent_before", json!(pressure_percent(Resource::Cpu)));
     put("psi", psi());
     put("cpu_quota_cpus", json!(cpu_quota()));
@@ -43,11 +43,11 @@ pub(crate) fn may_raise_priority() -> bool {
 fn limits() -> Value {
     json!({
         "descriptors_max": sys::limits::descriptor_limits().0,
-        "somaxconn": number("/proc/sys/net/core/somaxconn"),
-        "ip_local_port_range": text("/proc/sys/net/ipv4/ip_local_port_range"),
-        "tcp_max_tw_buckets": number("/proc/sys/net/ipv4/tcp_max_tw_buckets"),
-        "tcp_tw_reuse": number("/proc/sys/net/ipv4/tcp_tw_reuse"),
-        "pipe_user_pages_soft": number("/proc/sys/fs/pipe-user-pages-soft"),
+        "somaxconn": number_of_file("/proc/sys/net/core/somaxconn"),
+        "ip_local_port_range": text_of_file("/proc/sys/net/ipv4/ip_local_port_range"),
+        "tcp_max_tw_buckets": number_of_file("/proc/sys/net/ipv4/tcp_max_tw_buckets"),
+        "tcp_tw_reuse": number_of_file("/proc/sys/net/ipv4/tcp_tw_reuse"),
+        "pipe_user_pages_soft": number_of_file("/proc/sys/fs/pipe-user-pages-soft"),
     })
 }
 
@@ -93,15 +93,15 @@ fn memory_bytes(meminfo: &str) -> Option<u64> {
     usage::parse_status_bytes(meminfo, "MemTotal")
 }
 
-fn text(path: &str) -> Value {
+fn text_of_file(path: &str) -> Value {
     json!(fs::read_to_string(path).ok().map(|text| text.trim().replace('\t', " ")))
 }
 
-fn number(path: &str) -> Option<u64> {
+fn number_of_file(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-fn first_number(path: &str) -> Option<f64> {
+fn first_number_of_file(path: &str) -> Option<f64> {
     fs::read_to_string(path).ok()?.split_whitespace().next()?.parse().ok()
 }
 

@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use super::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use super::segment::{self, BLOCK_BYTES, HEADER_BYTES, SegmentHeader};
-use super::shared::Shared;
+use super::shared::JournalState;
 use crate::entry::Entry;
 use crate::record::MalformedRecord;
 use crate::storage::{Storage, StorageFile};
@@ -60,7 +60,8 @@ pub(crate) struct Frame {
 
 /// The numbers of the segments in `storage`, begun or not, in ascending order.
 pub(crate) fn numbers(storage: &impl Storage) -> io::Result<Vec<u64>> {
-    let mut numbers: Vec<u64> = storage.names()?.iter().filter_map(|name| segment::number(name)).collect();
+    let mut numbers: Vec<u64> =
+        storage.names()?.iter().filter_map(|name| segment::number_in_name(name)).collect();
     numbers.sort_unstable();
     Ok(numbers)
 }
@@ -162,7 +163,7 @@ impl<F: StorageFile> Segment<F> {
 
 /// Follows a journal while it is written.
 pub(crate) struct Reader<S: Storage> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<JournalState<S>>,
     segment: Option<Segment<S::File>>,
     at: u64,
     /// The number of the next entry to return.
@@ -172,7 +173,7 @@ pub(crate) struct Reader<S: Storage> {
 
 impl<S: Storage> Reader<S> {
     /// A reader whose next entry is `from`, or the first one of the journal if that is later.
-    pub(crate) fn new(shared: Arc<Shared<S>>, from: u64) -> Reader<S> {
+    pub(crate) fn new(shared: Arc<JournalState<S>>, from: u64) -> Reader<S> {
         let next_lsn = from.max(shared.first_lsn());
         Reader { shared, segment: None, at: 0, next_lsn, buffer: Vec::new() }
     }

@@ -49,7 +49,7 @@ pub(crate) fn name(number: u64) -> String {
 const DIGITS_MAX: usize = 18;
 
 /// The number in a segment's name; `None` for any other file.
-pub(crate) fn number(name: &str) -> Option<u64> {
+pub(crate) fn number_in_name(name: &str) -> Option<u64> {
     let digits = name.strip_prefix(PREFIX)?;
     ((12..=DIGITS_MAX).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit()))
         .then(|| digits.parse().ok())?
@@ -166,11 +166,11 @@ mod tests {
 
     #[test]
     fn only_segment_names_have_numbers() {
-        assert_eq!(number(&name(7)), Some(7));
-        assert_eq!(number(&name(999_999_999_999_999_999)), Some(999_999_999_999_999_999));
-        assert_eq!(number(&name(u64::MAX)), None, "it has no next number");
+        assert_eq!(number_in_name(&name(7)), Some(7));
+        assert_eq!(number_in_name(&name(999_999_999_999_999_999)), Some(999_999_999_999_999_999));
+        assert_eq!(number_in_name(&name(u64::MAX)), None, "it has no next number");
         for other in ["segment-7", "segment-00000000000x", "segment-+00000000007", "new-000000000007", ""] {
-            assert_eq!(number(other), None, "{other}");
+            assert_eq!(number_in_name(other), None, "{other}");
         }
     }
 }

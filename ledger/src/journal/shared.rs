@@ -17,7 +17,7 @@ use crate::limits::{RELEASED_KEPT, ZEROES_BYTES};
 use crate::storage::{Storage, StorageFile};
 
 /// The state that the journal's threads share.
-pub(crate) struct Shared<S: Storage> {
+pub(crate) struct JournalState<S: Storage> {
     pub(super) storage: S,
     pub(super) settings: Settings,
     /// The number of the last entry that is written and announced.
@@ -79,7 +79,7 @@ pub(crate) struct ClosedSegment {
     pub(crate) failed: bool,
 }
 
-impl<S: Storage> Shared<S> {
+impl<S: Storage> JournalState<S> {
     /// The number of the last written entry.
     pub(crate) fn appended(&self) -> u64 {
         // Acquire pairs with the Release in `announce`: a thread that sees the number finds the frame.
@@ -140,11 +140,11 @@ impl<S: Storage> Shared<S> {
         self.sync_files()
     }
 
-    /// As [`Shared::sync`], and announces it before these files can be given up: a thread that does that
-    /// rewrites from behind what is durable.
+    /// As [`JournalState::sync`], and announces it before these files can be given up: a thread that does
+    /// that rewrites from behind what is durable.
     ///
     /// # Errors
-    /// As [`Shared::sync`].
+    /// As [`JournalState::sync`].
     pub(crate) fn sync_and_announce(&self) -> io::Result<()> {
         let _syncing = lock(&self.syncing);
         let lsn = self.sync_files()?;

@@ -1,8 +1,8 @@
 //! Writes the journal: frames into segments, one segment after another, and the reaction to disk failures.
 //!
 //! Guarantees: appended entries stay in memory until they are durable, and are rewritten to another segment
-//! after a failure. A file that failed is never relied on again. [`Shared::sync`] may run on another thread
-//! beside [`Writer::append`].
+//! after a failure. A file that failed is never relied on again. [`JournalState::sync`] may run on another
+//! thread beside [`Writer::append`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use sys::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::frame::{FRAME_HEADER_BYTES, FrameBuffer, FrameHeader};
 use super::segment::{self, BLOCK_BYTES, HEADER_BYTES, SegmentHeader};
-use super::shared::{ClosedSegment, Segments, Shared, lock};
+use super::shared::{ClosedSegment, JournalState, Segments, lock};
 use super::{JournalError, Settings, TableReference};
 use crate::entry::Entry;
 use crate::record::Record;
@@ -22,7 +22,7 @@ use crate::storage::{Storage, StorageFile};
 
 /// The appending end of the journal.
 pub(crate) struct Writer<S: Storage> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<JournalState<S>>,
     /// `None` after a failure, until another segment is begun.
     current: Option<Current<S::File>>,
     next_lsn: u64,
@@ -89,7 +89,7 @@ impl<S: Storage> Writer<S> {
             closed: end.closed.clone().into(),
             current: None,
         };
-        let shared = Shared {
+        let shared = JournalState {
             storage,
             settings,
             appended: AtomicU64::new(last_lsn),
@@ -129,7 +129,7 @@ impl<S: Storage> Writer<S> {
     }
 
     /// The state that other threads share.
-    pub(crate) fn shared(&self) -> &Arc<Shared<S>> {
+    pub(crate) fn shared(&self) -> &Arc<JournalState<S>> {
         &self.shared
     }
 
@@ -157,8 +157,8 @@ impl<S: Storage> Writer<S> {
         self.undurable_bytes
     }
 
-    /// Appends a frame without announcing it: see [`Shared::announce`]. After an error the frame is kept, and
-    /// [`Writer::fail_over`] writes it.
+    /// Appends a frame without announcing it: see [`JournalState::announce`]. After an error the frame is
+    /// kept, and [`Writer::fail_over`] writes it.
     ///
     /// # Errors
     /// The disk's.

@@ -14,12 +14,12 @@ use crate::apply::Applier;
 use crate::commit::Committer;
 use crate::flow_writer::{self, FlowWriter};
 use crate::flush::Flusher;
-use crate::journal::{Settings, Shared as Journal, TableReference, Writer};
+use crate::journal::{JournalState, Settings, TableReference, Writer};
 use crate::live_table::{LiveTable, TableHeader};
 use crate::loss::Losses;
 use crate::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncertain};
 use crate::recover::{Applied, RecoverError, Recovery, Start, TableImage, scan};
-use crate::status::Shared;
+use crate::status::LedgerState;
 use crate::storage::faulty::Faulty;
 use crate::{Durability, StatusHandle};
 
@@ -63,13 +63,13 @@ pub(super) struct Process {
     pub(super) committer: Committer<Faulty>,
     pub(super) flusher: Flusher<Faulty>,
     pub(super) applier: Applier<Faulty, MemorySink>,
-    pub(super) journal: Arc<Journal<Faulty>>,
+    pub(super) journal: Arc<JournalState<Faulty>>,
     pub(super) recovery: Recovery,
     /// Whether the start found an older copy of the table.
     pub(super) is_stale: bool,
     /// Segments that do not continue the one before them, as the start found them.
     pub(super) breaks: u64,
-    shared: Arc<Shared>,
+    shared: Arc<LedgerState>,
     now: Nanos,
 }
 
@@ -125,7 +125,7 @@ impl Process {
         table.note_appended(journal.shared().appended());
         let words = table.words();
         let (_, applied) = sink.applied();
-        let shared = Arc::new(Shared::new(applied));
+        let shared = Arc::new(LedgerState::new(applied));
         let (drains, writers) = table.regions().map(|region| flow_writer::pair(&region, &shared)).unzip();
         let journaled = Arc::clone(journal.shared());
         let applier = Applier::new(sink, Arc::clone(&journaled), applied, Arc::clone(&shared));

@@ -156,7 +156,7 @@ pub(crate) fn check(
     let found = version(connection, path, migrations)?;
     let needed = migrations.iter().rposition(|migration| migration.is_read).map_or(0, |last| last + 1);
     match migrations.len() {
-        known if found < needed => Err(SchemaError::TooOld { path: text(path), found, known }),
+        known if found < needed => Err(SchemaError::TooOld { path: displayed(path), found, known }),
         _ => Ok(()),
     }
 }
@@ -220,7 +220,7 @@ pub(crate) fn check_sqlite() -> Result<(), SchemaError> {
 }
 
 pub(crate) fn sqlite(path: &Path, cause: rusqlite::Error) -> SchemaError {
-    SchemaError::Sqlite { path: text(path), cause }
+    SchemaError::Sqlite { path: displayed(path), cause }
 }
 
 /// The number of applied migrations, which are the first ones of `migrations`.
@@ -228,18 +228,18 @@ fn version(connection: &Connection, path: &Path, migrations: &[Migration]) -> Re
     let failed = |cause| sqlite(path, cause);
     let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(failed);
     if pragma("application_id")? != i64::from(APPLICATION_ID) {
-        return Err(SchemaError::Foreign { path: text(path) });
+        return Err(SchemaError::Foreign { path: displayed(path) });
     }
     let found = usize::try_from(pragma("user_version")?).unwrap_or(usize::MAX);
     let known = migrations.len();
     if found > known {
-        return Err(SchemaError::TooNew { path: text(path), found, known });
+        return Err(SchemaError::TooNew { path: displayed(path), found, known });
     }
     for (migration, version) in migrations.iter().zip(1_i64..).take(found) {
         let query = "SELECT checksum FROM migration WHERE version = ?1";
         let seen: i64 = connection.query_row(query, [version], |row| row.get(0)).map_err(failed)?;
         if seen != checksum(migration.sql) {
-            return Err(SchemaError::Changed { path: text(path), version });
+            return Err(SchemaError::Changed { path: displayed(path), version });
         }
     }
     Ok(found)
@@ -280,7 +280,7 @@ fn checksum(sql: &str) -> i64 {
     hash.cast_signed()
 }
 
-fn text(path: &Path) -> String {
+fn displayed(path: &Path) -> String {
     path.display().to_string()
 }
 

@@ -21,7 +21,7 @@ use super::{Context, print, print_json};
 use cpus::Cpus;
 use load::Load;
 use ports::ListeningPorts;
-use report::Report;
+use report::MachineReport;
 use space::LiveTableSpace;
 
 mod cpus;
@@ -51,7 +51,7 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
     let footprint = limits::footprint();
     let mut cpus = Cpus::read(&root);
     cpus.siblings = probe::measure_smt_scaling(&cpus.cores);
-    let report = Report {
+    let report = MachineReport {
         load,
         findings: finding::examine(&load, &readings, footprint),
         footprint,

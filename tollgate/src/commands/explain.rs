@@ -39,7 +39,7 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
     let config = context.load()?;
     let name = &options.user;
     let user = config.user(name).with_context(|| format!("there is no user `{name}`"))?;
-    let report = Report::new(&config, user, options)?;
+    let report = DecisionReport::new(&config, user, options)?;
     if options.json {
         print_json(&report.json())?;
     } else {
@@ -49,7 +49,7 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
 }
 
 /// Every step of one decision, and its user.
-struct Report<'a> {
+struct DecisionReport<'a> {
     policy: &'a Policy,
     user: &'a User,
     target: &'a Target,
@@ -58,13 +58,13 @@ struct Report<'a> {
     locked_out: Option<Outcome>,
 }
 
-impl<'a> Report<'a> {
-    fn new(config: &'a Config, user: &'a User, options: &'a Options) -> anyhow::Result<Report<'a>> {
+impl<'a> DecisionReport<'a> {
+    fn new(config: &'a Config, user: &'a User, options: &'a Options) -> anyhow::Result<DecisionReport<'a>> {
         let target = &options.to;
         let explanation = explain(config, user.index, target, &options.address)
             .context("the gateway's resolver cannot be started")?;
         let locked_out = user.disabled.then(Outcome::disabled_user);
-        Ok(Report { policy: &config.policy, user, target, explanation, locked_out })
+        Ok(DecisionReport { policy: &config.policy, user, target, explanation, locked_out })
     }
 
     fn outcome(&self) -> &Outcome {

@@ -45,15 +45,15 @@ pub(crate) fn destination_address(number: u32) -> Ipv4Addr {
 
 /// The flow whose client has this address.
 pub(crate) fn number_of_client(address: IpAddr) -> Option<u32> {
-    number(address, CLIENTS + 1)
+    number_from(address, CLIENTS + 1)
 }
 
 /// The flow with this destination.
 pub(crate) fn number_of_destination(address: IpAddr) -> Option<u32> {
-    number(address, DESTINATIONS)
+    number_from(address, DESTINATIONS)
 }
 
-fn number(address: IpAddr, first: u32) -> Option<u32> {
+fn number_from(address: IpAddr, first: u32) -> Option<u32> {
     let IpAddr::V4(address) = address else { return None };
     u32::from(address).checked_sub(first).filter(|number| *number < FLOWS_MAX)
 }

@@ -214,12 +214,12 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// Fixed threads, one queue.
 pub(super) struct Fixed {
-    shared: Arc<Shared>,
+    shared: Arc<JobQueue>,
     threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct JobQueue {
     queue: Mutex<Queue>,
     has_job: Condvar,
 }
@@ -267,7 +267,7 @@ impl Drop for Fixed {
     }
 }
 
-impl Shared {
+impl JobQueue {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -28,11 +28,11 @@ const EVENTS_PER_THREAD: usize = 2;
 /// Collects the events of all threads.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorder {
-    shared: Arc<Shared>,
+    shared: Arc<RecorderState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct RecorderState {
     begun_ns: u64,
     events: AtomicUsize,
     events_max: usize,
@@ -42,7 +42,7 @@ struct Shared {
 /// One thread's events on their way to a recorder, from where the thread begins to where it ends.
 #[derive(Debug)]
 pub(crate) struct Track {
-    shared: Arc<Shared>,
+    shared: Arc<RecorderState>,
     clock: ThreadClock,
     /// `None` once it was given to the recorder, or where the recorder was full from the beginning.
     thread: Option<Thread>,
@@ -118,7 +118,7 @@ impl Recorder {
     }
 
     fn with_room(events_max: usize) -> Self {
-        let shared = Shared {
+        let shared = RecorderState {
             begun_ns: sys::clock::monotonic().0,
             events: AtomicUsize::new(0),
             events_max,
@@ -149,7 +149,7 @@ impl Recorder {
     }
 }
 
-impl Shared {
+impl RecorderState {
     /// Whether this many further events are within the bound. Relaxed: a count.
     fn admits(&self, events: usize) -> bool {
         self.events.fetch_add(events, Ordering::Relaxed) + events <= self.events_max

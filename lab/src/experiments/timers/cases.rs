@@ -85,7 +85,7 @@ pub(super) fn pairs_named(name: &str) -> Result<&'static str, String> {
 }
 
 /// The number of this name.
-pub(super) fn number(name: &str) -> Option<&'static str> {
+pub(super) fn number_named(name: &str) -> Option<&'static str> {
     NUMBERS.into_iter().find(|number| *number == name)
 }
 
@@ -106,6 +106,6 @@ mod tests {
             assert_eq!(part(name), Some(name));
         }
         assert_eq!(part("owner-w1-3"), None);
-        assert_eq!((number("calls"), number("no such")), (Some("calls"), None));
+        assert_eq!((number_named("calls"), number_named("no such")), (Some("calls"), None));
     }
 }

@@ -17,9 +17,9 @@ const TIMERS_MAX: usize = 1_024;
 
 /// The engine's service with a driver in each user's thread.
 #[derive(Clone)]
-pub(super) struct LocalService(Arc<Shared>);
+pub(super) struct LocalService(Arc<LocalServiceState>);
 
-struct Shared {
+struct LocalServiceState {
     service: Service,
     sink: Sink,
     counters: Counters,
@@ -31,7 +31,7 @@ impl TimerImpl for LocalService {
     fn start(sink: Sink) -> io::Result<Self> {
         let settings = Settings { locals: LOCALS, local_timers_max: TIMERS_MAX, ..Settings::default() };
         let service = Service::start(&settings, |_, _| Next::Done)?;
-        Ok(Self(Arc::new(Shared { service, sink, counters: Counters::default() })))
+        Ok(Self(Arc::new(LocalServiceState { service, sink, counters: Counters::default() })))
     }
 
     fn enter(&self) -> LocalUser {
@@ -54,7 +54,7 @@ impl TimerImpl for LocalService {
 pub(super) struct LocalUser {
     local: LocalTimers,
     parker: Arc<Parker>,
-    shared: Arc<Shared>,
+    shared: Arc<LocalServiceState>,
 }
 
 impl LocalUser {

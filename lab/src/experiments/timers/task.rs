@@ -101,7 +101,7 @@ fn parse(answer: &Value) -> Result<Cases> {
         let numbers = numbers.as_object().with_context(|| format!("{name} has no numbers"))?;
         let number = |(name, value): (&String, &Value)| {
             let number =
-                cases::number(name).with_context(|| format!("{name:?} names no number of a case"))?;
+                cases::number_named(name).with_context(|| format!("{name:?} names no number of a case"))?;
             Ok((number, value.as_f64().with_context(|| format!("{name} is not a number"))?))
         };
         parsed.push((part, numbers.iter().map(number).collect::<Result<Numbers>>()?));

@@ -18,9 +18,9 @@ type Heaps = Vec<Arc<TimerThread<LockedHeap>>>;
 
 /// The heaps of all users; clones share them.
 #[derive(Clone)]
-pub(super) struct Threads(Arc<Shared>);
+pub(super) struct Threads(Arc<ThreadsState>);
 
-struct Shared {
+struct ThreadsState {
     heaps: Mutex<Heaps>,
     sink: Sink,
 }
@@ -29,7 +29,7 @@ impl TimerImpl for Threads {
     type User = User;
 
     fn start(sink: Sink) -> io::Result<Self> {
-        Ok(Self(Arc::new(Shared { heaps: Mutex::default(), sink })))
+        Ok(Self(Arc::new(ThreadsState { heaps: Mutex::default(), sink })))
     }
 
     fn enter(&self) -> User {
@@ -42,7 +42,7 @@ impl TimerImpl for Threads {
     }
 }
 
-impl Shared {
+impl ThreadsState {
     fn lock(&self) -> MutexGuard<'_, Heaps> {
         self.heaps.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -50,7 +50,7 @@ impl Shared {
 
 /// A user and its heap, which exists from its first timer on.
 pub(super) struct User {
-    shared: Arc<Shared>,
+    shared: Arc<ThreadsState>,
     /// The number of its heap, and the heap as `known` has it.
     own: Option<(usize, Arc<TimerThread<LockedHeap>>)>,
     /// The first heaps of all users, so that reaching another's takes no common lock.

@@ -29,9 +29,9 @@ const AHEAD_MAX: Duration = Duration::from_secs(1 << 30);
 
 /// The runtime; clones share it.
 #[derive(Clone)]
-pub(super) struct Tokio(Arc<Shared>);
+pub(super) struct Tokio(Arc<TokioState>);
 
-struct Shared {
+struct TokioState {
     runtime: Runtime,
     /// The same moment on both clocks, or the second a little later: then no timer is early.
     start: (Nanos, Instant),
@@ -48,7 +48,7 @@ impl TimerImpl for Tokio {
         let (parks_seen, fired) = (AtomicU64::new(0), AtomicU64::new(0));
         let state =
             Arc::new(SinkState { sink, metrics, parks_seen, fired, detached: Mutex::new(Some(Vec::new())) });
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(TokioState {
             runtime,
             start: (monotonic(), Instant::now()),
             free: FreeList::new(),
@@ -67,13 +67,13 @@ impl TimerImpl for Tokio {
     }
 }
 
-impl Shared {
+impl TokioState {
     fn instant(&self, deadline: Nanos) -> Instant {
         self.start.1 + deadline.since(self.start.0).min(AHEAD_MAX)
     }
 }
 
-impl Drop for Shared {
+impl Drop for TokioState {
     fn drop(&mut self) {
         let detached = self.state.detached.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Outside of the lock: dropping a timer takes the runtime's.
@@ -83,7 +83,7 @@ impl Drop for Shared {
 
 /// A thread's handle, with its free calls.
 pub(super) struct User {
-    shared: Arc<Shared>,
+    shared: Arc<TokioState>,
     free: LocalFreeList<Call>,
 }
 

@@ -24,29 +24,29 @@ pub(crate) fn read(document: &Value, presentation: &'static Presentation) -> Res
     let marks = machine.remove("contaminated_runs").unwrap_or_default();
     let warnings = machine.remove("warnings").unwrap_or_default();
     let mut rows: Vec<Row> =
-        list(document, "rows")?.iter().map(|row| read_row(row, presentation)).collect::<Result<_>>()?;
+        list_field(document, "rows")?.iter().map(|row| read_row(row, presentation)).collect::<Result<_>>()?;
     for mark in marks.as_array().into_iter().flatten() {
         add_mark(&mut rows, mark);
     }
     Ok(Report {
         rows,
-        verdicts: list(document, "verdicts")?.iter().map(read_verdict).collect::<Result<_>>()?,
-        left_out: list(document, "left_out")?.iter().map(read_skipped).collect::<Result<_>>()?,
-        skipped: list(document, "skipped")?.iter().map(read_skipped).collect::<Result<_>>()?,
+        verdicts: list_field(document, "verdicts")?.iter().map(read_verdict).collect::<Result<_>>()?,
+        left_out: list_field(document, "left_out")?.iter().map(read_skipped).collect::<Result<_>>()?,
+        skipped: list_field(document, "skipped")?.iter().map(read_skipped).collect::<Result<_>>()?,
         warnings: texts(&warnings),
         ..Report::new(presentation, machine)
     })
 }
 
-fn list<'a>(object: &'a Value, name: &str) -> Result<&'a Vec<Value>> {
+fn list_field<'a>(object: &'a Value, name: &str) -> Result<&'a Vec<Value>> {
     object[name].as_array().with_context(|| format!("it has no list `{name}`"))
 }
 
-fn text<'a>(object: &'a Value, name: &str) -> Result<&'a str> {
+fn text_field<'a>(object: &'a Value, name: &str) -> Result<&'a str> {
     object[name].as_str().with_context(|| format!("`{name}` is missing in {object}"))
 }
 
-fn number(object: &Value, name: &str) -> Result<f64> {
+fn number_field(object: &Value, name: &str) -> Result<f64> {
     object[name].as_f64().with_context(|| format!("the number `{name}` is missing in {object}"))
 }
 
@@ -66,7 +66,7 @@ fn read_row(row: &Value, presentation: &Presentation) -> Result<Row> {
     let empty = |round| Run { round, marks: Vec::new(), numbers: Vec::new() };
     let mut runs: Vec<Run> = order.into_iter().map(empty).collect();
     for (number, summary) in numbers {
-        let (number, values) = (name(number), list(summary, "values")?);
+        let (number, values) = (name(number), list_field(summary, "values")?);
         for (round, value) in rounds(summary).into_iter().zip(values) {
             let value = value.as_f64().with_context(|| format!("{value} of {number} is no number"))?;
             let run = runs.iter_mut().find(|run| run.round == round);
@@ -75,7 +75,7 @@ fn read_row(row: &Value, presentation: &Presentation) -> Result<Row> {
                 .push((number, value));
         }
     }
-    Ok(Row { part: name(text(row, "part")?), target: text(row, "subject")?.to_owned(), runs })
+    Ok(Row { part: name(text_field(row, "part")?), target: text_field(row, "subject")?.to_owned(), runs })
 }
 
 /// The round of each value of a number.
@@ -108,20 +108,24 @@ fn read_verdict(verdict: &Value) -> Result<Verdict> {
         }
         _ => None,
     };
-    let result = text(verdict, "result")?;
+    let result = text_field(verdict, "result")?;
     let outcome = Outcome::ALL.into_iter().find(|outcome| outcome.as_str() == result);
     Ok(Verdict {
-        name: name(text(verdict, "name")?),
-        value: number(verdict, "value")?,
+        name: name(text_field(verdict, "name")?),
+        value: number_field(verdict, "value")?,
         interval,
-        threshold: Threshold::parse(text(verdict, "target")?).with_context(|| format!("in {verdict}"))?,
+        threshold: Threshold::parse(text_field(verdict, "target")?)
+            .with_context(|| format!("in {verdict}"))?,
         outcome: outcome.with_context(|| format!("no verdict has the result {result:?}"))?,
-        note: text(verdict, "note")?.to_owned(),
+        note: text_field(verdict, "note")?.to_owned(),
     })
 }
 
 fn read_skipped(skipped: &Value) -> Result<Skipped> {
-    Ok(Skipped { name: text(skipped, "name")?.to_owned(), reason: text(skipped, "reason")?.to_owned() })
+    Ok(Skipped {
+        name: text_field(skipped, "name")?.to_owned(),
+        reason: text_field(skipped, "reason")?.to_owned(),
+    })
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub(super) const WIDTH: usize = 110;
 const UNLIMITED_MIN: u64 = 1 << 62;
 
 /// Everything that the report shows.
-pub(super) struct Report {
+pub(super) struct MachineReport {
     pub(super) load: Load,
     pub(super) findings: Vec<Finding>,
     pub(super) footprint: Footprint,
@@ -30,7 +30,7 @@ pub(super) struct Report {
     pub(super) cpus: Cpus,
 }
 
-impl Report {
+impl MachineReport {
     pub(super) fn is_carried(&self) -> bool {
         self.findings.iter().all(|finding| finding.state != State::Fails) && self.space.is_enough()
     }

@@ -9,7 +9,7 @@ use super::finding::{Capacity, Finding, State, examine, first};
 use super::load::Load;
 use super::ports::ListeningPorts;
 use super::remedy;
-use super::report::{Report, WIDTH, first_limit_line};
+use super::report::{MachineReport, WIDTH, first_limit_line};
 use super::space::LiveTableSpace;
 
 /// A machine on which no limit is near: `== path` before each file's text.
@@ -66,9 +66,9 @@ impl Machine {
         examine(&LOAD, &read_all(&ProcRoot::at(self.0.path())), FOOTPRINT_USUAL)
     }
 
-    fn report(&self) -> Report {
+    fn report(&self) -> MachineReport {
         let root = ProcRoot::at(self.0.path());
-        Report {
+        MachineReport {
             load: LOAD,
             findings: self.findings(),
             footprint: FOOTPRINT_USUAL,
@@ -87,7 +87,8 @@ fn table_space(free: u64) -> TableSpace {
 #[test]
 fn small_tmpfs_for_live_table_fails_with_remedy() {
     let machine = Machine::new(&[]);
-    let small = Report { space: LiveTableSpace::from_space(table_space(20 << 20)), ..machine.report() };
+    let small =
+        MachineReport { space: LiveTableSpace::from_space(table_space(20 << 20)), ..machine.report() };
     assert!(!small.is_carried() && small.text().contains("mount -o remount,size=36028480 /dev/shm"));
     assert_eq!(small.json()["live_table"]["enough"], false);
     assert_eq!(machine.report().json()["live_table"]["enough"], true);

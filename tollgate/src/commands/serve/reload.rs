@@ -32,7 +32,7 @@ pub(super) fn reload(gateway: &mut Gateway, load_options: &mut LoadOptions, cons
     match outcome {
         Ok((changes, warnings)) => {
             report_changes(gateway, &changes, console);
-            Outcome { is_done: true, text: describe(&changes, &warnings) }
+            Outcome { is_done: true, text: outcome_text(&changes, &warnings) }
         }
         Err(error) => {
             report_refusal(gateway, &error, console);
@@ -63,7 +63,7 @@ fn report_refusal(gateway: &Gateway, error: &str, console: &Console) {
 }
 
 /// A line for each kind of change, and the warnings.
-fn describe(changes: &Changes, warnings: &str) -> String {
+fn outcome_text(changes: &Changes, warnings: &str) -> String {
     let kinds = [
         ("users added", shown(&changes.users_added)),
         ("users removed", shown(&changes.users_removed)),
