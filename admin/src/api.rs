@@ -25,6 +25,8 @@ use crate::metrics::MetricsSource;
 
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+const UNKNOWN_PATH: &str = "this path does not exist: use /healthz, /readyz, /metrics or /version\n";
+
 /// The data behind the responses.
 struct ApiState {
     source: Arc<MetricsSource>,
@@ -41,7 +43,7 @@ pub(crate) fn routes(stats: Arc<Stats>, ledger_status: Box<dyn Fn() -> Status + 
         .route("/readyz", get(readiness))
         .route("/metrics", get(metrics))
         .route("/version", get(version))
-        .fallback(async || (StatusCode::NOT_FOUND, "try /healthz, /readyz, /metrics or /version\n"))
+        .fallback(async || (StatusCode::NOT_FOUND, UNKNOWN_PATH))
         .layer(middleware::from_fn(check_request))
         .with_state(Arc::new(ApiState { source, registry }))
 }
@@ -92,7 +94,7 @@ async fn check_request(request: Request, next: Next) -> Response {
 
 fn refusal(request: &Request) -> Option<Response> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let text = "only GET and HEAD are supported here\n";
+        let text = "this method is not supported here: use GET or HEAD\n";
         return Some((StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET, HEAD")], text).into_response());
     }
     let target_authority = request.uri().authority();
@@ -101,7 +103,8 @@ fn refusal(request: &Request) -> Option<Response> {
         // probe and no browser, since browsers always send it.
         HostHeader::Missing if request.version() == Version::HTTP_10 => true,
         HostHeader::Missing | HostHeader::Invalid => {
-            return Some((StatusCode::BAD_REQUEST, "send one valid Host field\n").into_response());
+            let text = "the request has no valid Host field, or several: send one\n";
+            return Some((StatusCode::BAD_REQUEST, text).into_response());
         }
         HostHeader::Host(authority) => {
             is_address_or_localhost(&authority) && target_authority.is_none_or(is_address_or_localhost)
@@ -110,8 +113,8 @@ fn refusal(request: &Request) -> Option<Response> {
     if is_allowed {
         return None;
     }
-    let text = "use an IP address or localhost as the host: other names are refused, because a web page \
-                could point its own name at this address\n";
+    let text = "the host of this request is a name: use an IP address or localhost. Other names are refused, \
+                because a web page could point its own name at this address and read the response\n";
     Some((StatusCode::MISDIRECTED_REQUEST, text).into_response())
 }
 

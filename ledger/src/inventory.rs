@@ -175,8 +175,8 @@ impl Inventory {
             return Some(Loss::Missing { file, lsn: expected });
         }
         let cause = match owner == gateway {
-            true => format!("the months have up to that, and the journal is intact up to entry {journaled}"),
-            false => format!("the months have up to that of gateway {owner:08x}, whose journal is not here"),
+            true => format!("the months have entries up to that, and the journal up to {journaled}"),
+            false => format!("the months have gateway {owner:08x}'s up to that, and its journal is not here"),
         };
         Some(Loss::Older { file, found, expected, cause })
     }

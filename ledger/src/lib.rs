@@ -223,8 +223,8 @@ pub struct Summary {
 pub enum LedgerError {
     /// The journal failed until the last attempt.
     #[error(
-        "the journal cannot be written: {cause}. {flows} ended flows are in the live table only, {}: the \
-         next start brings them into the journal, and a restart of the machine before it loses them{}{}",
+        "the journal cannot be written: {cause}. {flows} ended flows are in the live table only, {}: start \
+         the gateway before the machine restarts, or they are lost{}{}",
         table.display(),
         without_slot_text(*without_slot),
         unapplied_text(unapplied)
@@ -244,7 +244,7 @@ pub enum LedgerError {
     /// The database failed until the last attempt.
     #[error(
         "the database cannot be written: {cause}. {entries} entries that it lacks are durable in the \
-         journal, and the next start brings them there"
+         journal: the next start applies them"
     )]
     Unapplied {
         /// Entries that are durable in the journal, and not in the database.
@@ -261,8 +261,8 @@ fn without_slot_text(without_slot: u64) -> String {
     match without_slot {
         0 => String::new(),
         _ => format!(
-            ". {without_slot} more were written, no sync succeeded, and the live table is full: they may \
-             be lost"
+            ". {without_slot} more ended flows were written to the journal, which could not be synced, and \
+             the live table has no slot for them: a power failure may lose them"
         ),
     }
 }

@@ -15,6 +15,9 @@ use crate::directory::PathIdentity;
 use crate::limits::LAG_MARKS_MAX;
 use crate::parker::Parker;
 
+/// Added to the warning that a segment cannot be created in advance.
+const FREE_SPACE: &str = "Free space in the ledger's directory before the segment in use is full";
+
 /// The state of a ledger at one moment: see [`StatusHandle::status`].
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Status {
@@ -74,8 +77,8 @@ impl StatusHandle {
         };
         let table_warning = shared.missing_table_warning();
         let table_is_missing = table_warning.is_some();
-        let spare =
-            spare.map(|cause| format!("the next segment cannot be created, and will be needed: {cause}"));
+        let spare = spare
+            .map(|cause| format!("the next segment of the journal cannot be created: {cause}. {FREE_SPACE}"));
         let warning = table_warning.or(spare);
         let caught_up = Nanos(shared.caught_up_at.load(Ordering::Relaxed));
         Status {

@@ -123,7 +123,7 @@ impl fmt::Display for Problem {
                 write!(formatter, "{file}: {text}")
             }
             Self::Row { file, table, row } => {
-                write!(formatter, "{file}: row {row} of {table} is not as it was written")
+                write!(formatter, "{file}: row {row} of {table} is damaged: its checksum does not match")
             }
             Self::Missing { file } => write!(formatter, "{file} is missing, and retention did not remove it"),
             Self::Sum { table, key, expected, found } => {

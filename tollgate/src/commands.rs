@@ -60,6 +60,11 @@ pub(crate) fn print_json(value: &Value) -> io::Result<()> {
     print(&format!("{value:#}\n"))
 }
 
+/// A count with its noun, which gets an `s` unless the count is 1.
+pub(crate) fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Renders a table without lines; the columns in `numbers` are aligned to the right.
 pub(crate) fn table(header: &[&str], rows: Vec<Vec<String>>, numbers: &[usize]) -> String {
     let mut table = Table::new();

@@ -36,20 +36,20 @@ const EXIT_CODES: &str = "Exit codes: 0 fine, 1 failed, 2 wrong usage, 78 wrong 
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve: admit, relay and record, until SIGTERM or Ctrl-C.
+    /// Run the gateway in the foreground, until SIGTERM or Ctrl-C.
     Serve(serve::Options),
     /// Reload the configuration of a running gateway, and print what changed. Exit code 1 if it refuses.
     Reload(reload::Options),
     /// Check the configuration and report every error.
     Check(check::Options),
-    /// Add, list, disable users, or change their passwords.
+    /// Add, list, disable, enable or remove users, or change their passwords.
     #[command(subcommand)]
     User(user::Command),
-    /// Show the usage of each user.
+    /// Show how many flows and bytes each user had, from the ledger.
     Usage(usage::Options),
-    /// Show the current flows, by flow, user or host.
+    /// Show the open flows of a running gateway with their rates, by flow, user or host.
     Top(top::Options),
-    /// Check, copy or repair the ledger.
+    /// Verify, back up or repair the ledger.
     #[command(subcommand)]
     Ledger(ledger::Command),
     /// Explain what the gateway would decide for a user and a destination, and why. Exit code 0 for a

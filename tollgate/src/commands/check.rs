@@ -10,7 +10,7 @@ use gateway::config::settings;
 use gateway::config::{Config, ConfigErrors, Finding, Findings, Origin, Severity};
 use serde_json::{Value, json};
 
-use super::{Context, EXIT_CONFIGURATION, print, print_json};
+use super::{Context, EXIT_CONFIGURATION, counted, print, print_json};
 use crate::styled;
 
 #[derive(Args)]
@@ -56,10 +56,7 @@ fn summary(config: &Config) -> String {
         Origin::Embedded => "no configuration file, built-in defaults".to_owned(),
     };
     let listeners: Vec<String> = config.listeners.iter().map(|each| each.address.to_string()).collect();
-    let users = match config.users.len() {
-        1 => "1 user".to_owned(),
-        count => format!("{count} users"),
-    };
+    let users = counted(config.users.len() as u64, "user");
     let summary = format!("{origin}: fine; {users}, listening on {}\n", listeners.join(", "));
     summary + &resolver_line(&resolvers(config))
 }

@@ -78,9 +78,9 @@ impl<'a> DecisionReport<'a> {
 
     fn text(&self) -> String {
         let name = match (&self.explanation.found, &self.target.host) {
-            (None, _) => "denied: it is not resolved",
-            (Some(_), Host::Address(_)) => "an address: rules by name do not count",
-            (Some(_), Host::Name(_)) => "may be resolved; each address is judged",
+            (None, _) => "the rules deny it, so it is not resolved",
+            (Some(_), Host::Address(_)) => "none: only rules for networks apply to an address",
+            (Some(_), Host::Name(_)) => "the rules let it be resolved; each address is then judged",
         };
         let mut rows = vec![
             vec!["user".to_owned(), self.user.name.to_string()],

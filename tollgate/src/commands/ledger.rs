@@ -15,7 +15,7 @@ use ledger::verify::VerifyReport;
 use serde_json::json;
 use sys::clock;
 
-use super::{Context, print, print_json};
+use super::{Context, counted, print, print_json};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -94,19 +94,22 @@ fn render(report: &VerifyReport, problems: &[String], notes: &[String], entries:
     let VerifyReport { files, rows, flows, sums, more_problems, accepted, .. } = report;
     let mut text = problems.iter().map(|problem| format!("wrong: {problem}\n")).collect::<String>();
     if *more_problems > 0 {
-        text += &format!("wrong: and {more_problems} more\n");
+        text += &format!("wrong: {} not listed here\n", counted(*more_problems, "further problem"));
     }
-    text.extend(accepted.iter().map(|loss| format!("accepted: {loss}\n")));
+    text.extend(accepted.iter().map(|loss| format!("accepted as lost: {loss}\n")));
     text.extend(report.notes.iter().chain(notes).map(|note| format!("note: {note}\n")));
     let outcome = match (problems.is_empty(), accepted.len()) {
-        (false, _) => "NOT whole".to_owned(),
-        (true, 0) => "whole".to_owned(),
-        (true, 1) => "whole but for what was accepted once".to_owned(),
-        (true, times) => format!("whole but for what was accepted {times} times"),
+        (false, _) => {
+            "The ledger is NOT whole: restore a backup, or see `tollgate ledger repair`.".to_owned()
+        }
+        (true, 0) => "The ledger is whole.".to_owned(),
+        (true, losses) => {
+            format!("The ledger is whole, except for {} above.", counted(losses as u64, "accepted loss"))
+        }
     };
     text + &format!(
-        "{outcome}: {files} files, {rows} rows, {flows} flows, {sums} sums recomputed, {entries} journal \
-         entries not yet in the database\n"
+        "{outcome} Checked: {files} files, {rows} rows, {flows} flows, {sums} sums, and {entries} entries of \
+         the journal that are not yet in the database.\n"
     )
 }
 
@@ -117,13 +120,17 @@ pub(super) fn read_settings(config: &Config) -> OpenSettings {
 
 fn backup(settings: &Settings, options: &Backup) -> anyhow::Result<ExitCode> {
     let report = ledger::backup::backup(&settings.directory, &options.target)?;
-    print(&format!("{} files, {} bytes in {}\n", report.files, report.bytes, options.target.display()))?;
+    let target = options.target.display();
+    print(&format!("copied {} files, {} bytes, to {target}\n", report.files, report.bytes))?;
     match report.left_out {
         Some(0) => {}
         Some(entries) => print(&format!(
-            "{entries} entries are only in the journal, not yet in the database, and so not in this backup\n"
+            "the backup lacks {entries} entries that are in the journal and not yet in the database: a later \
+             backup will have them\n"
         ))?,
-        None => print("the journal cannot be read: entries that are only there are not in this backup\n")?,
+        None => print(
+            "the journal cannot be read: the backup lacks the entries that are not yet in the database\n",
+        )?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -138,9 +145,10 @@ fn run_repair(config: &Config, options: &Repair) -> anyhow::Result<ExitCode> {
     }
     print(&losses.0.iter().map(|loss| format!("lost: {loss}\n")).collect::<String>())?;
     print(
-        "Each lost entry was the end of a flow or its count so far: the flow is billed by its previous \
-         entry, or not at all. The sums include all flows of the months and the journal.\n\
-         If a copy of the files exists, restore it instead.\n",
+        "An entry has the count of a flow, while it was open or at its end. A flow whose last entries are \
+         lost is billed by the entry before them, or not at all if there is none.\n\
+         The sums are made again from the flows that the months and the journal still have.\n\
+         If a copy of the lost files exists, restore it instead.\n",
     )?;
     if !options.yes {
         print("\nNothing was changed. To continue without what is lost: tollgate ledger repair --yes\n")?;

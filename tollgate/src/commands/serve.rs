@@ -21,7 +21,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use self::first_user::CredentialDelivery;
-use super::{Context, doctor};
+use super::{Context, counted, doctor};
 use crate::console::Console;
 use crate::control::Control;
 use crate::styled;
@@ -103,9 +103,10 @@ fn open_control(gateway: &Gateway, events: &Events, console: &Console) -> Option
     let directory = &gateway.config().ledger.directory;
     let opened = Control::open(directory, events.on_request());
     let report = |error: &std::io::Error| {
-        let place = directory.display();
         console.print_line(format!(
-            "no control socket in {place}, so `tollgate reload` cannot reach this gateway: {error}"
+            "the control socket in {} cannot be opened: {error}. Reload by SIGHUP, since `tollgate reload` \
+             cannot reach this gateway",
+            directory.display()
         ));
     };
     opened.inspect_err(report).ok()
@@ -137,7 +138,8 @@ fn serve_events(
         shortage::report(gateway, &mut reported_shortages, console);
         stuck_checks = if gateway.ledger().status_handle().is_stuck() { stuck_checks + 1 } else { 0 };
         if stuck_checks >= STUCK_CHECKS && on_failure == OnFailure::Drain {
-            console.print_line("the journal cannot be written: stopping, as `on_failure` says".to_owned());
+            let cause = "the journal cannot be written, and `[ledger] on_failure` is `drain`";
+            console.print_line(format!("the gateway stops: {cause}"));
             return false;
         }
     }
@@ -191,13 +193,14 @@ fn shut_down(gateway: Gateway, admin: Admin, events: &Events, console: &Console)
         drain = Duration::ZERO;
     }
     console.print_line(format!(
-        "draining {} connections for at most {} s; a second signal stops immediately",
-        gateway.connections(),
+        "draining: {} may take {} s to end; a second signal ends them at once",
+        counted(gateway.connections(), "connection"),
         drain.as_secs()
     ));
     let summary = gateway.drain(drain, is_hurried).context("the ledger could not be closed")?;
     admin.stop();
-    console.print_line(format!("stopped; {} flows are in the ledger since the start", summary.records));
+    let flows = counted(summary.records, "flow");
+    console.print_line(format!("stopped; the ledger recorded {flows} in this run"));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -247,58 +250,66 @@ fn print_ledger_status(out: &mut impl Write, gateway: &Gateway) -> std::io::Resu
     writeln!(out, "  ledger in {directory}: every byte is billed once, also across kill -9")?;
     writeln!(out, "    live table: {}, {}", guarantees.table.display(), medium(guarantees))?;
     let durable = match guarantees.durability {
-        ledger::Durability::Delayed => "ended flows within 10 ms and a sync of the disk",
-        ledger::Durability::Sync => "ended flows before their slot is free",
+        ledger::Durability::Delayed => "flows that had ended 10 ms and a disk sync before are billed in full",
+        ledger::Durability::Sync => "ended flows are billed in full",
     };
-    writeln!(out, "    after a power failure: {durable}; open ones to their last 5 s or 8 MiB")?;
+    writeln!(out, "    after a power failure: {durable}; others may lack their last 5 s and 8 MiB")?;
     let ledger::Recovery {
-        killed,
-        closed,
-        uncertain,
-        damaged,
-        damaged_tables,
-        lost,
-        corruption: trouble,
-        notes,
-        ..
+        killed, closed, uncertain, damaged, damaged_tables, lost, corruption, notes, ..
     } = recovery;
     if recovery.table_missing {
         writeln!(
             out,
-            "    the last run was killed and its live table is missing: what flows moved since they were \
+            "    the last run was killed and its live table is missing: what its flows moved since they were \
              last journaled is not billed"
         )?;
     }
     notes.iter().try_for_each(|note| writeln!(out, "    {note}"))?;
     if killed + closed > 0 {
         let flows = killed + closed;
-        writeln!(out, "    the last run was killed: {flows} flows recovered, {uncertain} bytes uncertain")?;
+        writeln!(
+            out,
+            "    the last run was killed: {} recovered; whether {} more were sent is unknown, and they are \
+             not billed",
+            counted(flows, "flow"),
+            counted(*uncertain, "byte")
+        )?;
     }
     if *lost > 0 {
         writeln!(
             out,
-            "    {lost} flows were open when the last run lost its live table: billed as journaled"
+            "    open when the last run lost its live table, and billed as last journaled: {}",
+            counted(*lost, "flow")
         )?;
     }
     if *damaged > 0 {
         writeln!(
             out,
-            "    {damaged} slots of its live table were damaged; their flows are billed as journaled"
+            "    damaged in its live table: {}, with flows that are billed as last journaled",
+            counted(*damaged, "slot")
         )?;
     }
     if *damaged_tables > 0 {
-        writeln!(out, "    {damaged_tables} live tables were damaged as a whole; now named `*.damaged`")?;
+        writeln!(
+            out,
+            "    damaged as a whole, and renamed to `*.damaged`: {}",
+            counted(*damaged_tables, "live table")
+        )?;
     }
-    trouble.iter().try_for_each(|trouble| writeln!(out, "    the journal: {trouble}"))
+    corruption.iter().try_for_each(|corruption| writeln!(out, "    the journal: {corruption}"))
 }
 
 /// The medium of the live table, and its consequence.
 fn medium(guarantees: &ledger::Guarantees) -> &'static str {
     match (guarantees.medium.is_tmpfs, guarantees.medium.is_locked) {
-        (true, true) => "in memory that outlives the process (and goes with its container)",
+        (true, true) => "in shared memory that outlives the process, but not its container",
         (true, false) => {
-            "in memory that outlives the process (and goes with its container); it may be swapped"
+            "in shared memory that outlives the process, but not its container; it may be swapped, which a \
+             larger LimitMEMLOCK (ulimit -l) prevents"
         }
-        (false, _) => "on a disk: no tmpfs has enough space, so counting may wait for the disk",
+        (false, _) => {
+            "on a disk, since no tmpfs has enough space: counting may wait for the disk (`tollgate doctor` \
+             says what space it needs)"
+        }
     }
 }

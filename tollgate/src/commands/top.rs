@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use sys::clock::{self, Nanos, WallNanos};
 
 use super::usage::bytes;
-use super::{Context, print, print_json, table};
+use super::{Context, counted, print, print_json, table};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -190,11 +190,11 @@ impl By {
 
 fn as_page(options: &Options, now: &Sample, rows: &[Row]) -> String {
     let TableSnapshot { process, is_running, flows, closing, .. } = &now.table;
-    let mut page = match is_running {
-        true => format!("process {process}: {} flows, {closing} ended and not journaled\n\n", flows.len()),
-        false => {
-            format!("process {process} was killed; the next start bills these {} flows\n\n", flows.len())
-        }
+    let open = counted(flows.len() as u64, "open flow");
+    let mut page = match (is_running, closing) {
+        (true, 0) => format!("process {process}: {open}\n\n"),
+        (true, _) => format!("process {process}: {open}; {closing} ended and wait for the journal\n\n"),
+        (false, _) => format!("process {process} was killed with {open}: the next start bills them\n\n"),
     };
     let shown = &rows[..rows.len().min(options.rows)];
     let per_second = |rate: u64| format!("{}/s", bytes(rate));
@@ -216,7 +216,7 @@ fn as_page(options: &Options, now: &Sample, rows: &[Row]) -> String {
         }
     };
     if rows.len() > shown.len() {
-        page += &format!("and {} more\n", rows.len() - shown.len());
+        page += &format!("and {} more (`--rows` shows them)\n", rows.len() - shown.len());
     }
     page
 }

@@ -165,17 +165,15 @@ fn problems(usage: &Usage, losses: &Losses, answer: &Answer, total: &Row) -> Vec
     );
     if usage.has_damaged_rows() {
         problems.push(
-            "a row of the database is not as it was written, and is left out: `tollgate ledger verify` \
-             names it"
-                .to_owned(),
+            "a row of the database is damaged and left out: `tollgate ledger verify` names it".to_owned(),
         );
     }
     let sum = |column: fn(&Row) -> u64| answer.rows.iter().map(column).fold(0, u64::saturating_add);
     let rows = (sum(|row| row.flows), sum(|row| row.up), sum(|row| row.down));
     if answer.missing.is_empty() && rows != (total.flows, total.up, total.down) {
         problems.push(format!(
-            "the rows add up to {} flows, {} up and {} down, and the total is {}, {} and {}: some flows are \
-             missing one by one, and `tollgate ledger verify` names the month",
+            "the rows add up to {} flows, {} bytes up and {} down, but the total to {}, {} and {}: the \
+             database lacks flows that its sums include, and `tollgate ledger verify` names their month",
             rows.0, rows.1, rows.2, total.flows, total.up, total.down
         ));
     }
@@ -281,19 +279,26 @@ fn as_table(by: &[By], answer: &Answer, total: &Row, status: &AnswerStatus) -> S
     let header: Vec<&str> = names(by).chain(["flows", "up", "down", "both"]).collect();
     let mut text = table(&header, rows, &[0, 1, 2, 3].map(|column| by.len() + column));
     if total.live > 0 {
-        text.push_str(&format!("Includes the bytes of {} open flows.\n", total.live));
+        text.push_str(&match total.live {
+            1 => "1 flow is still open: its bytes so far are included.\n".to_owned(),
+            live => format!("{live} flows are still open: their bytes so far are included.\n"),
+        });
     }
     if !answer.missing.is_empty() {
         let months = answer.missing.join(", ");
         text.push_str(&format!(
-            "Incomplete: of {months} only sums by user, class and hour are kept, and no longer each flow.\n"
+            "Incomplete: the ledger has the flows of {months} only as sums by user, class and hour \
+             (`[ledger] detail_months`), so the rows lack them.\n"
         ));
     }
     if status.is_ahead {
         text.push_str("Includes flows that are in the journal and not yet in the database.\n");
     }
-    text.extend(status.accepted.iter().map(|loss| format!("Accepted as lost {loss}.\n")));
-    text.extend(status.problems.iter().map(|problem| format!("NOT right: {problem}.\n")));
+    text.extend(status.accepted.iter().map(|loss| format!("Incomplete: a loss was accepted on {loss}.\n")));
+    text.extend(status.problems.iter().map(|problem| format!("Wrong: {problem}.\n")));
+    if !status.problems.is_empty() {
+        text.push_str("These sums cannot be relied on. `tollgate ledger repair` explains the remedies.\n");
+    }
     text
 }
 

@@ -265,7 +265,7 @@ fn read_password(mut input: impl BufRead, terminal: bool) -> anyhow::Result<Zero
     let mut line = Zeroizing::new(Vec::with_capacity(PASSWORD_BYTES_MAX + 3));
     (&mut input).take(PASSWORD_BYTES_MAX as u64 + 2).read_until(b'\n', &mut line)?;
     if !terminal && line.ends_with(b"\n") && input.read(&mut [0])? > 0 {
-        bail!("standard input holds more than the one line of a password");
+        bail!("standard input has more than one line: the password is one line");
     }
     let text = std::str::from_utf8(&line).context("the password is not UTF-8 text")?;
     let text = text.strip_suffix('\n').map_or(text, |text| text.strip_suffix('\r').unwrap_or(text));

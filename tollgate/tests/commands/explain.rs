@@ -135,7 +135,7 @@ fn every_step_is_shown() {
     let expected = "\
 user            ci
 destination     api.github.com:443
-name            may be resolved; each address is judged
+name            the rules let it be resolved; each address is then judged
 192.30.255.113  public. A rule allows this destination. [@github[1] *.github.com:443] Counts as external.
 ";
     assert!(run.out.starts_with(expected), "{}", run.out);

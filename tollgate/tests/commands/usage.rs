@@ -145,7 +145,7 @@ fn usage_is_filtered_by_span_user_host_and_class() {
     let (code, value) = dir.json("usage --json --until 2025-12-31 --host github.com");
     assert_eq!((code, &value["total"]["flows"]), (1, &0.into()));
     let incomplete = dir.run("usage --by host").out;
-    assert!(incomplete.contains("Incomplete: of 2025-12 only sums"), "{incomplete}");
+    assert!(incomplete.contains("the ledger has the flows of 2025-12 only as sums"), "{incomplete}");
 }
 
 #[test]

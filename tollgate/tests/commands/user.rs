@@ -76,7 +76,7 @@ fn bad_passwords_are_refused() {
         (&b""[..], "a password has 8 to 255 bytes"),
         (b"short\n", "a password has 8 to 255 bytes"),
         (&long, "a password has 8 to 255 bytes"),
-        (b"correct horse\nbattery staple\n", "more than the one line of a password"),
+        (b"correct horse\nbattery staple\n", "standard input has more than one line"),
         (b"correct\0horse\n", "no control characters"),
         (b"correct \xff horse\n", "not UTF-8"),
     ] {

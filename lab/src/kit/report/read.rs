@@ -122,10 +122,8 @@ fn read_verdict(verdict: &Value) -> Result<Verdict> {
 }
 
 fn read_skipped(skipped: &Value) -> Result<Skipped> {
-    Ok(Skipped {
-        name: text_field(skipped, "name")?.to_owned(),
-        reason: text_field(skipped, "reason")?.to_owned(),
-    })
+    let (name, reason) = (text_field(skipped, "name")?, text_field(skipped, "reason")?);
+    Ok(Skipped { name: name.to_owned(), reason: reason.to_owned() })
 }
 
 #[cfg(test)]

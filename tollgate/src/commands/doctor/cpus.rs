@@ -12,6 +12,7 @@ use sys::limits::{self, ProcRoot};
 use sys::pressure::{CpuTicks, Resource, Stall, Throttling};
 
 use super::probe::SmtScaling;
+use crate::commands::counted;
 
 /// A larger share of steal is reported as a loss.
 const STEAL_SHARE_MAX: f64 = 0.02;
@@ -75,12 +76,13 @@ impl Cpus {
     /// The text below the table, a sentence for each fact.
     pub(super) fn sentences(&self) -> Vec<String> {
         let mut sentences = vec![self.fifty_percent()];
-        if let Some(Quota { cpus, file: place }) = &self.quota {
+        if let Some(Quota { cpus, file }) = &self.quota {
             sentences.push(format!(
-                "The control group's quota is {cpus:.2} CPUs' time ({}): beyond it all threads stop until \
-                 the next period, whatever CPUs are idle; `[threads] reactors = 0` takes {}.",
-                place.display(),
-                self.effective,
+                "The control group's quota is {cpus:.2} CPUs' time ({}): a process that has used it up stops \
+                 until the next period, even if CPUs are idle. With `[threads] reactors = 0` the gateway \
+                 starts {}.",
+                file.display(),
+                counted(self.effective as u64, "reactor thread"),
             ));
         }
         if let Some(trouble) = &self.quota_trouble {
@@ -93,11 +95,11 @@ impl Cpus {
     /// What 50 % in `top` means on these cores.
     fn fifty_percent(&self) -> String {
         let (count, cores) = (self.count(), self.cores.len());
-        let names = format!("{} on {}", counted(count, "CPU"), counted(cores, "core"));
+        let names = format!("{} on {}", counted(count as u64, "CPU"), counted(cores as u64, "core"));
         match (self.has_siblings(), self.capacity()) {
             (false, _) => format!(
-                "{names}, each its own: 50 % in `top` is half of the capacity (a hypervisor may hide that \
-                 CPUs share a core)."
+                "{names}, one on each core: 50 % in `top` is half of the capacity (a hypervisor may hide \
+                 that CPUs share a core)."
             ),
             (true, Some(capacity)) => {
                 // The scheduler fills a core's second CPU only once every core has a busy one.
@@ -182,10 +184,6 @@ impl Cpus {
     }
 }
 
-fn counted(count: usize, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,7 +211,7 @@ mod tests {
         };
         check(
             &cpus_with(vec![vec![0], vec![1]], None),
-            &["2 CPUs on 2 cores, each its own: 50 % in `top` is half"],
+            &["2 CPUs on 2 cores, one on each core: 50 % in `top` is half"],
         );
         check(&cpus_with(vec![vec![0]], None), &["1 CPU on 1 core"]);
         check(

@@ -165,20 +165,20 @@ impl MachineReport {
         let mappings = mappings.and_then(|finding| finding.available).map_or(String::new(), |available| {
             let threads = grouped((available as f64 / maps) as u64);
             format!(
-                ". {} mappings suffice for {threads} threads; with the last 3 to 6 of them a new thread \
-                 does not fail but aborts the process",
+                ", so {} mappings suffice for {threads} threads. Where 3 to 6 mappings are left, starting a \
+                 thread does not fail but aborts the process",
                 grouped(available)
             )
         });
         let budget = match bounded(self.budget.threads) {
             Some(threads) => format!(
-                "{} more threads may be started now within {}, with a fifth of it kept free",
+                "{} more threads may be started now before {} is reached, with a fifth of it kept free",
                 grouped(threads),
                 self.budget.limit
             ),
-            None => "No limit that can be read bounds threads".to_owned(),
+            None => "No limit that can be read bounds the number of threads".to_owned(),
         };
-        format!("{budget}; a thread takes {maps:.1} mappings here (measured){mappings}.")
+        format!("{budget}. A thread takes {maps:.1} mappings here (measured){mappings}.")
     }
 }
 

@@ -33,7 +33,7 @@ fn locked_database_delays_no_stop_and_loses_no_flow() {
     gateway.signal(Signal::TERM);
     assert_eq!(gateway.wait(), 1);
     let errors = gateway.errors();
-    assert!(errors.contains("are durable in the journal, and the next start brings them there"), "{errors}");
+    assert!(errors.contains("are durable in the journal: the next start applies them"), "{errors}");
     drop(database);
     let mut gateway = gateway.restart();
     gateway.stop();
