@@ -114,7 +114,7 @@ pub(in crate::tidy) const BANS: [Ban; 10] = [
         patterns: &["to_socket_addrs", "lookup_host"],
         crates: LIBRARIES,
         exempt_file: Some("gateway/src/dns/system.rs"),
-        remedy: "it blocks the thread on DNS, and its addresses bypass the policy: use `gateway::resolve`",
+        remedy: "it blocks the thread on DNS, and its addresses bypass the policy: use `gateway::dns`",
     },
     Ban {
         patterns: &["process::exit"],

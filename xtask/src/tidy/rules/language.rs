@@ -12,9 +12,9 @@ const GLOSSARY: &str = "docs/glossary.md";
 const WORDS_TITLE: &str = "## Words";
 
 /// The product, its automation and its documents; files of the root belong to them.
-const FOLDERS: [&str; 13] = [
-    ".ci", ".github", "admin", "docs", "engine", "fuzz", "gateway", "ledger", "policy", "proto", "sys",
-    "tollgate", "xtask",
+const FOLDERS: [&str; 14] = [
+    ".ci", ".github", "admin", "docs", "engine", "fuzz", "gateway", "lab", "ledger", "policy", "proto",
+    "sys", "tollgate", "xtask",
 ];
 
 /// Folders of inputs and of generated files, which stay as they are.

@@ -1,4 +1,4 @@
-//! Rules on the layout of a file: its header, and the lengths of files, functions and lines.
+//! Rules on the layout of a file: that it parses, its header, and the lengths of files, functions and lines.
 
 use crate::tidy::{Finding, source::Source, tree::Tree};
 
