@@ -131,11 +131,29 @@ pub(super) fn numbers(profile: &Profile) -> Numbers {
 
 #[cfg(test)]
 mod tests {
+    use std::any::type_name_of_val;
+
+    use super::super::{waits::Wait, work::Work};
     use super::*;
+
+    const FINISH: &str = "lab::experiments::pipeline::work::Work::finish";
 
     /// A stack of frames as perf names them, the root first.
     fn stack(frames: &str, samples: u64) -> Stack {
         Stack::new(false, frames.split(' '), samples)
+    }
+
+    /// A pattern whose function was renamed would silently count its time as other.
+    #[test]
+    fn patterns_match_functions_of_the_crates() {
+        let check = |name: &str, expected| assert_eq!(Purpose::of_stack(&stack(name, 1)), expected, "{name}");
+        check(type_name_of_val(&Work::finish), Purpose::Work);
+        check(type_name_of_val(&Wait::of_request), Purpose::Work);
+        check(type_name_of_val(&engine::pool::Pool::permits_max), Purpose::Locking);
+        check(type_name_of_val(&sys::parker::Parker::unpark), Purpose::Locking);
+        check(type_name_of_val(&sys::stack::Stack::<u32>::push), Purpose::Locking);
+        check(type_name_of_val(&engine::reactor::Reactor::load), Purpose::Waits);
+        check(type_name_of_val(&engine::timer::Timers::arm), Purpose::Waits);
     }
 
     #[test]
@@ -143,12 +161,13 @@ mod tests {
         let check =
             |frames: &str, expected| assert_eq!(Purpose::of_stack(&stack(frames, 1)), expected, "{frames}");
         let thread = "clone3 start_thread std::sys::thread::unix::Thread::new::thread_start \
-                      std::sys::backtrace::__rust_begin_short_backtrace lab::pipeline::work::Work::request";
+                      std::sys::backtrace::__rust_begin_short_backtrace \
+                      lab::experiments::pipeline::work::Work::request";
         let inside = |frames: &str| format!("{thread} {frames}");
-        check(&inside("lab::pipeline::work::Work::finish"), Purpose::Work);
-        check(&inside("lab::pipeline::work::Work::finish malloc asm_exc_page_fault"), Purpose::Work);
-        check(&inside("lab::pipeline::work::Work::finish sysmalloc __mprotect"), Purpose::Work);
-        check(&inside("lab::pipeline::work::Work::finish malloc __lll_lock_wait_private"), Purpose::Locking);
+        check(&inside(FINISH), Purpose::Work);
+        check(&inside(&format!("{FINISH} malloc asm_exc_page_fault")), Purpose::Work);
+        check(&inside(&format!("{FINISH} sysmalloc __mprotect")), Purpose::Work);
+        check(&inside(&format!("{FINISH} malloc __lll_lock_wait_private")), Purpose::Locking);
         check(&inside("__sched_yield entry_SYSCALL_64_after_hwframe schedule"), Purpose::Waits);
         check(&inside("clock_nanosleep do_syscall_64 hrtimer_nanosleep"), Purpose::Waits);
         check(&inside("alloc::fmt::format::format_inner"), Purpose::Work);
@@ -167,8 +186,8 @@ mod tests {
         check("main pthread_create@GLIBC_2.2.5 allocate_stack __mprotect", Purpose::Threads);
         check("main pthread_join __futex_abstimed_wait64 futex_wait", Purpose::Locking);
         check("main crossbeam_channel::flavors::array::Channel<T>::send", Purpose::Locking);
-        check("main engine::reactor::Reactor::turn epoll_pwait2 schedule", Purpose::Waits);
-        check("main lab::pipeline::trial::run_trial", Purpose::Other);
+        check("main engine::reactor::Reactor::poll epoll_pwait2 schedule", Purpose::Waits);
+        check("main lab::experiments::pipeline::trial::run_trial", Purpose::Other);
         check("[unknown]", Purpose::Other);
     }
 
@@ -176,7 +195,7 @@ mod tests {
     fn shares_are_percent_of_all_samples() {
         let mut main = stack("main clone3", 30);
         main.is_main = true;
-        let work = stack("start_thread lab::pipeline::work::Work::finish", 60);
+        let work = stack(&format!("start_thread {FINISH}"), 60);
         let stacks = vec![main, work, stack("what", 10)];
         let numbers = numbers(&Profile { name: "batches-100".to_owned(), stacks });
         let expected = [60.0, 30.0, 0.0, 0.0, 10.0, 30.0, 30.0, 100.0];
