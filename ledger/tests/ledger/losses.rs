@@ -598,7 +598,7 @@ fn stale_rollback_journal_does_not_undo_a_month() {
 
 /// The month that was lost first has less than the journal, which only the lost `ledger.db` recorded.
 #[test]
-fn month_then_ledger_db_lost_come_back_from_journal() {
+fn lost_month_and_ledger_db_are_rebuilt_from_journal() {
     let fixture = recycled_fixture();
     remove(&fixture.directory(), MONTH);
     repaired(&fixture);

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::{TestDir, check_runs};
 
 #[test]
-fn valid_configuration_is_fine_at_any_path() {
+fn valid_configuration_loads_at_any_path() {
     let dir = TestDir::new(&[
         ("etc/mine.toml", "[[listener]]\naddress = \"127.0.0.1:4000\"\n"),
         ("etc/users.d/ci.toml", "from = [\"10.0.0.0/8\"]\nallow = [\"a.example:443\"]\n"),
@@ -143,14 +143,14 @@ fn every_command_refuses_a_wrong_configuration() {
 }
 
 #[test]
-fn the_settings_are_those_of_the_documentation() {
+fn printed_settings_equal_the_documentation() {
     let page = include_str!("../../../docs/settings.md");
     let run = TestDir::new(&[]).run("check --settings");
     assert_eq!((run.code, run.out.as_str()), (0, page));
 }
 
 #[test]
-fn the_example_is_fine() {
+fn example_configuration_is_valid() {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tollgate.toml");
     let run = TestDir::new(&[]).run(&format!("check --config {example}"));
     assert_eq!(run.code, 0, "{}", run.err);

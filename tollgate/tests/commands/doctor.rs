@@ -208,7 +208,7 @@ fn cgroup_thread_limit_is_reported_with_its_file() {
 }
 
 #[test]
-fn a_quota_of_cpu_time_bounds_the_reactors() {
+fn cpu_quota_bounds_the_reactors() {
     let group =
         match Group::new("cpu", "cpu", "cpu.cfs_quota_us").or_else(|_| Group::new("cpu", "cpu", "cpu.max")) {
             Ok(group) => group,

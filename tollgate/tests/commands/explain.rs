@@ -78,7 +78,7 @@ fn decisions_are_explained() {
 }
 
 #[test]
-fn a_denial_prints_the_rule_to_write() {
+fn denial_prints_the_rule_to_write() {
     let set = "\n[destinations.lab]\nto = [\"*.lab.test:443\"]\naddresses = [\"198.18.0.0/15\"]\n";
     let configuration = CONFIGURATION.replace("@github\", \"@corp", "@github\", \"@lab") + set;
     let dir = TestDir::new(&[("tollgate.toml", &configuration)]);
@@ -142,7 +142,7 @@ name            the rules let it be resolved; each address is then judged
 }
 
 #[test]
-fn programs_read_the_same() {
+fn json_has_the_facts_of_the_text() {
     let dir = TestDir::new(&[("tollgate.toml", CONFIGURATION)]);
     let (code, value) = dir.json("explain --user ci --to db.corp:5432 --address 10.9.9.9 --json");
     let rule = "@corp[0] *.corp:5432";

@@ -155,7 +155,7 @@ fn closed_standard_output_is_no_error() {
 }
 
 #[test]
-fn a_full_disk_is_an_error() {
+fn full_disk_is_an_error() {
     let dir = TestDir::new(&[]);
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let output = dir.command("check --settings").stdout(full).output().unwrap();

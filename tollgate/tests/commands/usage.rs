@@ -199,7 +199,7 @@ fn usage_of_an_unknown_user_suggests_a_name() {
 }
 
 #[test]
-fn a_ledger_is_needed() {
+fn usage_without_a_ledger_fails() {
     let dir = TestDir::new(&[("tollgate.toml", "[ledger]\ndirectory = \"elsewhere\"\n")]);
     check_runs(&dir, &[("usage", 1, "there is no ledger in elsewhere")]);
     dir.write("elsewhere/ledger.db", "this is no database, and much too short for one");

@@ -106,7 +106,7 @@ fn generated_token_is_printed_once() {
 }
 
 #[test]
-fn a_source_address_needs_no_secret() {
+fn user_with_a_source_address_needs_no_secret() {
     let dir = TestDir::new(&[("tollgate.toml", "")]);
     let run = dir.run("user add ci --allow a.example --from 10.1.0.0/16 --from 192.0.2.7 --connections 50");
     assert_eq!(run.code, 0, "{}", run.err);

@@ -205,7 +205,7 @@ fn unusual_but_unambiguous_requests_are_served() {
 }
 
 #[test]
-fn a_head_may_be_split_at_every_byte() {
+fn head_split_at_any_byte_is_accepted() {
     let destination = Destination::echo();
     let gateway = gateway();
     let request = connect_request(&destination.address.to_string());
@@ -231,7 +231,7 @@ fn a_head_may_be_split_at_every_byte() {
 }
 
 #[test]
-fn a_host_cannot_forge_a_line_of_the_log() {
+fn host_cannot_forge_a_log_line() {
     let gateway = gateway();
     let (_, response) = ask(&gateway, "CONNECT a\u{1b}[31m\u{7f}.test:443 HTTP/1.1\r\n\r\n");
     assert_eq!(response.status, 400, "{response:?}");

@@ -10,7 +10,7 @@ use crate::peers::{
 };
 
 #[test]
-fn a_request_that_never_completes_is_408() {
+fn incomplete_request_gets_408() {
     let gateway = Gateway::local("[timeouts]\ngreeting = \"200ms\"\n");
     let request = connect_request("127.0.0.1:9");
     for length in [1, 7, request.len() - 1] {
@@ -78,7 +78,7 @@ fn check_end(timeouts: &str, reason: &str, act: impl FnOnce(&mut TcpStream)) {
 }
 
 #[test]
-fn a_silent_tunnel_ends() {
+fn silent_tunnel_ends() {
     check_end("idle = \"1s\"", "idle_timeout", |client| {
         check_echo(client, b"x");
         check_ended(client, true);

@@ -48,7 +48,7 @@ fn check_denied(gateway: &Gateway, (source, target, error, rule): &DenialKind<'_
 }
 
 #[test]
-fn the_policy_denies_with_its_reason_and_its_rule() {
+fn denial_has_its_reason_and_its_rule() {
     let canary = Destination::echo();
     let port = canary.address.port();
     let gateway = Gateway::start(&format!(
@@ -105,7 +105,7 @@ class = "internal"
 }
 
 #[test]
-fn an_internal_set_admits_what_it_names() {
+fn internal_set_admits_its_names() {
     let destination = Destination::echo();
     let mut gateway = Gateway::local("");
     check_echo(&mut tunnel(&gateway, format!("localhost:{}", destination.address.port())), b"inside");

@@ -193,7 +193,7 @@ fn empty_or_missing_configuration_changes_nothing() {
 }
 
 #[test]
-fn listeners_come_and_go_without_losing_a_connection() {
+fn changed_listeners_lose_no_connection() {
     let destination = Destination::echo();
     let added = free_address();
     let gateway = Gateway::local("");

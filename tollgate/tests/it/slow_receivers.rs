@@ -230,7 +230,7 @@ fn directions(half_closed: &[HalfClosed]) -> impl Iterator<Item = (Toward, HalfC
 }
 
 #[test]
-fn slow_receiver_gets_and_pays_for_all_bytes() {
+fn slow_receiver_is_sent_and_billed_all_bytes() {
     let mut gateway = Gateway::local(DEADLINES);
     let transfers =
         directions(&[HalfClosed::Neither, HalfClosed::Sender, HalfClosed::Receiver, HalfClosed::Both])

@@ -221,7 +221,7 @@ fn bytes_of_a_destination_that_speaks_first_arrive() {
 }
 
 #[test]
-fn requests_may_come_a_byte_at_a_time() {
+fn request_sent_byte_by_byte_is_served() {
     let destination = Destination::echo();
     let gateway = Gateway::local("");
     let one_by_one = |stream: &mut TcpStream, bytes: &[u8]| {

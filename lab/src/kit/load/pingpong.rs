@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn every_message_comes_back() {
+    fn every_message_is_echoed() {
         for connections in [1, 7, 100] {
             let reply = exchanged(Role::Echo, connections).expect("loopback echoes");
             assert_eq!((reply["sent"].as_u64(), reply["lost"].as_u64()), (Some(50), Some(0)));

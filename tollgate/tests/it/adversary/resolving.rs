@@ -73,7 +73,7 @@ fn request(gateway: &Gateway, source: Ipv4Addr, host: &str) -> u16 {
 }
 
 #[test]
-fn a_denied_name_never_reaches_a_name_server() {
+fn denied_name_never_reaches_a_name_server() {
     let (server, destination) = (name_server(), Destination::echo());
     let gateway = Gateway::start(&format!("{LOCAL_USER}{USERS}{}", server.configuration()));
     let port = destination.address.port();

@@ -59,7 +59,7 @@ const SCENARIOS: [Scenario; 16] = [
 
 #[test]
 #[ignore = "opens 40,000 connections: cargo xtask services"]
-fn nothing_stays_of_twenty_thousand_connections() {
+fn twenty_thousand_connections_leave_nothing() {
     let server = Destination::start(serve_client).address;
     let gateway = start(server);
     // Each one once, so that resources of the first use are held.

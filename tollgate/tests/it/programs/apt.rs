@@ -21,7 +21,7 @@ fn configuration(dir: &Path, site: &Site) -> String {
 
 #[test]
 #[ignore = "needs plain, apt-utils: cargo xtask services"]
-fn an_index_and_packages_come_through() {
+fn index_and_packages_are_downloaded() {
     let site = Site::start();
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);

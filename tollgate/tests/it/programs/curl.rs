@@ -35,7 +35,7 @@ fn a_closed_port() -> u16 {
 
 #[test]
 #[ignore = "needs web, curl: cargo xtask services"]
-fn pages_come_through_every_kind_of_tunnel() {
+fn pages_load_through_every_kind_of_tunnel() {
     let mut gateway = start(a_closed_port());
     let direct = curl(&gateway, "PAGE").success();
     for line in [
@@ -56,7 +56,7 @@ fn pages_come_through_every_kind_of_tunnel() {
 
 #[test]
 #[ignore = "needs web, curl: cargo xtask services"]
-fn an_address_suffices_without_credentials() {
+fn client_without_credentials_is_known_by_address() {
     let mut gateway = Gateway::local(EVERY_CPU);
     let direct = curl(&gateway, "PAGE").success();
     for line in ["-p -x http://PROXY PAGE", "--socks5-hostname PROXY PAGE", "--socks5 PROXY PAGE"] {

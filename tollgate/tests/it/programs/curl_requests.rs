@@ -27,7 +27,7 @@ fn methods(entries: &[Entry]) -> Vec<(&str, u16)> {
 
 #[test]
 #[ignore = "needs plain, curl: cargo xtask services"]
-fn every_kind_of_request_comes_through() {
+fn every_kind_of_request_is_forwarded() {
     let site = Site::start();
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().display().to_string();
@@ -105,7 +105,7 @@ fn upload_waits_for_100_continue() {
 
 #[test]
 #[ignore = "needs plain, curl: cargo xtask services"]
-fn many_urls_come_over_one_connection_or_a_few() {
+fn many_urls_use_one_connection_or_a_few() {
     for (option, accepted_max) in [("--no-parallel", 1), ("--parallel --parallel-max 5", 5)] {
         let site = Site::start();
         let dir = tempfile::tempdir().unwrap();

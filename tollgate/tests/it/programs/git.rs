@@ -28,19 +28,19 @@ fn check_clone(proxy_scheme: &str) {
 
 #[test]
 #[ignore = "needs git, web: cargo xtask services"]
-fn a_clone_comes_through_connect() {
+fn clone_through_connect_succeeds() {
     check_clone("http");
 }
 
 #[test]
 #[ignore = "needs git, web: cargo xtask services"]
-fn a_clone_comes_through_socks5() {
+fn clone_through_socks5_succeeds() {
     check_clone("socks5h");
 }
 
 #[test]
 #[ignore = "needs git, plain: cargo xtask services"]
-fn a_clone_and_a_push_are_forwarded() {
+fn clone_and_push_are_forwarded() {
     let site = Site::start();
     let proxy = format!("http.proxy={}", site.proxy());
     let dir = tempfile::tempdir().unwrap();

@@ -19,7 +19,7 @@ fn go_with(setting: &str, words: &[&str]) -> ProgramOutput {
 
 #[test]
 #[ignore = "needs plain, golang-go: cargo xtask services"]
-fn a_client_asks_for_many_at_a_time() {
+fn client_sends_many_requests_at_a_time() {
     let site = Site::start();
     let (program, proxy) = (testdata("client.go"), format!("HTTP_PROXY={}", site.proxy()));
     // Go uses no proxy for `localhost`, whatever the environment contains, but compares it in small letters.

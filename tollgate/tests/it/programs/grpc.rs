@@ -19,7 +19,7 @@ fn client(gateway: &Gateway, credentials: &str, server: &PythonServer) -> Progra
 
 #[test]
 #[ignore = "needs grpcio: cargo xtask services"]
-fn a_stream_comes_through_connect() {
+fn stream_through_connect_succeeds() {
     let server = PythonServer::start("grpc_server.py", &[]);
     let by_password = gateway_to(format!("localhost:{}", server.port));
     let by_address = Gateway::local(EVERY_CPU);
@@ -33,7 +33,7 @@ fn a_stream_comes_through_connect() {
 
 #[test]
 #[ignore = "needs grpcio: cargo xtask services"]
-fn without_credentials_it_is_unavailable() {
+fn call_without_credentials_is_unavailable() {
     let server = PythonServer::start("grpc_server.py", &[]);
     let mut gateway = gateway_to(format!("localhost:{}", server.port));
     let output = client(&gateway, "", &server);

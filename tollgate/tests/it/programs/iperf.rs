@@ -10,7 +10,7 @@ const BYTES: u64 = 400_000_000;
 
 #[test]
 #[ignore = "needs iperf: cargo xtask services"]
-fn parallel_streams_come_through_forward() {
+fn parallel_streams_through_forward_are_billed() {
     let (mut gateway, [host, port]) = forwarding(&service("IPERF_PORT"));
     let bytes = BYTES.to_string();
     let received = |direction: &[&str]| {

@@ -113,7 +113,7 @@ fn check(command: &[String], proxy_methods: &[(ProxyMethod, &str)]) {
 
 #[test]
 #[ignore = "needs plain, web, python3-requests, PySocks: cargo xtask services"]
-fn requests_comes_through() {
+fn requests_get_through_the_proxy() {
     let proxy_methods = [
         (ProxyMethod::Request, "HTTPError: 407 Client Error: Proxy Authentication Required"),
         (ProxyMethod::Connect, "Tunnel connection failed: 407 Proxy Authentication Required"),
@@ -124,7 +124,7 @@ fn requests_comes_through() {
 
 #[test]
 #[ignore = "needs plain, web, aiohttp: cargo xtask services"]
-fn aiohttp_comes_through() {
+fn aiohttp_gets_through_the_proxy() {
     let proxy_methods = [
         (ProxyMethod::Request, "ClientResponseError: 407, message='Proxy Authentication Required'"),
         (ProxyMethod::Connect, "ClientHttpProxyError: 407, message='Proxy Authentication Required'"),
@@ -134,7 +134,7 @@ fn aiohttp_comes_through() {
 
 #[test]
 #[ignore = "needs plain, web, PySocks: cargo xtask services"]
-fn pysocks_comes_through() {
+fn pysocks_gets_through_the_proxy() {
     let proxy_methods = [
         (ProxyMethod::Connect, "407: Proxy Authentication Required"),
         (ProxyMethod::Socks5, "All offered SOCKS5 authentication methods were rejected"),
@@ -144,7 +144,7 @@ fn pysocks_comes_through() {
 
 #[test]
 #[ignore = "needs plain, web, nodejs, undici: cargo xtask services"]
-fn undici_comes_through() {
+fn undici_gets_through_the_proxy() {
     let proxy_methods = [
         (ProxyMethod::Request, "Proxy Authentication Required (407)"),
         (ProxyMethod::Connect, "Proxy response (407) !== 200 when HTTP Tunneling"),
@@ -156,7 +156,7 @@ fn undici_comes_through() {
 
 #[test]
 #[ignore = "needs plain, web, golang-go: cargo xtask services"]
-fn go_comes_through() {
+fn go_gets_through_the_proxy() {
     let proxy_methods = [
         (ProxyMethod::Request, "407 Proxy Authentication Required"),
         (ProxyMethod::Connect, "Proxy Authentication Required"),
@@ -180,7 +180,7 @@ fn check_java(client: &str, socks5_host: &'static str, proxy_methods: &[(ProxyMe
 
 #[test]
 #[ignore = "needs plain, web, default-jdk-headless: cargo xtask services"]
-fn java_http_client_comes_through() {
+fn java_http_client_gets_through_the_proxy() {
     let proxy_methods =
         [(ProxyMethod::Request, "IOException: 407: "), (ProxyMethod::Connect, "IOException: 407: ")];
     check_java("HttpClient", "localhost", &proxy_methods);
@@ -188,7 +188,7 @@ fn java_http_client_comes_through() {
 
 #[test]
 #[ignore = "needs plain, web, default-jdk-headless: cargo xtask services"]
-fn java_http_url_connection_comes_through() {
+fn java_http_url_connection_gets_through_the_proxy() {
     let proxy_methods = [
         (ProxyMethod::Request, "Server returned HTTP response code: 407"),
         (ProxyMethod::Connect, "Proxy returns \"HTTP/1.1 407 Proxy Authentication Required\""),

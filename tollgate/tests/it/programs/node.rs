@@ -5,7 +5,7 @@ use super::site::{Site, connections, testdata};
 
 #[test]
 #[ignore = "needs plain, nodejs: cargo xtask services"]
-fn streams_come_through_over_kept_connections() {
+fn streams_use_kept_connections() {
     let site = Site::start();
     let (script, file) = (testdata("client.js"), site.new_file("node"));
     let words = [&script, &site.proxy(), &site.url(""), &file];

@@ -7,7 +7,7 @@ use super::site::{Site, names};
 
 #[test]
 #[ignore = "needs plain, python3-pip: cargo xtask services"]
-fn a_wheel_and_a_source_distribution_come_through() {
+fn wheel_and_source_distribution_are_downloaded() {
     let site = Site::start();
     let dir = tempfile::tempdir().unwrap();
     let (proxy, index, into) = (site.proxy(), site.url("simple"), dir.path().display().to_string());

@@ -7,7 +7,7 @@ const QUERY: &str = "select i, md5(i::text), repeat('x', 60) from generate_serie
 
 #[test]
 #[ignore = "needs postgres: cargo xtask services"]
-fn a_large_result_comes_through_forward() {
+fn large_result_through_forward_arrives() {
     let server = service("POSTGRES_PORT");
     let (mut gateway, [host, port]) = forwarding(&server);
     let psql = |host: &str, port: &str, query: &str| -> ProgramOutput {

@@ -5,7 +5,7 @@ use super::site::{Site, connections, testdata};
 
 #[test]
 #[ignore = "needs plain, python3-requests: cargo xtask services"]
-fn a_session_streams_in_both_directions() {
+fn session_streams_in_both_directions() {
     let site = Site::start();
     let (script, file) = (testdata("session.py"), site.new_file("python"));
     let words = [&script, &site.proxy(), &site.url(""), &file];

@@ -9,7 +9,7 @@ const VALUES: usize = 100_000;
 
 #[test]
 #[ignore = "needs redis: cargo xtask services"]
-fn commands_and_a_mass_insert_come_through_forward() {
+fn commands_and_mass_insert_through_forward_succeed() {
     let (mut gateway, [host, port]) = forwarding(&service("REDIS_PORT"));
     let redis = |words: &[&str], input: &str| {
         let endpoint = ["-h", &host, "-p", &port];

@@ -45,31 +45,31 @@ fn check_session(protocol: &str, command: &str) {
 
 #[test]
 #[ignore = "needs ssh, ncat: cargo xtask services"]
-fn a_session_comes_through_connect() {
+fn session_through_connect_succeeds() {
     check_session("http_connect", "ncat --proxy GATEWAY --proxy-type http --proxy-auth ci:right-one %h %p");
 }
 
 #[test]
 #[ignore = "needs ssh, ncat: cargo xtask services"]
-fn a_session_comes_through_socks5() {
+fn session_through_socks5_succeeds() {
     check_session("socks5", "ncat --proxy GATEWAY --proxy-type socks5 --proxy-auth ci:right-one %h %p");
 }
 
 #[test]
 #[ignore = "needs ssh, connect-proxy: cargo xtask services"]
-fn session_with_credentials_after_a_challenge() {
+fn session_after_a_challenge_succeeds() {
     check_session("http_connect", "env HTTP_PROXY_PASSWORD=right-one connect-proxy -H ci@GATEWAY %h %p");
 }
 
 #[test]
 #[ignore = "needs ssh, connect-proxy: cargo xtask services"]
-fn a_session_comes_through_socks5_of_connect_proxy() {
+fn session_through_socks5_of_connect_proxy_succeeds() {
     check_session("socks5", "env SOCKS5_PASSWORD=right-one connect-proxy -S ci@GATEWAY -R remote %h %p");
 }
 
 #[test]
 #[ignore = "needs ssh, ncat, connect-proxy: cargo xtask services"]
-fn proxy_command_without_credentials_prints_why() {
+fn proxy_command_without_credentials_prints_the_cause() {
     let mut gateway = gateway_to(format!("127.0.0.1:{}", service("SSH_PORT")));
     for (command, text) in [
         ("ncat --proxy GATEWAY --proxy-type http %h %p", "Proxy returned status code 407."),

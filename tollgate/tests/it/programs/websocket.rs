@@ -15,7 +15,7 @@ const MESSAGES_BYTES: u64 = 1371 * (100 * 99 / 2) + 65_535 + 65_536 + 5_000_011;
 
 #[test]
 #[ignore = "needs python3-websockets: cargo xtask services"]
-fn messages_of_every_size_come_back() {
+fn messages_of_every_size_are_echoed() {
     let server = PythonServer::start("echo_server.py", &[]);
     let address = format!("127.0.0.1:{}", server.port);
     let mut gateway = gateway_to(address.clone());
@@ -59,7 +59,7 @@ fn check_client(client: &[&str], (scheme, protocol): (&str, &str), server: &Pyth
 
 #[test]
 #[ignore = "needs python3-websockets, web, aiohttp: cargo xtask services"]
-fn aiohttp_comes_through_connect_with_tls() {
+fn aiohttp_websocket_with_tls_uses_connect() {
     let certificate = service("WEB_CERTIFICATE");
     let server = PythonServer::start("echo_server.py", &[&certificate, &service("WEB_KEY")]);
     let libraries = format!("PYTHONPATH={}", service("PYTHON_LIBRARIES"));
@@ -69,7 +69,7 @@ fn aiohttp_comes_through_connect_with_tls() {
 
 #[test]
 #[ignore = "needs python3-websockets, web, aiohttp: cargo xtask services"]
-fn aiohttp_asks_by_a_websocket_url_without_tls() {
+fn aiohttp_websocket_without_tls_sends_a_ws_url() {
     let server = PythonServer::start("echo_server.py", &[]);
     let libraries = format!("PYTHONPATH={}", service("PYTHON_LIBRARIES"));
     let client = [&*libraries, "/usr/bin/python3", &testdata("echo/with_aiohttp.py")];
@@ -78,7 +78,7 @@ fn aiohttp_asks_by_a_websocket_url_without_tls() {
 
 #[test]
 #[ignore = "needs python3-websockets, web, nodejs, undici: cargo xtask services"]
-fn undici_comes_through_connect() {
+fn undici_websocket_uses_connect() {
     let server = PythonServer::start("echo_server.py", &[]);
     let libraries = format!("NODE_PATH={}", service("NODE_LIBRARIES"));
     let client = [&*libraries, "/usr/bin/node", &testdata("echo/with_undici.js")];

@@ -17,7 +17,7 @@ fn wget(site: &Site, folder: &str, words: &[&str]) -> ProgramOutput {
 
 #[test]
 #[ignore = "needs plain, wget: cargo xtask services"]
-fn a_page_with_its_parts_comes_over_one_connection() {
+fn page_and_its_parts_use_one_connection() {
     let site = Site::start();
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().display().to_string();
@@ -37,7 +37,7 @@ fn a_page_with_its_parts_comes_over_one_connection() {
 
 #[test]
 #[ignore = "needs plain, wget: cargo xtask services"]
-fn the_rest_of_a_file_and_a_form_come_through() {
+fn partial_download_and_form_are_forwarded() {
     let site = Site::start();
     let dir = tempfile::tempdir().unwrap();
     let (folder, path) = (dir.path().display().to_string(), |name: &str| dir.path().join(name));
