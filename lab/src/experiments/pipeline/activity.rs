@@ -1,4 +1,4 @@
-//! Converts recorded events to spans: what each thread did from one event to the next, and the lanes in which
+//! Converts recorded events to spans: what each thread did from one event to the next, and the slots in which
 //! threads are drawn.
 //!
 //! Guarantees: a thread's spans follow one another without gaps from its creation to its end, also where a
@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::recording::{EventKind, LanePlacement, Recording, Stamp, Thread};
+use super::recording::{EventKind, Recording, Stamp, Thread, ThreadPlacement};
 
 /// What a thread does between two events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,16 +32,16 @@ pub(super) struct Span {
     pub(super) ready: u64,
 }
 
-/// One lane of the timeline, and the lives of its threads, in the order of time.
+/// One slot of the timeline, and the spans of each of its threads, in the order of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TimelineLane {
+pub(super) struct TimelineSlot {
     pub(super) name: String,
     pub(super) threads: Vec<Vec<Span>>,
 }
 
-/// The lanes of a recording: the main thread first.
-pub(super) fn lanes(recording: &Recording) -> Vec<TimelineLane> {
-    let mut threads: Vec<(LanePlacement, Vec<Span>)> = recording
+/// The slots of a recording: the main thread first.
+pub(super) fn slots(recording: &Recording) -> Vec<TimelineSlot> {
+    let mut threads: Vec<(ThreadPlacement, Vec<Span>)> = recording
         .threads
         .iter()
         .map(|thread| (thread.placement, spans(thread, recording.begun_ns)))
@@ -50,12 +50,12 @@ pub(super) fn lanes(recording: &Recording) -> Vec<TimelineLane> {
     let (mut mains, mut slots) = (Vec::new(), Vec::<Vec<Vec<Span>>>::new());
     for (placement, spans) in threads {
         let slot = match placement {
-            LanePlacement::Main => {
+            ThreadPlacement::Main => {
                 mains.push(spans);
                 continue;
             }
-            LanePlacement::Slot(slot) => slot as usize,
-            LanePlacement::Any => {
+            ThreadPlacement::Slot(slot) => slot as usize,
+            ThreadPlacement::Any => {
                 slots.iter().position(|threads| is_free(threads, &spans)).unwrap_or(slots.len())
             }
         };
@@ -64,16 +64,16 @@ pub(super) fn lanes(recording: &Recording) -> Vec<TimelineLane> {
         }
         slots[slot].push(spans);
     }
-    let lane = |name, threads| TimelineLane { name, threads };
+    let timeline_slot = |name, threads| TimelineSlot { name, threads };
     let slots = slots.into_iter().enumerate();
-    let mains = (!mains.is_empty()).then(|| lane("main".to_owned(), mains));
+    let mains = (!mains.is_empty()).then(|| timeline_slot("main".to_owned(), mains));
     mains
         .into_iter()
-        .chain(slots.map(|(slot, threads)| lane(format!("thread {}", slot + 1), threads)))
+        .chain(slots.map(|(slot, threads)| timeline_slot(format!("thread {}", slot + 1), threads)))
         .collect()
 }
 
-/// Whether all threads of the lane had ended when this one began.
+/// Whether all threads of the slot had ended when this one began.
 fn is_free(threads: &[Vec<Span>], spans: &[Span]) -> bool {
     let last = threads.last().and_then(|thread_spans| thread_spans.last());
     match (last, spans.first()) {
@@ -146,7 +146,7 @@ pub(super) mod tests {
 
     /// A thread that does request 7: works 2 ms, waits 10 ms and 1 ms more for a CPU, works 3 ms of which it
     /// has a CPU for 2.
-    pub(in crate::experiments::pipeline) fn waiting_thread(placement: LanePlacement, begun: u64) -> Thread {
+    pub(in crate::experiments::pipeline) fn waiting_thread(placement: ThreadPlacement, begun: u64) -> Thread {
         let event = |kind, at, cpu, ready| Event { kind, stamp: stamp(begun + at, cpu, ready) };
         Thread {
             placement,
@@ -189,7 +189,7 @@ pub(super) mod tests {
 
     #[test]
     fn events_become_spans_without_gaps() {
-        let spans = spans(&waiting_thread(LanePlacement::Any, 0), 0);
+        let spans = spans(&waiting_thread(ThreadPlacement::Any, 0), 0);
         assert_eq!(described(&spans), DESCRIBED);
         assert_eq!(spans[2].state, ThreadState::Wait(Duration::from_millis(10)));
         assert_eq!(spans.iter().map(|span| span.request).collect::<Vec<_>>(), {
@@ -200,7 +200,7 @@ pub(super) mod tests {
 
     #[test]
     fn late_wake_without_schedstat_counts_as_ready() {
-        let mut thread = waiting_thread(LanePlacement::Any, 0);
+        let mut thread = waiting_thread(ThreadPlacement::Any, 0);
         thread.events.iter_mut().for_each(|event| event.stamp.ready = None);
         assert_eq!(described(&spans(&thread, 0)), DESCRIBED);
     }
@@ -208,7 +208,7 @@ pub(super) mod tests {
     #[test]
     fn missing_or_impossible_events_are_tolerated() {
         let check = |thread: &Thread, expected: &[_]| assert_eq!(described(&spans(thread, 0)), expected);
-        let whole = waiting_thread(LanePlacement::Any, 0);
+        let whole = waiting_thread(ThreadPlacement::Any, 0);
         let with = |events: &[usize]| Thread {
             events: events.iter().map(|&index| whole.events[index]).collect(),
             ..whole.clone()
@@ -225,7 +225,7 @@ pub(super) mod tests {
 
     #[test]
     fn thread_spans_begin_at_its_creation() {
-        let mut thread = waiting_thread(LanePlacement::Any, 10);
+        let mut thread = waiting_thread(ThreadPlacement::Any, 10);
         (thread.begun.cpu, thread.begun.ready) = (MS, Some(3 * MS));
         let first = |recorder_begun| described(&spans(&thread, recorder_begun))[0];
         assert_eq!(first(0), ("idle", 6, 10, 1, 3));
@@ -234,29 +234,29 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn successive_threads_share_a_lane() {
-        let check = |placements: &[(LanePlacement, u64)], expected: &[(&str, usize)]| {
+    fn successive_threads_share_a_slot() {
+        let check = |placements: &[(ThreadPlacement, u64)], expected: &[(&str, usize)]| {
             let thread = |&(placement, begun)| waiting_thread(placement, begun);
-            let lanes = lanes(&recording(placements.iter().map(thread).collect()));
-            let found: Vec<_> = lanes.iter().map(|lane| (lane.name.as_str(), lane.threads.len())).collect();
+            let slots = slots(&recording(placements.iter().map(thread).collect()));
+            let found: Vec<_> = slots.iter().map(|slot| (slot.name.as_str(), slot.threads.len())).collect();
             assert_eq!(found, expected, "{placements:?}");
         };
         check(&[], &[]);
-        check(&[(LanePlacement::Main, 0)], &[("main", 1)]);
+        check(&[(ThreadPlacement::Main, 0)], &[("main", 1)]);
         check(
-            &[(LanePlacement::Slot(1), 0), (LanePlacement::Slot(1), 30)],
+            &[(ThreadPlacement::Slot(1), 0), (ThreadPlacement::Slot(1), 30)],
             &[("thread 1", 0), ("thread 2", 2)],
         );
         check(
-            &[(LanePlacement::Any, 20), (LanePlacement::Any, 0), (LanePlacement::Any, 40)],
+            &[(ThreadPlacement::Any, 20), (ThreadPlacement::Any, 0), (ThreadPlacement::Any, 40)],
             &[("thread 1", 3)],
         );
         check(
             &[
-                (LanePlacement::Any, 0),
-                (LanePlacement::Any, 5),
-                (LanePlacement::Main, 0),
-                (LanePlacement::Any, 18),
+                (ThreadPlacement::Any, 0),
+                (ThreadPlacement::Any, 5),
+                (ThreadPlacement::Main, 0),
+                (ThreadPlacement::Any, 18),
             ],
             &[("main", 1), ("thread 1", 2), ("thread 2", 1)],
         );

@@ -7,7 +7,7 @@ use std::thread;
 use anyhow::{Context, Result};
 
 use super::Strategy;
-use super::recording::{LanePlacement, Track};
+use super::recording::{ThreadPlacement, Track};
 use super::waits::Wait;
 use super::work::Work;
 
@@ -22,7 +22,7 @@ impl Strategy for Batches {
             let after_last = work.requests().min(first + self.threads);
             thread::scope(|scope| {
                 for request in first..after_last {
-                    let placement = LanePlacement::Slot(request - first);
+                    let placement = ThreadPlacement::Slot(request - first);
                     let thread = move || work.request(request, &mut work.enter(placement), Wait::hold_thread);
                     thread::Builder::new().spawn_scoped(scope, thread).context("creating a thread")?;
                 }

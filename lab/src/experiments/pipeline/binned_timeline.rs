@@ -6,10 +6,10 @@
 
 use std::ops::AddAssign;
 
-use super::activity::{self, Span, ThreadState, TimelineLane};
+use super::activity::{self, Span, ThreadState, TimelineSlot};
 use super::recording::Recording;
 
-/// Rows beside that of the main thread; where there are more lanes, neighbours share a row.
+/// Rows beside that of the main thread; where there are more slots, neighbours share a row.
 pub(super) const ROWS_MAX: usize = 100;
 
 /// Bins of a row: three for each pixel of a page, for zooming.
@@ -26,11 +26,11 @@ pub(super) struct Times {
     pub(super) idle: f64,
 }
 
-/// Some neighbouring lanes.
+/// Some neighbouring slots.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) name: String,
-    pub(super) lanes: usize,
+    pub(super) slots: usize,
     pub(super) bins: Vec<Times>,
     pub(super) sum: Times,
 }
@@ -67,12 +67,12 @@ impl BinnedTimeline {
     pub(super) fn new(name: &str, recording: &Recording) -> Self {
         let length_ns = recording.ended_ns.saturating_sub(recording.begun_ns).max(1);
         let time = Scale { begun: recording.begun_ns, bin_ns: length_ns as f64 / BINS as f64 };
-        let lanes = activity::lanes(recording);
-        let mains = lanes.iter().take_while(|lane| lane.name == "main").count();
-        let (mains, others) = lanes.split_at(mains);
-        let lanes_per_row = others.len().div_ceil(ROWS_MAX).max(1);
-        let groups = mains.chunks(1).chain(others.chunks(lanes_per_row));
-        let spans = || lanes.iter().flat_map(|lane| lane.threads.iter().flatten());
+        let slots = activity::slots(recording);
+        let mains = slots.iter().take_while(|slot| slot.name == "main").count();
+        let (mains, others) = slots.split_at(mains);
+        let slots_per_row = others.len().div_ceil(ROWS_MAX).max(1);
+        let groups = mains.chunks(1).chain(others.chunks(slots_per_row));
+        let spans = || slots.iter().flat_map(|slot| slot.threads.iter().flatten());
         let mut requests: Vec<u32> = spans().filter_map(|span| span.request).collect();
         requests.sort_unstable();
         requests.dedup();
@@ -82,7 +82,7 @@ impl BinnedTimeline {
             threads: recording.threads.len(),
             requests: requests.len(),
             events_lost: recording.events_lost,
-            rows: groups.map(|lanes| Row::new(lanes, &time)).collect(),
+            rows: groups.map(|slots| Row::new(slots, &time)).collect(),
         }
     }
 
@@ -95,15 +95,15 @@ impl BinnedTimeline {
 }
 
 impl Row {
-    fn new(lanes: &[TimelineLane], time: &Scale) -> Self {
-        let name = match lanes {
+    fn new(slots: &[TimelineSlot], time: &Scale) -> Self {
+        let name = match slots {
             [one] => one.name.clone(),
             [first, .., last] => format!("{} to {}", first.name, last.name.trim_start_matches("thread ")),
             [] => String::new(),
         };
         let mut row =
-            Self { name, lanes: lanes.len(), bins: vec![Times::default(); BINS], sum: Times::default() };
-        lanes.iter().flat_map(|lane| lane.threads.iter().flatten()).for_each(|span| row.add(span, time));
+            Self { name, slots: slots.len(), bins: vec![Times::default(); BINS], sum: Times::default() };
+        slots.iter().flat_map(|slot| slot.threads.iter().flatten()).for_each(|span| row.add(span, time));
         row
     }
 
@@ -161,7 +161,7 @@ impl Scale {
 #[cfg(test)]
 mod tests {
     use super::super::activity::tests::{recording, waiting_thread};
-    use super::super::recording::LanePlacement;
+    use super::super::recording::ThreadPlacement;
     use super::*;
 
     const MS: f64 = 1e6;
@@ -174,7 +174,7 @@ mod tests {
     fn bins_hold_the_states_of_their_time() {
         // 20 ms in all: 150 bins a millisecond.
         let timeline =
-            BinnedTimeline::new("pool-1", &recording(vec![waiting_thread(LanePlacement::Slot(0), 0)]));
+            BinnedTimeline::new("pool-1", &recording(vec![waiting_thread(ThreadPlacement::Slot(0), 0)]));
         let row = &timeline.rows[0];
         assert_eq!((timeline.threads, timeline.requests, row.name.as_str()), (1, 1, "thread 1"));
         let bin_ns = 20.0 * MS / BINS as f64;
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn bins_add_up_to_the_recording() {
         let threads =
-            (0..7).map(|lane| waiting_thread(LanePlacement::Slot(lane), u64::from(lane) / 3)).collect();
+            (0..7).map(|slot| waiting_thread(ThreadPlacement::Slot(slot), u64::from(slot) / 3)).collect();
         let timeline = BinnedTimeline::new("batches-7", &recording(threads));
         let mut bins = Times::default();
         timeline.rows.iter().flat_map(|row| &row.bins).for_each(|&bin| bins += bin);
@@ -208,13 +208,13 @@ mod tests {
     }
 
     #[test]
-    fn many_lanes_share_rows() {
-        let thread = |lane| waiting_thread(LanePlacement::Slot(lane), 0);
+    fn many_slots_share_rows() {
+        let thread = |slot| waiting_thread(ThreadPlacement::Slot(slot), 0);
         let mut threads: Vec<_> = (0..250).map(thread).collect();
-        threads.push(waiting_thread(LanePlacement::Main, 0));
+        threads.push(waiting_thread(ThreadPlacement::Main, 0));
         let timeline = BinnedTimeline::new("batches-250", &recording(threads));
         assert_eq!(timeline.rows.len(), 85);
-        let names: Vec<_> = timeline.rows.iter().map(|row| (row.name.as_str(), row.lanes)).collect();
+        let names: Vec<_> = timeline.rows.iter().map(|row| (row.name.as_str(), row.slots)).collect();
         assert_eq!(names[..2], [("main", 1), ("thread 1 to 3", 3)]);
         assert_eq!(names[84], ("thread 250", 1));
     }

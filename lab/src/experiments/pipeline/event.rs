@@ -24,7 +24,7 @@ use engine::reactor::{RawToken, Reactor, ReactorEvent, WakeTarget};
 use engine::stats::ReactorStats;
 
 use super::Strategy;
-use super::recording::{LanePlacement, Track};
+use super::recording::{ThreadPlacement, Track};
 use super::waits::Wait;
 use super::work::{ThreadGuard, Work};
 
@@ -99,7 +99,7 @@ impl<'a> EventLoop<'a> {
         let notifier = Arc::new(Notifier::new().context("creating an eventfd")?);
         let stats = Arc::new(ReactorStats::default());
         let reactor = Reactor::new(notifier, stats).context("creating an epoll instance")?;
-        let enter = work.enter(LanePlacement::Slot(number as u32));
+        let enter = work.enter(ThreadPlacement::Slot(number as u32));
         Ok(Self { work, next, enter, reactor, ready, number, waiting: HashMap::new(), window })
     }
 

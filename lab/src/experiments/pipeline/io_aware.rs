@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use engine::pool::{Class, ClassSettings, Outcome, Pool, PoolSettings, blocking};
 
 use super::Strategy;
-use super::recording::LanePlacement;
+use super::recording::ThreadPlacement;
 use super::waits::Wait;
 use super::work::{ThreadGuard, Work};
 
@@ -70,7 +70,7 @@ impl Strategy for IoAware {
 
 fn finish_request(work: &Work, request: u32) {
     THREAD_GUARD.with_borrow_mut(|enter| {
-        let enter = enter.get_or_insert_with(|| work.enter(LanePlacement::Any));
+        let enter = enter.get_or_insert_with(|| work.enter(ThreadPlacement::Any));
         work.request(request, enter, |wait| match wait {
             Wait::Sleep(_) => blocking(|| wait.hold_thread()),
             Wait::Nothing | Wait::Yield => wait.hold_thread(),

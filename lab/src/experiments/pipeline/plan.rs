@@ -138,15 +138,14 @@ fn distinct(mut counts: Vec<u32>) -> impl Iterator<Item = u32> {
 
 /// The trials of each round, in order.
 pub(super) fn rounds(targets: &[Target], effort: &Effort, cpus: u32) -> Vec<Vec<Target>> {
-    let (slow, brisk): (Vec<Target>, Vec<Target>) =
-        targets.iter().partition(|target| is_slow(**target, cpus));
+    let (slow, fast): (Vec<Target>, Vec<Target>) = targets.iter().partition(|target| is_slow(**target, cpus));
     let mut rounds = vec![Vec::new(); effort.rounds];
     for (index, target) in slow.into_iter().enumerate() {
         (0..effort.slow_trials).for_each(|trial| rounds[(index + trial) % effort.rounds].push(target));
     }
     for (number, round) in rounds.iter_mut().enumerate() {
-        let begin = if brisk.is_empty() { 0 } else { number % brisk.len() };
-        round.extend(brisk[begin..].iter().chain(&brisk[..begin]));
+        let begin = if fast.is_empty() { 0 } else { number % fast.len() };
+        round.extend(fast[begin..].iter().chain(&fast[..begin]));
     }
     rounds
 }
@@ -196,8 +195,8 @@ mod tests {
         let trials = |target| rounds.iter().filter(|round| round.contains(&target)).count();
         assert_eq!([Target::Sequential, Target::Batches(100), Target::Pool(4)].map(trials), [3, 3, 3]);
         assert_eq!([Target::Pool(8), Target::Pool(16), Target::Event(None)].map(trials), [5, 5, 5]);
-        let brisk = |round: &Vec<Target>| round.iter().copied().find(|target| !is_slow(*target, 2));
-        assert_eq!(rounds.iter().map(brisk).collect::<Vec<_>>(), {
+        let fast = |round: &Vec<Target>| round.iter().copied().find(|target| !is_slow(*target, 2));
+        assert_eq!(rounds.iter().map(fast).collect::<Vec<_>>(), {
             let order = [Target::Pool(8), Target::Pool(16), Target::Pool(100), Target::IoAware];
             order.into_iter().chain([Target::Event(Some(1_000))]).map(Some).collect::<Vec<_>>()
         });

@@ -9,7 +9,7 @@ use std::thread;
 use anyhow::{Context, Result};
 
 use super::Strategy;
-use super::recording::LanePlacement;
+use super::recording::ThreadPlacement;
 use super::waits::Wait;
 use super::work::Work;
 
@@ -24,7 +24,7 @@ impl Strategy for Pool {
             for number in 0..self.threads {
                 let receiver = receiver.clone();
                 let thread = move || {
-                    let mut enter = work.enter(LanePlacement::Slot(number as u32));
+                    let mut enter = work.enter(ThreadPlacement::Slot(number as u32));
                     receiver.iter().for_each(|request| work.request(request, &mut enter, Wait::hold_thread));
                 };
                 thread::Builder::new().spawn_scoped(scope, thread).context("creating a thread")?;

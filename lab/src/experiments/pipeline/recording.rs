@@ -63,7 +63,7 @@ pub(crate) struct Recording {
 /// One thread's events, in the order of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Thread {
-    pub(crate) placement: LanePlacement,
+    pub(crate) placement: ThreadPlacement,
     pub(crate) begun: Stamp,
     pub(crate) events: Vec<Event>,
     pub(crate) ended: Stamp,
@@ -71,10 +71,10 @@ pub(crate) struct Thread {
 
 /// Where a thread is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LanePlacement {
+pub(crate) enum ThreadPlacement {
     /// The thread that distributes the requests and does none.
     Main,
-    /// The lane of this number; a thread that ended may have a successor there, as batches have.
+    /// The slot of this number; a thread that ended may have a successor there, as batches have.
     Slot(u32),
     /// The lowest one that is free while it lives.
     Any,
@@ -114,10 +114,10 @@ pub(crate) struct Stamp {
 impl Recorder {
     /// A recorder that begins now.
     pub(crate) fn start() -> Self {
-        Self::with_room(EVENTS_MAX)
+        Self::with_events_max(EVENTS_MAX)
     }
 
-    fn with_room(events_max: usize) -> Self {
+    fn with_events_max(events_max: usize) -> Self {
         let shared = RecorderState {
             begun_ns: sys::clock::monotonic().0,
             events: AtomicUsize::new(0),
@@ -128,11 +128,11 @@ impl Recorder {
     }
 
     /// The calling thread's track. The thread has to drop it as its last action.
-    pub(crate) fn track(&self, placement: LanePlacement) -> Track {
+    pub(crate) fn track(&self, placement: ThreadPlacement) -> Track {
         let clock = ThreadClock::new();
-        let has_room = self.shared.admits(EVENTS_PER_THREAD);
+        let has_capacity = self.shared.admits(EVENTS_PER_THREAD);
         let begun = clock.read();
-        let thread = has_room.then(|| Thread { placement, begun, events: Vec::new(), ended: begun });
+        let thread = has_capacity.then(|| Thread { placement, begun, events: Vec::new(), ended: begun });
         Track { shared: Arc::clone(&self.shared), clock, thread }
     }
 
@@ -239,7 +239,7 @@ mod tests {
         for slot in [4, 5] {
             let recorder = recorder.clone();
             let thread = std::thread::spawn(move || {
-                let mut track = recorder.track(LanePlacement::Slot(slot));
+                let mut track = recorder.track(ThreadPlacement::Slot(slot));
                 track.request_begins(slot * 100);
                 track.wait_begins(Duration::from_millis(88));
                 track.wait_ends();
@@ -247,12 +247,12 @@ mod tests {
             });
             thread.join().expect("the thread does not panic");
         }
-        recorder.track(LanePlacement::Main).checkpoint();
+        recorder.track(ThreadPlacement::Main).checkpoint();
         let recording = recorder.finish();
         assert_eq!(recording.events_lost, 0);
-        let placements: Vec<LanePlacement> =
+        let placements: Vec<ThreadPlacement> =
             recording.threads.iter().map(|thread| thread.placement).collect();
-        assert_eq!(placements, [LanePlacement::Slot(4), LanePlacement::Slot(5), LanePlacement::Main]);
+        assert_eq!(placements, [ThreadPlacement::Slot(4), ThreadPlacement::Slot(5), ThreadPlacement::Main]);
         let wait = EventKind::WaitBegins(Duration::from_millis(88));
         let expected = [EventKind::RequestBegins(500), wait, EventKind::WaitEnds, EventKind::RequestEnds];
         assert_eq!(kinds(&recording.threads[1]), expected);
@@ -270,13 +270,13 @@ mod tests {
 
     #[test]
     fn events_beyond_the_bound_are_counted() {
-        let recorder = Recorder::with_room(5);
-        let mut first = recorder.track(LanePlacement::Any);
-        let mut second = recorder.track(LanePlacement::Any);
+        let recorder = Recorder::with_events_max(5);
+        let mut first = recorder.track(ThreadPlacement::Any);
+        let mut second = recorder.track(ThreadPlacement::Any);
         first.request_begins(1);
         second.request_begins(2);
         first.request_ends();
-        let late = recorder.track(LanePlacement::Any);
+        let late = recorder.track(ThreadPlacement::Any);
         drop((first, second, late));
         let recording = recorder.finish();
         assert_eq!(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 
 use super::Strategy;
-use super::recording::LanePlacement;
+use super::recording::ThreadPlacement;
 use super::waits::Wait;
 use super::work::Work;
 
@@ -13,7 +13,7 @@ pub(super) struct Sequential;
 
 impl Strategy for Sequential {
     fn run(&self, work: &Arc<Work>) -> Result<()> {
-        let mut enter = work.enter(LanePlacement::Any);
+        let mut enter = work.enter(ThreadPlacement::Any);
         (0..work.requests()).for_each(|request| work.request(request, &mut enter, Wait::hold_thread));
         Ok(())
     }

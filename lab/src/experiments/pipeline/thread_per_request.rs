@@ -7,7 +7,7 @@ use std::thread;
 use anyhow::{Context, Result};
 
 use super::Strategy;
-use super::recording::{LanePlacement, Track};
+use super::recording::{ThreadPlacement, Track};
 use super::waits::Wait;
 use super::work::Work;
 
@@ -20,7 +20,7 @@ impl Strategy for ThreadPerRequest {
         for request in 0..work.requests() {
             let work = Arc::clone(work);
             let thread =
-                move || work.request(request, &mut work.enter(LanePlacement::Any), Wait::hold_thread);
+                move || work.request(request, &mut work.enter(ThreadPlacement::Any), Wait::hold_thread);
             let thread = thread::Builder::new().spawn(thread);
             threads.push(thread.with_context(|| format!("after {request} threads"))?);
             main.as_mut().map(Track::checkpoint);

@@ -94,9 +94,10 @@ fn section_html(timeline: &BinnedTimeline, cpus: usize) -> String {
          <th>lived</th><th>running</th><th>ready</th><th>waiting</th><th>idle</th></tr>"
     );
     for row in &timeline.rows {
-        let lived = percent(row.sum.total(), timeline.length_ns as f64 * row.lanes as f64);
+        let lifetime_percent = percent(row.sum.total(), timeline.length_ns as f64 * row.slots as f64);
         let (name, shares) = (escape(&row.name), shares(&row.sum));
-        let _ = write!(text, "<tr><td>{name}</td><td>{}</td><td>{lived}</td>{shares}</tr>", row.lanes);
+        let _ =
+            write!(text, "<tr><td>{name}</td><td>{}</td><td>{lifetime_percent}</td>{shares}</tr>", row.slots);
     }
     text + "</table></details>"
 }
@@ -127,7 +128,7 @@ fn still_bins(timeline: &BinnedTimeline, cpus: usize) -> usize {
 
 /// A row as runs of equal bins: their count, unless it is one, and a letter for each state.
 fn encode(row: &Row, bin_ns: f64) -> String {
-    let capacity = bin_ns * row.lanes as f64;
+    let capacity = bin_ns * row.slots as f64;
     let letters = |times: &Times| {
         [times.running, times.ready, times.waiting, times.idle].map(|ns| letter(ns / capacity))
     };
@@ -161,7 +162,7 @@ fn percent(part: f64, whole: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::activity::tests::{recording, waiting_thread};
-    use super::super::recording::{LanePlacement, Thread};
+    use super::super::recording::{Thread, ThreadPlacement};
     use super::*;
 
     fn section(name: &str, threads: Vec<Thread>) -> Section {
@@ -170,7 +171,8 @@ mod tests {
 
     #[test]
     fn page_holds_everything_and_loads_nothing() {
-        let threads = vec![waiting_thread(LanePlacement::Main, 0), waiting_thread(LanePlacement::Slot(0), 0)];
+        let threads =
+            vec![waiting_thread(ThreadPlacement::Main, 0), waiting_thread(ThreadPlacement::Slot(0), 0)];
         let skipped = Skipped { name: "swarm".to_owned(), reason: "it is <odd>".to_owned() };
         let page = page(&[section("batches-100", threads), section("none", Vec::new())], &[skipped], 2);
         for expected in [
@@ -191,7 +193,7 @@ mod tests {
 
     #[test]
     fn names_cannot_close_the_script_element() {
-        let mut section = section("odd", vec![waiting_thread(LanePlacement::Slot(0), 0)]);
+        let mut section = section("odd", vec![waiting_thread(ThreadPlacement::Slot(0), 0)]);
         section.timeline.rows[0].name = "</script><b>".to_owned();
         let section = section_html(&section.timeline, 2);
         assert_eq!(section.matches("</script>").count(), 1);
@@ -200,7 +202,7 @@ mod tests {
 
     #[test]
     fn lost_events_are_reported() {
-        let mut section = section("full", vec![waiting_thread(LanePlacement::Slot(0), 0)]);
+        let mut section = section("full", vec![waiting_thread(ThreadPlacement::Slot(0), 0)]);
         assert!(!section_html(&section.timeline, 2).contains("beyond the bound"));
         section.timeline.events_lost = 12;
         assert!(section_html(&section.timeline, 2).contains("12 events were beyond the bound"));
@@ -209,7 +211,7 @@ mod tests {
     #[test]
     fn rows_are_encoded_as_runs() {
         let timeline =
-            BinnedTimeline::new("one", &recording(vec![waiting_thread(LanePlacement::Slot(0), 0)]));
+            BinnedTimeline::new("one", &recording(vec![waiting_thread(ThreadPlacement::Slot(0), 0)]));
         let text = encode(&timeline.rows[0], 20e6 / BINS as f64);
         assert_eq!(text, "150AAAz300zAAA1500AAzA150AzAA450iRAA150AAAz300AAAA");
     }
@@ -227,7 +229,7 @@ mod tests {
     #[test]
     fn bins_without_cpu_use_are_counted() {
         let timeline =
-            BinnedTimeline::new("one", &recording(vec![waiting_thread(LanePlacement::Slot(0), 0)]));
+            BinnedTimeline::new("one", &recording(vec![waiting_thread(ThreadPlacement::Slot(0), 0)]));
         // Running for 2 of 20 ms whole and for 3 ms in part.
         assert_eq!(still_bins(&timeline, 2), BINS * 15 / 20);
     }

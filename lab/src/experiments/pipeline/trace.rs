@@ -1,11 +1,11 @@
 //! The activity of each strategy's threads over time, for trace viewers: Chrome's trace event format, which
 //! Perfetto, chrome://tracing and speedscope read.
 //!
-//! Guarantees: one process per strategy and one thread per lane; events of a lane lie within one another or
+//! Guarantees: one process per strategy and one thread per slot; events of a slot lie within one another or
 //! apart; the file is bounded. The timeline shows the remaining time and requests.
 //!
 //! ```text
-//!   lane:  |-- thread ------------------------------------|
+//!   slot:  |-- thread ------------------------------------|
 //!            |-- request 500 -----------------------|           args: cpu_us, ready_us, waiting_us
 //!               |-- wait 10 ms --------------|
 //!                                  |- ready -|
@@ -13,7 +13,7 @@
 
 use serde_json::{Value, json};
 
-use super::activity::{self, Span, ThreadState, TimelineLane};
+use super::activity::{self, Span, ThreadState, TimelineSlot};
 use super::recording::Recording;
 
 /// The file has the requests of each strategy below this number: among them one that waits a second, four
@@ -44,25 +44,25 @@ struct Process<'a> {
 impl Process<'_> {
     fn add(&mut self, name: &str, recording: &Recording) {
         self.name("process_name", 0, name);
-        let lanes = activity::lanes(recording);
+        let slots = activity::slots(recording);
         let traced = |span: &&Span| span.request.is_some_and(|request| request < REQUESTS_MAX);
-        let spans = || lanes.iter().flat_map(|lane| lane.threads.iter().flatten());
+        let spans = || slots.iter().flat_map(|slot| slot.threads.iter().flatten());
         let until = spans().filter(traced).map(|span| span.to).max().unwrap_or(0);
-        for (index, lane) in lanes.iter().enumerate() {
-            self.lane(index + 1, lane, until);
+        for (index, slot) in slots.iter().enumerate() {
+            self.slot(index + 1, slot, until);
         }
     }
 
-    fn lane(&mut self, thread: usize, lane: &TimelineLane, until: u64) {
-        self.name("thread_name", thread, &lane.name);
+    fn slot(&mut self, thread: usize, slot: &TimelineSlot, until: u64) {
+        self.name("thread_name", thread, &slot.name);
         let order = json!({ "sort_index": thread });
         self.events.push(json!({
             "ph": "M", "name": "thread_sort_index", "pid": self.id, "tid": thread, "args": order,
         }));
         let mut free = 0;
-        for thread_spans in &lane.threads {
+        for thread_spans in &slot.threads {
             let (Some(first), Some(last)) = (thread_spans.first(), thread_spans.last()) else { continue };
-            // By rounding, a thread may seem to begin before the previous one of its lane ended.
+            // By rounding, a thread may seem to begin before the previous one of its slot ended.
             let (from, to) = (first.from.max(free), last.to);
             if from >= to.min(until) {
                 continue;
@@ -135,7 +135,7 @@ mod tests {
     use std::collections::HashMap;
 
     use super::super::activity::tests::{recording, waiting_thread};
-    use super::super::recording::{EventKind, LanePlacement, Thread};
+    use super::super::recording::{EventKind, Thread, ThreadPlacement};
     use super::*;
 
     fn events(recordings: &[(String, Recording)]) -> Vec<Value> {
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn request_wait_and_ready_events_are_nested() {
-        let events = one(vec![waiting_thread(LanePlacement::Slot(0), 0)]);
+        let events = one(vec![waiting_thread(ThreadPlacement::Slot(0), 0)]);
         check_rules(&events);
         let written: Vec<_> = events
             .iter()
@@ -193,9 +193,9 @@ mod tests {
     }
 
     #[test]
-    fn strategies_are_processes_and_lanes_are_threads() {
+    fn strategies_are_processes_and_slots_are_threads() {
         let threads =
-            || vec![waiting_thread(LanePlacement::Main, 0), waiting_thread(LanePlacement::Slot(1), 0)];
+            || vec![waiting_thread(ThreadPlacement::Main, 0), waiting_thread(ThreadPlacement::Slot(1), 0)];
         let both = ["batches-2", "pool-2"].map(|name| (name.to_owned(), recording(threads())));
         let events = events(&both);
         check_rules(&events);
@@ -204,11 +204,11 @@ mod tests {
             .filter(|event| event["ph"] == "M" && event["args"]["name"].is_string())
             .map(|event| (event["pid"].as_u64(), event["tid"].as_u64(), event["args"]["name"].as_str()))
             .collect();
-        let lanes = |pid, name| {
+        let slots = |pid, name| {
             [(0, name), (1, "main"), (2, "thread 1"), (3, "thread 2")]
                 .map(|(tid, name)| (Some(pid), Some(tid), Some(name)))
         };
-        assert_eq!(names, [lanes(1, "batches-2"), lanes(2, "pool-2")].concat());
+        assert_eq!(names, [slots(1, "batches-2"), slots(2, "pool-2")].concat());
     }
 
     #[test]
@@ -219,15 +219,15 @@ mod tests {
             let requests = events.iter().filter(|event| event["cat"] == "request").count();
             assert_eq!(requests, expected, "{events:?}");
         };
-        let whole = waiting_thread(LanePlacement::Slot(0), 0);
+        let whole = waiting_thread(ThreadPlacement::Slot(0), 0);
         let mut late = whole.clone();
         late.events[0].kind = EventKind::RequestBegins(REQUESTS_MAX);
         check(Vec::new(), 0);
         check(vec![late.clone()], 0);
-        check(vec![late, waiting_thread(LanePlacement::Slot(1), 5)], 1);
+        check(vec![late, waiting_thread(ThreadPlacement::Slot(1), 5)], 1);
         check(vec![Thread { events: Vec::new(), ..whole.clone() }], 0);
         check(vec![Thread { events: whole.events[..2].to_vec(), ..whole.clone() }], 1);
-        // Two threads that overlap in one lane: what would overlap the first is left out.
-        check(vec![whole, waiting_thread(LanePlacement::Slot(0), 3)], 1);
+        // Two threads that overlap in one slot: what would overlap the first is left out.
+        check(vec![whole, waiting_thread(ThreadPlacement::Slot(0), 3)], 1);
     }
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::recording::{LanePlacement, Recorder, Track};
+use super::recording::{Recorder, ThreadPlacement, Track};
 use super::waits::Wait;
 
 /// The requests of the published experiment.
@@ -104,7 +104,7 @@ impl Work {
     }
 
     /// Registers the calling thread, which is drawn at `placement`.
-    pub(super) fn enter(&self, placement: LanePlacement) -> ThreadGuard {
+    pub(super) fn enter(&self, placement: ThreadPlacement) -> ThreadGuard {
         let now = self.threads.now.fetch_add(1, Ordering::Relaxed) + 1;
         self.threads.peak.fetch_max(now, Ordering::Relaxed);
         ThreadGuard { threads: Arc::clone(&self.threads), track: self.track(placement) }
@@ -112,10 +112,10 @@ impl Work {
 
     /// The track of the thread that does no request, but distributes them.
     pub(super) fn main_track(&self) -> Option<Track> {
-        self.track(LanePlacement::Main)
+        self.track(ThreadPlacement::Main)
     }
 
-    fn track(&self, placement: LanePlacement) -> Option<Track> {
+    fn track(&self, placement: ThreadPlacement) -> Option<Track> {
         self.recorder.as_ref().map(|recorder| recorder.track(placement))
     }
 
@@ -249,7 +249,7 @@ mod tests {
 
     fn controls_of(requests: u32, text: &str) -> Controls {
         let work = Work::with_short_waits(requests, text);
-        let mut enter = work.enter(LanePlacement::Any);
+        let mut enter = work.enter(ThreadPlacement::Any);
         (0..requests).for_each(|request| work.request(request, &mut enter, |_| {}));
         work.controls()
     }
@@ -276,10 +276,10 @@ mod tests {
     #[test]
     fn threads_peak_counts_registered_threads() {
         let work = Work::with_short_waits(1, "v");
-        let first = work.enter(LanePlacement::Any);
-        let second = work.enter(LanePlacement::Any);
+        let first = work.enter(ThreadPlacement::Any);
+        let second = work.enter(ThreadPlacement::Any);
         drop(first);
-        let third = work.enter(LanePlacement::Any);
+        let third = work.enter(ThreadPlacement::Any);
         drop((second, third));
         assert_eq!(work.threads_peak(), 2);
     }

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   magic, begun, ended, events lost, count of threads
-//!   each thread: lane, count of events, stamp begun, stamp ended; each event: kind, stamp
+//!   each thread: slot, count of events, stamp begun, stamp ended; each event: kind, stamp
 //!   stamp: at, cpu, ready
 //! ```
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::{Event, EventKind, LanePlacement, Recording, Stamp, Thread};
+use super::{Event, EventKind, Recording, Stamp, Thread, ThreadPlacement};
 
 /// The first word of a recording's file: "recordin", and the form's version.
 const MAGIC: u64 = u64::from_be_bytes(*b"recordi\x01");
@@ -53,9 +53,9 @@ impl Recording {
             vec![MAGIC, self.begun_ns, self.ended_ns, self.events_lost, self.threads.len() as u64];
         for thread in &self.threads {
             let placement = match thread.placement {
-                LanePlacement::Main => 0,
-                LanePlacement::Any => 1,
-                LanePlacement::Slot(slot) => 2 + u64::from(slot),
+                ThreadPlacement::Main => 0,
+                ThreadPlacement::Any => 1,
+                ThreadPlacement::Slot(slot) => 2 + u64::from(slot),
             };
             words.extend([placement, thread.events.len() as u64]);
             words.extend(thread.begun.to_words());
@@ -82,9 +82,9 @@ impl Recording {
 fn thread_from(words: &mut &[u64]) -> Option<Thread> {
     let [placement, events] = *take(words)?;
     let placement = match placement {
-        0 => LanePlacement::Main,
-        1 => LanePlacement::Any,
-        slot => LanePlacement::Slot(u32::try_from(slot - 2).ok()?),
+        0 => ThreadPlacement::Main,
+        1 => ThreadPlacement::Any,
+        slot => ThreadPlacement::Slot(u32::try_from(slot - 2).ok()?),
     };
     let (begun, ended) = (Stamp::from_words(take(words)?), Stamp::from_words(take(words)?));
     let event = |_| {
@@ -144,7 +144,7 @@ mod tests {
         let stamp = |at, ready| Stamp { at, cpu: at / 2, ready };
         let event = |kind, at| Event { kind, stamp: stamp(at, Some(3)) };
         let thread = Thread {
-            placement: LanePlacement::Slot(u32::MAX),
+            placement: ThreadPlacement::Slot(u32::MAX),
             begun: stamp(10, None),
             events: vec![
                 event(EventKind::RequestBegins(u32::MAX), 11),
@@ -157,10 +157,10 @@ mod tests {
         };
         let empty = |placement| Thread { placement, events: Vec::new(), ..thread.clone() };
         let threads = vec![
-            empty(LanePlacement::Main),
+            empty(ThreadPlacement::Main),
             thread.clone(),
-            empty(LanePlacement::Any),
-            empty(LanePlacement::Slot(0)),
+            empty(ThreadPlacement::Any),
+            empty(ThreadPlacement::Slot(0)),
         ];
         Recording { begun_ns: 9, ended_ns: 20, events_lost: 1, threads }
     }

@@ -19,7 +19,7 @@ use std::thread;
 
 use anyhow::Result;
 
-use super::super::recording::LanePlacement;
+use super::super::recording::ThreadPlacement;
 use super::super::text;
 use super::super::waits::Wait;
 use super::super::work::Work;
@@ -95,7 +95,7 @@ pub(crate) fn create_threads(arguments: &CreateThreads) -> Result<()> {
 fn spawn_request(work: &Arc<Work>, request: u32) -> io::Result<thread::JoinHandle<()>> {
     let work = Arc::clone(work);
     thread::Builder::new().spawn(move || {
-        work.request(request, &mut work.enter(LanePlacement::Any), Wait::hold_thread);
+        work.request(request, &mut work.enter(ThreadPlacement::Any), Wait::hold_thread);
         if HAS_FAILED.load(Ordering::Relaxed) {
             hold_until_read();
         }
