@@ -123,10 +123,10 @@ fn assert_forwarded_again(written: &[u8], forward: &Forward<'_>, closes: bool) {
     let again = Forward::read(&again).expect("a forwarded request can be forwarded again");
     assert!(again.was_forwarded_by(VIA));
     assert_eq!((again.target, again.body, again.authorization), (forward.target, forward.body, None));
-    let mut twice = Vec::new();
-    again.write(&mut twice, VIA, closes);
+    let mut forwarded_again = Vec::new();
+    again.write(&mut forwarded_again, VIA, closes);
     let expected = [written, b"Via: 1.1 gate\r\n"].concat();
-    assert_eq!(sorted_lines(&twice), sorted_lines(&expected));
+    assert_eq!(sorted_lines(&forwarded_again), sorted_lines(&expected));
 }
 
 /// The sorted lines of a head without `Max-Forwards`, which each hop decrements.
@@ -145,7 +145,7 @@ fn assert_hyper_agrees(forward: &Forward<'_>, rest: &[u8]) {
         Framing::Length(length) => sent.resize(length as usize, b'x'),
         _ => {}
     }
-    let Ok((kept, _)) = feed(Body::new(forward.body), &sent, sent.len()) else { return };
+    let Ok((forwarded, _)) = feed(Body::new(forward.body), &sent, sent.len()) else { return };
     let (data, _) =
         feed(Body::dechunked(forward.body), &sent, sent.len()).expect("the body was accepted before");
     let mut written = Vec::new();
@@ -160,7 +160,7 @@ fn assert_hyper_agrees(forward: &Forward<'_>, rest: &[u8]) {
         .collect();
     expected.sort_by(|one, other| one.0.cmp(&other.0));
     let requests =
-        parse_with_hyper(&[&written[..], &kept].concat()).expect("hyper accepts the written request");
+        parse_with_hyper(&[&written[..], &forwarded].concat()).expect("hyper accepts the written request");
     assert_eq!(requests.len(), 1, "hyper finds exactly one request");
     assert_eq!((Some(&*requests[0].method), Some(&*requests[0].path)), (oracle.method, oracle.path));
     assert_eq!(requests[0].headers, expected);
@@ -266,11 +266,11 @@ fn assert_split(framing: Framing, bytes: &[u8], split: usize) {
     assert_eq!(whole, feed(Body::new(framing), bytes, split));
     let data = feed(Body::dechunked(framing), bytes, bytes.len());
     assert_eq!(data, feed(Body::dechunked(framing), bytes, split));
-    assert_eq!(whole.as_ref().map(|(_, taken)| taken), data.as_ref().map(|(_, taken)| taken));
-    if let (Ok((kept, taken)), Ok((data, _))) = (whole, data) {
-        assert!(data.len() <= kept.len() && taken <= bytes.len());
-        assert_eq!(feed(Body::new(framing), &kept, split), Ok((kept.clone(), kept.len())));
-        assert_eq!(feed(Body::dechunked(framing), &kept, split), Ok((data, kept.len())));
+    assert_eq!(whole.as_ref().map(|(_, consumed)| consumed), data.as_ref().map(|(_, consumed)| consumed));
+    if let (Ok((forwarded, consumed)), Ok((data, _))) = (whole, data) {
+        assert!(data.len() <= forwarded.len() && consumed <= bytes.len());
+        assert_eq!(feed(Body::new(framing), &forwarded, split), Ok((forwarded.clone(), forwarded.len())));
+        assert_eq!(feed(Body::dechunked(framing), &forwarded, split), Ok((data, forwarded.len())));
     }
 }
 

@@ -131,16 +131,19 @@ impl Ledger {
     /// # Errors
     /// Some entries are not in the database, or not in the journal; the error says where they are.
     pub fn close(self) -> Result<Summary, LedgerError> {
-        self.close_unless(never_hurry)
+        self.close_unless(never_abort)
     }
 
-    /// As [`Ledger::close`], but polls `hurry` for whether to leave journaled entries to the next start.
-    /// `hurry` is expected to sleep for the given duration.
+    /// As [`Ledger::close`], but polls `should_abort` for whether to leave journaled entries to the next
+    /// start. `should_abort` is expected to sleep for the given duration.
     ///
     /// # Errors
     /// As [`Ledger::close`].
-    pub fn close_unless(mut self, hurry: impl FnMut(Duration) -> bool) -> Result<Summary, LedgerError> {
-        let stopped = self.stop(Stage::Applying, hurry);
+    pub fn close_unless(
+        mut self,
+        should_abort: impl FnMut(Duration) -> bool,
+    ) -> Result<Summary, LedgerError> {
+        let stopped = self.stop(Stage::Applying, should_abort);
         stopped.expect("this and `drop` stop the threads, and both consume the ledger")
     }
 
@@ -148,14 +151,14 @@ impl Ledger {
     fn stop(
         &mut self,
         last: Stage,
-        mut hurry: impl FnMut(Duration) -> bool,
+        mut should_abort: impl FnMut(Duration) -> bool,
     ) -> Option<Result<Summary, LedgerError>> {
         let Threads { committer, flusher, applier, locks } = self.threads.take()?;
         self.shared.enter(Stage::Committing);
         let committed = committer.join();
         self.shared.enter(last);
         while !applier.is_finished() {
-            if hurry(JOIN_POLL_PAUSE) {
+            if should_abort(JOIN_POLL_PAUSE) {
                 self.shared.enter(Stage::Aborting);
             }
         }
@@ -185,12 +188,12 @@ impl Ledger {
 
 impl Drop for Ledger {
     fn drop(&mut self) {
-        self.stop(Stage::Aborting, never_hurry);
+        self.stop(Stage::Aborting, never_abort);
     }
 }
 
-/// The `hurry` of a close that takes as long as it needs.
-fn never_hurry(pause: Duration) -> bool {
+/// The `should_abort` of a close that takes as long as it needs.
+fn never_abort(pause: Duration) -> bool {
     thread::sleep(pause);
     false
 }

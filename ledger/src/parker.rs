@@ -86,8 +86,8 @@ mod tests {
     fn wake_and_interrupt_lose_no_work() {
         const ROUNDS: u64 = 20_000;
         let parker = Arc::new(Parker::default());
-        let (given, taken) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let (shared, work, done) = (Arc::clone(&parker), Arc::clone(&given), Arc::clone(&taken));
+        let (requested, completed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (shared, work, done) = (Arc::clone(&parker), Arc::clone(&requested), Arc::clone(&completed));
         let worker = thread::spawn(move || {
             shared.bind_current_thread();
             while done.load(Ordering::Relaxed) < ROUNDS {
@@ -102,12 +102,12 @@ mod tests {
             }
         });
         for round in 1..=ROUNDS {
-            given.store(round, Ordering::Relaxed);
+            requested.store(round, Ordering::Relaxed);
             match round % 2 {
                 0 => parker.wake(),
                 _ => parker.interrupt(),
             }
-            while taken.load(Ordering::Relaxed) < round {
+            while completed.load(Ordering::Relaxed) < round {
                 std::hint::spin_loop();
             }
         }

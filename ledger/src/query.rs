@@ -143,9 +143,9 @@ impl Usage {
         let mut select =
             self.connection.prepare("SELECT given_ns, author, what FROM consent ORDER BY given_ns, lsn")?;
         let consents = select.query_map([], |row| {
-            let given = jiff::Timestamp::from_nanosecond(row.get::<_, i64>(0)?.into()).unwrap_or_default();
+            let given_at = jiff::Timestamp::from_nanosecond(row.get::<_, i64>(0)?.into()).unwrap_or_default();
             let (author, what): (String, String) = (row.get(1)?, row.get(2)?);
-            Ok(format!("{given:.0} by {author}: {what}"))
+            Ok(format!("{given_at:.0} by {author}: {what}"))
         })?;
         Ok(consents.collect::<rusqlite::Result<_>>()?)
     }
@@ -201,7 +201,10 @@ impl Usage {
         let mut select = self.connection.prepare("SELECT month, max(dropped) FROM month GROUP BY month")?;
         let rows = select.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, bool>(1)?)))?;
         let rows: Vec<_> = rows.collect::<rusqlite::Result<_>>()?;
-        Ok(rows.into_iter().filter_map(|(month, gone)| Some((Month::from_number(month)?, gone))).collect())
+        Ok(rows
+            .into_iter()
+            .filter_map(|(month, is_dropped)| Some((Month::from_number(month)?, is_dropped)))
+            .collect())
     }
 }
 
@@ -258,16 +261,16 @@ fn applied(connection: &Connection) -> rusqlite::Result<Vec<(i64, i64)>> {
     select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
 }
 
-/// Calls `take` with each row that `sql` selects.
+/// Calls `on_row` with each row that `sql` selects.
 pub(crate) fn each(
     connection: &Connection,
     sql: &str,
-    mut take: impl FnMut(&SqlRow<'_>) -> rusqlite::Result<()>,
+    mut on_row: impl FnMut(&SqlRow<'_>) -> rusqlite::Result<()>,
 ) -> Result<(), QueryError> {
     let mut select = connection.prepare(sql)?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
-        take(row)?;
+        on_row(row)?;
     }
     Ok(())
 }

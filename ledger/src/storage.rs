@@ -60,10 +60,10 @@ pub(crate) trait StorageFile: Send + Sync + 'static {
     fn reserve(&self, bytes: u64) -> io::Result<()>;
 
     /// Reads until `bytes` is full or the file ends; returns how many bytes were read.
-    fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<usize>;
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
 
     /// Writes all of `bytes`. After an error any part of them may have been written.
-    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()>;
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
     /// Whether the file has a name: one that was removed or replaced disappears with the process.
     fn is_linked(&self) -> io::Result<bool>;

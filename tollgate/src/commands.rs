@@ -72,11 +72,11 @@ pub(crate) fn table(header: &[&str], rows: Vec<Vec<String>>, numbers: &[usize]) 
     if !header.is_empty() {
         table.set_header(header.to_vec());
     }
-    for (at, column) in table.column_iter_mut().enumerate() {
-        if at == 0 {
+    for (index, column) in table.column_iter_mut().enumerate() {
+        if index == 0 {
             column.set_padding((0, 1));
         }
-        if numbers.contains(&at) {
+        if numbers.contains(&index) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }

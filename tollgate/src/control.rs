@@ -202,8 +202,8 @@ mod tests {
         let done = || Outcome { is_done: true, text: String::new() };
         let _control = Control::open(directory.path(), move |request| request.reply(done())).unwrap();
         let _silent = UnixStream::connect(directory.path().join(NAME)).unwrap();
-        let mut confused = UnixStream::connect(directory.path().join(NAME)).unwrap();
-        confused.write_all(b"shutdown\n").unwrap();
+        let mut wrong_client = UnixStream::connect(directory.path().join(NAME)).unwrap();
+        wrong_client.write_all(b"shutdown\n").unwrap();
         assert!(request_reload(directory.path()).unwrap().is_done);
     }
 }

@@ -93,7 +93,7 @@ pub(crate) fn scan<S: Storage>(
             break;
         }
     }
-    if journal.begun.is_empty() && !journal.headless.is_empty() {
+    if journal.begun.is_empty() && !journal.without_header.is_empty() {
         scan.corruption = journal.find_corruption(0, 0, walk.next_lsn, (epoch, applied))?;
     }
     scan.corruption = scan.corruption.or_else(|| journal.torn_behind(walk.next_lsn));
@@ -206,7 +206,7 @@ struct Journal<F> {
     /// Segments with a valid header, in their order.
     begun: Vec<(Segment<F>, SegmentHeader)>,
     /// Segments with frames and without a valid header.
-    headless: Vec<(u64, Vec<Frame>)>,
+    without_header: Vec<(u64, Vec<Frame>)>,
     /// Segments without a valid header whose frames nothing proves to be durable, with their last entry.
     torn: Vec<(u64, u64)>,
     /// Segments whose entries were all rewritten later, with their first entry.
@@ -225,7 +225,7 @@ impl<F: StorageFile> Journal<F> {
         let next_segment = numbers.last().map_or(1, |last| last + 1);
         let mut journal = Self {
             begun: Vec::new(),
-            headless: Vec::new(),
+            without_header: Vec::new(),
             torn: Vec::new(),
             replaced: Vec::new(),
             unused: Vec::new(),
@@ -265,7 +265,7 @@ impl<F: StorageFile> Journal<F> {
                     synced_lsn =
                         frames.iter().map(|frame| frame.header.synced_lsn).fold(synced_lsn, u64::max);
                     match synced_lsn >= first_lsn {
-                        true => journal.headless.push((number, frames)),
+                        true => journal.without_header.push((number, frames)),
                         // Torn before anything in it was durable, as far as is known, or never used.
                         false => {
                             let last_lsn = frames.iter().map(|frame| frame.header.last_lsn()).max();
@@ -280,7 +280,7 @@ impl<F: StorageFile> Journal<F> {
         }
         journal.drop_replaced();
         journal.begun.reverse();
-        journal.headless.reverse();
+        journal.without_header.reverse();
         journal.unused.reverse();
         journal.short.reverse();
         Ok(journal)
@@ -311,22 +311,22 @@ impl<F: StorageFile> Journal<F> {
         (applied_epoch, applied): (u32, u64),
     ) -> Result<Option<Corruption>, ReadError> {
         let (mut frames, mut synced_lsn, mut began) = (Vec::new(), applied, false);
-        let (mut number, mut epoch) = (self.headless.first().map_or(0, |(number, _)| *number), 0);
-        if let Some((broken, header)) = self.begun.get(index) {
-            (number, epoch) = (broken.number, header.epoch);
+        let (mut number, mut epoch) = (self.without_header.first().map_or(0, |(number, _)| *number), 0);
+        if let Some((segment, header)) = self.begun.get(index) {
+            (number, epoch) = (segment.number, header.epoch);
             synced_lsn = synced_lsn.max(header.synced_lsn);
             // A header without its entries is a frame that was begun, and so is a damaged one.
-            began = broken.is_begun(at, epoch, next_lsn)?;
-            frames.extend(broken.frames_from(at)?);
+            began = segment.is_begun(at, epoch, next_lsn)?;
+            frames.extend(segment.frames_from(at)?);
         }
         for (later, header) in self.begun.iter().skip(index + 1) {
             synced_lsn = synced_lsn.max(header.synced_lsn);
             frames.extend(later.frames_from(HEADER_BYTES as u64)?);
         }
-        let headless = self.headless.iter().filter(|(later, _)| *later >= number);
-        let headless: Vec<&Frame> = headless.flat_map(|(_, frames)| frames).collect();
+        let without_header = self.without_header.iter().filter(|(later, _)| *later >= number);
+        let without_header: Vec<&Frame> = without_header.flat_map(|(_, frames)| frames).collect();
         let mut frames: Vec<&Frame> =
-            frames.iter().chain(headless).filter(|frame| frame.header.last_lsn() >= next_lsn).collect();
+            frames.iter().chain(without_header).filter(|frame| frame.header.last_lsn() >= next_lsn).collect();
         synced_lsn = frames.iter().map(|frame| frame.header.synced_lsn).fold(synced_lsn, u64::max);
         // Entries of earlier runs that the run of the last applied entry salvaged were rewritten with other
         // numbers.
@@ -410,12 +410,12 @@ impl<F: StorageFile> Journal<F> {
             // The run that wrote it may have had a failed sync, which is not recorded.
             failed: true,
         });
-        let headless = self.headless.iter().map(|(number, _)| (*number, next_lsn, true));
+        let without_header = self.without_header.iter().map(|(number, _)| (*number, next_lsn, true));
         let replaced = self.replaced.iter().map(|(number, first_lsn)| (*number, *first_lsn, true));
         let unused = self.unused.iter().map(|(number, was_begun)| (*number, 0, *was_begun)).chain(replaced);
         let nothing =
             |(number, last_lsn, failed)| ClosedSegment { number, first_lsn: u64::MAX, last_lsn, failed };
-        let others = unused.chain(headless).map(nothing);
+        let others = unused.chain(without_header).map(nothing);
         let mut closed: Vec<ClosedSegment> = begun.chain(others).collect();
         closed.sort_by_key(|closed| (closed.last_lsn, closed.number));
         closed

@@ -21,12 +21,12 @@ pub(super) struct RowChecks(Arc<AtomicBool>);
 impl RowChecks {
     /// Registers the SQL function that [`RowChecks::condition`] calls.
     pub(super) fn install(&self, connection: &Connection) -> rusqlite::Result<()> {
-        let broken = Arc::clone(&self.0);
+        let has_damage = Arc::clone(&self.0);
         connection.create_scalar_function(ROW_IS_INTACT, -1, FunctionFlags::SQLITE_UTF8, move |row| {
             let values = (1..row.len()).map(|index| row.get_raw(index));
             let is_intact = row.get::<i64>(0).is_ok_and(|crc| crc == i64::from(checksum::compute(values)));
             if !is_intact {
-                broken.store(true, Ordering::Relaxed);
+                has_damage.store(true, Ordering::Relaxed);
             }
             Ok(is_intact)
         })

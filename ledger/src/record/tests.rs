@@ -114,13 +114,13 @@ proptest! {
     fn any_text_survives_up_to_its_bound(user: String, host: String, rule: String) {
         let record = Record::new(&Flow { user: &user, host: &host, rule: &rule, ..FLOW });
         let flow = record.flow();
-        for (kept, given, bound) in [
+        for (text, input, bound) in [
             (flow.user, &user, USER_BYTES_MAX),
             (flow.host, &host, HOST_BYTES_MAX),
             (flow.rule, &rule, RULE_BYTES_MAX),
         ] {
-            prop_assert!(given.starts_with(kept));
-            prop_assert!(kept.len() == given.len() || kept.len() > bound - 4);
+            prop_assert!(input.starts_with(text));
+            prop_assert!(text.len() == input.len() || text.len() > bound - 4);
         }
     }
 }

@@ -133,7 +133,7 @@ impl ProcessRun {
     fn run(self) -> [CrashState; 2] {
         let ProcessRun { memory, sink, process, expectations, durability, open, writing } = self;
         let Process { table, writers, committer, flusher, applier, .. } = process;
-        let take = {
+        let state_after = {
             let expectations = expectations.clone();
             move |crash| crash_state(crash, &memory, &sink, table.snapshot(), &expectations)
         };
@@ -156,11 +156,11 @@ impl ProcessRun {
             }
             let seed = thread_rng().r#gen();
             let crash = if thread_rng().gen_bool(0.5) { Crash::Kill } else { Crash::Power { seed } };
-            (take(crash), take)
+            (state_after(crash), state_after)
         });
         threads.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
-        let (meanwhile, take) = killer.join().expect("no thread panics");
-        [meanwhile, take(Crash::Kill)]
+        let (meanwhile, state_after) = killer.join().expect("no thread panics");
+        [meanwhile, state_after(Crash::Kill)]
     }
 }
 

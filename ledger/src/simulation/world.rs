@@ -45,7 +45,7 @@ pub struct World {
     memory: Memory,
     previous: PreviousState,
     /// A copy of the table on a disk, as a power failure may leave it.
-    stale: Option<Arc<Vec<u64>>>,
+    old_table: Option<Arc<Vec<u64>>>,
     /// An earlier copy of the disk.
     older: Option<Memory>,
     expectations: BTreeMap<u128, Expected>,
@@ -82,7 +82,7 @@ impl World {
             random,
             memory: Memory::default(),
             previous: PreviousState { sink: MemorySink::default(), table: None, boot: 1 },
-            stale: None,
+            old_table: None,
             older: None,
             expectations: BTreeMap::new(),
             reported_lost: 0,
@@ -149,7 +149,7 @@ impl World {
             build: self.build,
             memory: &self.memory,
             previous: &self.previous,
-            older: (self.older.as_ref(), self.stale.as_ref()),
+            older: (self.older.as_ref(), self.old_table.as_ref()),
         };
         let moved = |expected: &Expected| (expected.up, expected.down, CloseReason::Fault);
         let moved: Bills = self.expectations.iter().map(|(id, expected)| (*id, moved(expected))).collect();
@@ -192,7 +192,7 @@ impl World {
             self.older = Some(self.memory.copy());
         }
         if self.random.chance(4) {
-            self.stale = Some(Arc::new(run.process.words()));
+            self.old_table = Some(Arc::new(run.process.words()));
         }
         self.note_durable(run);
         Ok(())
@@ -319,7 +319,7 @@ impl World {
                 self.outcome.power_failures += 1;
                 self.memory = self.memory.after_power_failure(&mut self.random);
                 let sink = self.previous.sink.after_power_failure();
-                let table = self.stale.take().filter(|_| self.random.chance(50));
+                let table = self.old_table.take().filter(|_| self.random.chance(50));
                 self.previous = PreviousState { sink, table, boot: self.previous.boot + 1 };
                 // Flows that were in the table and not durable are lost: they may be billed, and need not.
                 let lost = self.expectations.values_mut().filter(|expected| !expected.durable);

@@ -37,7 +37,7 @@ pub(crate) struct BatchAggregator<'a> {
     /// Rows that are not written to their files yet.
     details: BTreeMap<Month, Vec<Detail<'a>>>,
     /// The last entry in each month that was written.
-    touched: BTreeMap<Month, i64>,
+    last_lsns: BTreeMap<Month, i64>,
 }
 
 /// A row to be written.
@@ -60,8 +60,8 @@ impl<'a> BatchAggregator<'a> {
         origin: Origin,
     ) -> Self {
         live.begin();
-        let (details, touched) = (BTreeMap::new(), BTreeMap::new());
-        Self { connection, live, months, origin, rollups: Rollups::default(), details, touched }
+        let (details, last_lsns) = (BTreeMap::new(), BTreeMap::new());
+        Self { connection, live, months, origin, rollups: Rollups::default(), details, last_lsns }
     }
 
     /// Adds the entry with the number `lsn`, the next one.
@@ -108,7 +108,7 @@ impl<'a> BatchAggregator<'a> {
     pub(crate) fn finish(mut self, last_lsn: i64) -> Result<BTreeMap<Month, i64>, SinkError> {
         self.write_details(last_lsn)?;
         self.rollups.write(self.connection)?;
-        Ok(self.touched)
+        Ok(self.last_lsns)
     }
 
     fn count(&mut self, lsn: i64, record: &'a Record) -> rusqlite::Result<()> {
@@ -176,7 +176,7 @@ impl<'a> BatchAggregator<'a> {
             self.months.append(month, self.origin, last_lsn, |file| {
                 details.iter().try_for_each(|detail| detail.write(file)).map_err(SinkError::from)
             })?;
-            self.touched.insert(month, last_lsn);
+            self.last_lsns.insert(month, last_lsn);
         }
         Ok(())
     }
@@ -213,7 +213,7 @@ impl<'a> BatchAggregator<'a> {
                     Ok(file.flow(lsn, flow_columns, counters, reason)?)
                 })
             })?;
-            self.touched.insert(month, lsn);
+            self.last_lsns.insert(month, lsn);
         }
         Ok(self.live.remove_epochs(self.connection, self.origin.gateway, epoch)?)
     }

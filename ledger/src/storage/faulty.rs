@@ -159,17 +159,17 @@ impl StorageFile for FaultyFile {
         self.file.reserve(bytes)
     }
 
-    fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         self.storage.allow(Call::Read)?;
-        self.file.read_at(bytes, at)
+        self.file.read_at(bytes, offset)
     }
 
-    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         match self.storage.fault(Call::Write) {
-            None => self.file.write_at(bytes, at),
+            None => self.file.write_at(bytes, offset),
             Some(fault) => {
                 let part = self.storage.with(|state| state.random.below(bytes.len() as u64 + 1));
-                self.file.write_at(&bytes[..part as usize], at)?;
+                self.file.write_at(&bytes[..part as usize], offset)?;
                 Err(fault.error())
             }
         }

@@ -116,10 +116,10 @@ impl StorageFile for File {
         sys::mapping::allocate(self, bytes)
     }
 
-    fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut read = 0;
         while read < bytes.len() {
-            match FileExt::read_at(self, &mut bytes[read..], at + read as u64) {
+            match FileExt::read_at(self, &mut bytes[read..], offset + read as u64) {
                 Ok(0) => break,
                 Ok(count) => read += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -129,8 +129,8 @@ impl StorageFile for File {
         Ok(read)
     }
 
-    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
-        self.write_all_at(bytes, at)
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
     }
 
     fn is_linked(&self) -> io::Result<bool> {

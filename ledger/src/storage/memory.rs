@@ -45,12 +45,12 @@ impl Memory {
         let names = if random.chance(50) { &disk.names } else { &disk.durable_names };
         let files = disk.files.iter().map(|content| {
             let mut durable = content.durable.clone();
-            for (at, bytes) in &content.unsynced {
+            for (offset, bytes) in &content.unsynced {
                 // Pages are written in any order, and a page of several sectors may be torn.
                 let all = random.chance(40);
                 for (sector, part) in bytes.chunks(SECTOR_BYTES).enumerate() {
                     if all || random.chance(50) {
-                        put(&mut durable, at + sector * SECTOR_BYTES, part);
+                        put(&mut durable, offset + sector * SECTOR_BYTES, part);
                     }
                 }
             }
@@ -112,11 +112,11 @@ impl Memory {
     }
 }
 
-fn put(content: &mut Vec<u8>, at: usize, bytes: &[u8]) {
-    if content.len() < at + bytes.len() {
-        content.resize(at + bytes.len(), 0);
+fn put(content: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
+    if content.len() < offset + bytes.len() {
+        content.resize(offset + bytes.len(), 0);
     }
-    content[at..at + bytes.len()].copy_from_slice(bytes);
+    content[offset..offset + bytes.len()].copy_from_slice(bytes);
 }
 
 fn absent() -> io::Error {
@@ -173,20 +173,20 @@ impl StorageFile for MemoryFile {
         Ok(())
     }
 
-    fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         let disk = self.disk.lock();
         let content = &disk.files[self.index].bytes;
-        let start = (at as usize).min(content.len());
+        let start = (offset as usize).min(content.len());
         let count = bytes.len().min(content.len() - start);
         bytes[..count].copy_from_slice(&content[start..start + count]);
         Ok(count)
     }
 
-    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let mut disk = self.disk.lock();
         let content = &mut disk.files[self.index];
-        put(&mut content.bytes, at as usize, bytes);
-        content.unsynced.push((at as usize, bytes.to_vec()));
+        put(&mut content.bytes, offset as usize, bytes);
+        content.unsynced.push((offset as usize, bytes.to_vec()));
         Ok(())
     }
 
@@ -197,8 +197,8 @@ impl StorageFile for MemoryFile {
     fn sync(&self) -> io::Result<()> {
         let mut disk = self.disk.lock();
         let content = &mut disk.files[self.index];
-        for (at, bytes) in std::mem::take(&mut content.unsynced) {
-            put(&mut content.durable, at, &bytes);
+        for (offset, bytes) in std::mem::take(&mut content.unsynced) {
+            put(&mut content.durable, offset, &bytes);
         }
         let length = content.bytes.len();
         content.durable.resize(length, 0);
@@ -212,9 +212,9 @@ impl MemoryFile {
     pub(crate) fn fail_sync(&self, random: &mut Random) {
         let mut disk = self.disk.lock();
         let content = &mut disk.files[self.index];
-        for (at, bytes) in std::mem::take(&mut content.unsynced) {
+        for (offset, bytes) in std::mem::take(&mut content.unsynced) {
             if random.chance(50) {
-                put(&mut content.durable, at, &bytes);
+                put(&mut content.durable, offset, &bytes);
             }
         }
     }

@@ -183,13 +183,13 @@ fn report_ledger_health(gateway: &Gateway, reported: &mut LedgerHealth, console:
 }
 
 fn shut_down(gateway: Gateway, admin: Admin, events: &Events, console: &Console) -> anyhow::Result<ExitCode> {
-    let is_hurried = |span: Duration| matches!(events.next(span), Some(Event::Stop));
+    let has_second_signal = |span: Duration| matches!(events.next(span), Some(Event::Stop));
     let Timeouts { unready, mut drain, .. } = gateway.config().timeouts;
     if !unready.is_zero() {
         console
             .print_line(format!("/readyz returns 503, and the listeners close in {} s", unready.as_secs()));
     }
-    if gateway.announce_end(unready, is_hurried) {
+    if gateway.announce_end(unready, has_second_signal) {
         drain = Duration::ZERO;
     }
     console.print_line(format!(
@@ -197,7 +197,7 @@ fn shut_down(gateway: Gateway, admin: Admin, events: &Events, console: &Console)
         counted(gateway.connections(), "connection"),
         drain.as_secs()
     ));
-    let summary = gateway.drain(drain, is_hurried).context("the ledger could not be closed")?;
+    let summary = gateway.drain(drain, has_second_signal).context("the ledger could not be closed")?;
     admin.stop();
     let flows = counted(summary.records, "flow");
     console.print_line(format!("stopped; the ledger recorded {flows} in this run"));

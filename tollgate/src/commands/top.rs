@@ -61,8 +61,8 @@ enum Order {
 
 fn interval(text: &str) -> Result<Duration, String> {
     let bounds = Duration::from_millis(100)..=Duration::from_secs(3600);
-    let wanted = duration(text).filter(|interval| bounds.contains(interval));
-    wanted.ok_or_else(|| "expected a duration from 100ms to 1h".into())
+    let interval = duration(text).filter(|interval| bounds.contains(interval));
+    interval.ok_or_else(|| "expected a duration from 100ms to 1h".into())
 }
 
 pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCode> {

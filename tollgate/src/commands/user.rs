@@ -163,11 +163,10 @@ fn passwd(
     let key = secret.credential.key();
     let hash = users::quoted(&secret.credential.to_text());
     let Some(path) = &user.file else {
-        let place = defining_file(&config, user);
+        let file = defining_file(&config, user);
         let mut lines =
             secret.shown.as_ref().map_or(String::new(), |secret| format!("{key}: {}\n", secret.as_str()));
-        lines
-            .push_str(&format!("Put this into the [[user]] table of `{name}` in {place}:\n{key} = {hash}\n"));
+        lines.push_str(&format!("Put this into the [[user]] table of `{name}` in {file}:\n{key} = {hash}\n"));
         return Ok(print(&lines)?);
     };
     let other = if key == "password" { "token" } else { "password" };

@@ -19,7 +19,7 @@ fn test_dir(flows: &[(u64, &str, &str, Class, u64, u64)]) -> TestDir {
     let dir = TestDir::new(&[("tollgate.toml", "")]);
     let settings =
         OpenSettings { segment_bytes: 1 << 20, ..OpenSettings::new(&dir.path("tollgate-data"), 1, 64) };
-    let (ledger, mut inlets) = Ledger::open(&settings).unwrap();
+    let (ledger, mut flow_writers) = Ledger::open(&settings).unwrap();
     for (id, &(closed, user, host, class, up, down)) in (1..).zip(flows) {
         let flow = Flow {
             id,
@@ -37,12 +37,12 @@ fn test_dir(flows: &[(u64, &str, &str, Class, u64, u64)]) -> TestDir {
             legs: Legs::default(),
             uncertain: Uncertain::default(),
         };
-        let mut live = inlets[0].open(&Identity::new(&flow)).unwrap();
-        inlets[0].counters(&mut live).up().1.around(up as usize, || Ok(up as usize)).unwrap();
-        inlets[0].counters(&mut live).down().1.around(down as usize, || Ok(down as usize)).unwrap();
-        inlets[0].close(live, flow.closed, flow.reason);
+        let mut live = flow_writers[0].open(&Identity::new(&flow)).unwrap();
+        flow_writers[0].counters(&mut live).up().1.around(up as usize, || Ok(up as usize)).unwrap();
+        flow_writers[0].counters(&mut live).down().1.around(down as usize, || Ok(down as usize)).unwrap();
+        flow_writers[0].close(live, flow.closed, flow.reason);
     }
-    drop(inlets);
+    drop(flow_writers);
     ledger.close().unwrap();
     dir
 }

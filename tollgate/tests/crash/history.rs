@@ -69,8 +69,8 @@ pub(crate) enum Ending {
 }
 
 /// How long a gateway under load lives; one that misses its crash point gets longer.
-const LIFE_MS: std::ops::Range<u64> = 20..300;
-const AIMED_LIFE_MS: u64 = 300;
+const LIFETIME_MS: std::ops::Range<u64> = 20..300;
+const AIMED_LIFETIME_MS: u64 = 300;
 /// How often a kill is followed by another kill instead of a check.
 const UNCHECKED_PERCENT: u64 = 25;
 /// How often a kill at a random instant happens during an orderly stop, and how long after its request.
@@ -79,9 +79,9 @@ const IN_STOP_US: std::ops::Range<u64> = 0..60_000;
 /// Longer lives of some gateways that a power failure ends: long enough for the database to catch up, and for
 /// an interim of each flow.
 const LONG_PERCENT: u64 = 30;
-const LONG_LIFE_MS: std::ops::Range<u64> = 300..2_000;
+const LONG_LIFETIME_MS: std::ops::Range<u64> = 300..2_000;
 const LONGEST_PERCENT: u64 = 10;
-const LONGEST_LIFE_MS: std::ops::Range<u64> = 5_000..6_500;
+const LONGEST_LIFETIME_MS: std::ops::Range<u64> = 5_000..6_500;
 /// How long after the begin of a start the power fails in it. A start takes some 30 ms, and more on a slow
 /// disk.
 const IN_START_US: std::ops::Range<u64> = 500..150_000;
@@ -188,7 +188,7 @@ impl<'t> History<'t> {
     /// Loads a gateway and kills it, alone or by a power failure.
     fn kill_under_load(&mut self, is_aimed: bool, cause: Cause) -> Result<(), String> {
         let target = is_aimed.then(|| self.target(&POINTS));
-        let life = if is_aimed { AIMED_LIFE_MS } else { self.life_ms(cause) };
+        let lifetime = if is_aimed { AIMED_LIFETIME_MS } else { self.lifetime_ms(cause) };
         let running = match self.workspace.start(target.as_deref())? {
             StartOutcome::Serves(running) => running,
             StartOutcome::Died => {
@@ -201,7 +201,7 @@ impl<'t> History<'t> {
         let observer = self.start_observer(&running, cause);
         let mut load = Load::new(self.next_number, &mut self.rng);
         let switch = self.workspace.switch().filter(|_| cause == Cause::Power);
-        let watcher = running.kill_after(Duration::from_millis(life), switch);
+        let watcher = running.kill_after(Duration::from_millis(lifetime), switch);
         load.run(listener, &mut self.rng, || watcher.is_over(), None, || {});
         let end = self.end(watcher)?;
         if target.is_none() && end == Exit::Aimed {
@@ -252,13 +252,13 @@ impl<'t> History<'t> {
         }
     }
 
-    fn life_ms(&mut self, cause: Cause) -> u64 {
-        let lives = match cause {
-            Cause::Power if self.rng.random_percent(LONGEST_PERCENT) => LONGEST_LIFE_MS,
-            Cause::Power if self.rng.random_percent(LONG_PERCENT) => LONG_LIFE_MS,
-            _ => LIFE_MS,
+    fn lifetime_ms(&mut self, cause: Cause) -> u64 {
+        let range_ms = match cause {
+            Cause::Power if self.rng.random_percent(LONGEST_PERCENT) => LONGEST_LIFETIME_MS,
+            Cause::Power if self.rng.random_percent(LONG_PERCENT) => LONG_LIFETIME_MS,
+            _ => LIFETIME_MS,
         };
-        self.rng.random_range(lives)
+        self.rng.random_range(range_ms)
     }
 
     /// Makes the power fail, in a random situation.
@@ -291,8 +291,8 @@ impl<'t> History<'t> {
                 let target = self.target(&RECOVERY_POINTS);
                 if let StartOutcome::Serves(running) = self.workspace.start(Some(&target))? {
                     self.recovered = self.facts.len();
-                    let life = Duration::from_millis(self.rng.random_range(0..20));
-                    self.end(running.kill_after(life, self.workspace.switch()))?;
+                    let lifetime = Duration::from_millis(self.rng.random_range(0..20));
+                    self.end(running.kill_after(lifetime, self.workspace.switch()))?;
                 }
                 self.restore_power("at a crash point of a start", &Observed::default())?;
             }
@@ -363,7 +363,7 @@ impl<'t> History<'t> {
         let cause = kill_after.map_or(Cause::Kill, |(_, cause)| cause);
         let observer = self.start_observer(&running, cause);
         let mut load = Load::new(self.next_number, &mut self.rng);
-        let life = Duration::from_millis(self.rng.random_range(LIFE_MS));
+        let lifetime = Duration::from_millis(self.rng.random_range(LIFETIME_MS));
         let kill_at = Arc::new(OnceLock::new());
         let switch = self.workspace.switch().filter(|_| cause == Cause::Power);
         let watcher = running.await_stop(Arc::clone(&kill_at), switch);
@@ -373,7 +373,7 @@ impl<'t> History<'t> {
                 kill_at.set(Instant::now() + after).expect("a load calls `settled` once");
             }
         };
-        load.run(listener, &mut self.rng, || watcher.is_over(), Some(life), settled);
+        load.run(listener, &mut self.rng, || watcher.is_over(), Some(lifetime), settled);
         let in_order = self.end(watcher)? == Exit::Stopped;
         let fate = match cause {
             _ if in_order => Fate::Stopped,

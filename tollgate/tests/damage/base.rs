@@ -35,7 +35,7 @@ const NUMBERS_OF_A_BASE: u32 = 1_000_000;
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     name: &'static str,
-    life: Duration,
+    lifetime: Duration,
     /// Between two passes of the load, so that a long life has not too many flows.
     pace: Duration,
     ending: Ending,
@@ -60,7 +60,7 @@ const PLANS: [Plan; 4] = [
 ];
 
 /// How long the earlier gateways live.
-const LIFE_MS: std::ops::Range<u64> = 150..300;
+const LIFETIME_MS: std::ops::Range<u64> = 150..300;
 /// When a state is copied, in percent of a gateway's life.
 const OLDER_PERCENT: u32 = 80;
 
@@ -86,9 +86,9 @@ struct BaseBuilder<'m> {
 }
 
 impl Plan {
-    const fn new(name: &'static str, life_ms: u64, pace_ms: u64, ending: Ending) -> Plan {
-        let (life, pace) = (Duration::from_millis(life_ms), Duration::from_millis(pace_ms));
-        Plan { name, life, pace, ending, leaves_new_segment: false }
+    const fn new(name: &'static str, lifetime_ms: u64, pace_ms: u64, ending: Ending) -> Plan {
+        let (lifetime, pace) = (Duration::from_millis(lifetime_ms), Duration::from_millis(pace_ms));
+        Plan { name, lifetime, pace, ending, leaves_new_segment: false }
     }
 }
 
@@ -176,18 +176,18 @@ impl Base {
 
 impl BaseBuilder<'_> {
     fn run_history(&mut self, plan: Plan, directory: &Path) -> Result<(), String> {
-        let short = |rng: &mut Rng| Duration::from_millis(rng.random_range(LIFE_MS));
+        let short = |rng: &mut Rng| Duration::from_millis(rng.random_range(LIFETIME_MS));
         for ending in [Ending::Kill, Ending::Stop] {
-            let life = short(self.rng);
-            self.generation(Plan { life, ending, pace: Duration::ZERO, ..plan }, None)?;
+            let lifetime = short(self.rng);
+            self.generation(Plan { lifetime, ending, pace: Duration::ZERO, ..plan }, None)?;
         }
         keep_copy(&self.workspace, &directory.join("earlier"));
-        let life = short(self.rng);
-        self.generation(Plan { life, ending: Ending::Kill, pace: Duration::ZERO, ..plan }, None)?;
+        let lifetime = short(self.rng);
+        self.generation(Plan { lifetime, ending: Ending::Kill, pace: Duration::ZERO, ..plan }, None)?;
         self.generation(plan, Some(&directory.join("older")))?;
         if plan.ending == Ending::KillInRecovery {
-            let aim = [("TOLLGATE_KILL_AT", "recover.synced:1")];
-            return match self.workspace.serve(&aim) {
+            let environment = [("TOLLGATE_KILL_AT", "recover.synced:1")];
+            return match self.workspace.serve(&environment) {
                 Ok(_) => Err("the gateway did not die in its recovery".to_owned()),
                 Err(_) => Ok(()),
             };
@@ -205,7 +205,7 @@ impl BaseBuilder<'_> {
         let listener = gateway.listener;
         let mut load = Load::new(self.next_number, self.rng);
         let run = RefCell::new(GatewayRun { gateway, plan, began: Instant::now(), older, has_ended: false });
-        let settle_after = (plan.ending == Ending::Stop).then_some(plan.life);
+        let settle_after = (plan.ending == Ending::Stop).then_some(plan.lifetime);
         load.run(
             listener,
             self.rng,
@@ -246,15 +246,15 @@ impl GatewayRun<'_> {
     /// load.
     fn is_over(&mut self) -> bool {
         thread::sleep(self.plan.pace);
-        let lived = self.began.elapsed();
-        if lived > self.plan.life * OLDER_PERCENT / 100
+        let elapsed = self.began.elapsed();
+        if elapsed > self.plan.lifetime * OLDER_PERCENT / 100
             && let Some(older) = self.older.take()
         {
             self.gateway.signal(Signal::STOP);
             keep_copy(self.gateway.workspace(), older);
             self.gateway.signal(Signal::CONT);
         }
-        if lived > self.plan.life && self.plan.ending != Ending::Stop && !self.has_ended {
+        if elapsed > self.plan.lifetime && self.plan.ending != Ending::Stop && !self.has_ended {
             self.gateway.signal(Signal::KILL);
             self.has_ended = true;
             let _ = self.gateway.child.wait();

@@ -191,8 +191,8 @@ impl Damage {
             sources.into_iter().map(|file| (file.clone(), file)).collect()
         } else {
             // The file of the same name, or the one with the same role.
-            let namesake = source.join(&files[0]).is_file() && self.kind != Kind::AnotherLedgers;
-            let from = if namesake { Some(files[0].clone()) } else { sources.into_iter().next() };
+            let has_same_name = source.join(&files[0]).is_file() && self.kind != Kind::AnotherLedgers;
+            let from = if has_same_name { Some(files[0].clone()) } else { sources.into_iter().next() };
             from.into_iter().map(|from| (from, files[0].clone())).collect()
         };
         let is_equal = pairs.iter().all(|(from, to)| same(from, to)) && pairs.len() == files.len();
@@ -265,7 +265,7 @@ impl Damage {
             _ => BLOCK_BYTES,
         };
         let units = (bytes.len() as u64).div_ceil(unit);
-        let piece = |at: u64| {
+        let unit_at = |at: u64| {
             let end = (at + unit).min(bytes.len() as u64);
             &bytes[usize::try_from(at).unwrap()..usize::try_from(end).unwrap()]
         };
@@ -273,16 +273,16 @@ impl Damage {
         for _ in 0..DRAWS {
             at = rng.random_range(0..units) * unit;
             // A flipped bit of a zero counts too, where other bytes are near.
-            let near = piece(at - at % 64);
-            if piece(at).iter().chain(near).any(|byte| *byte != 0) {
+            let near = unit_at(at - at % 64);
+            if unit_at(at).iter().chain(near).any(|byte| *byte != 0) {
                 break;
             }
         }
         let corrupted = match self.kind {
-            Kind::BitFlipped => vec![piece(at)[0] ^ (1 << rng.random_range(0..8))],
-            _ => vec![0; piece(at).len()],
+            Kind::BitFlipped => vec![unit_at(at)[0] ^ (1 << rng.random_range(0..8))],
+            _ => vec![0; unit_at(at).len()],
         };
-        let differs = corrupted != piece(at);
+        let differs = corrupted != unit_at(at);
         self.write(tree, file, at, &corrupted);
         differs
     }

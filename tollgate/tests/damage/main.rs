@@ -186,9 +186,9 @@ fn main() -> ExitCode {
 
 fn make_bases(seed: u64, root: &Path) -> Result<Vec<Base>, String> {
     thread::scope(|scope| {
-        let makers: Vec<_> =
+        let threads: Vec<_> =
             (0..Base::COUNT).map(|number| scope.spawn(move || Base::make(seed, number, root))).collect();
-        makers.into_iter().map(|maker| maker.join().expect("making a base returns its errors")).collect()
+        threads.into_iter().map(|thread| thread.join().expect("making a base returns its errors")).collect()
     })
 }
 
@@ -205,9 +205,9 @@ impl Run<'_> {
                 table.failures() <= KEPT_MAX
             };
             let Some(report) = report else { continue };
-            let kept = (report.outcome.is_failure() && is_kept).then_some(&directory);
-            self.print(case, &report, kept);
-            match kept {
+            let kept_directory = (report.outcome.is_failure() && is_kept).then_some(&directory);
+            self.print(case, &report, kept_directory);
+            match kept_directory {
                 Some(directory) => self.keep(case, &report, directory),
                 // The seals of a panicked case remain.
                 None => drop(fs::remove_dir_all(&directory)),
@@ -215,12 +215,12 @@ impl Run<'_> {
         }
     }
 
-    fn print(&self, case: &Case, report: &Report, kept: Option<&PathBuf>) {
+    fn print(&self, case: &Case, report: &Report, kept_directory: Option<&PathBuf>) {
         let Report { outcome, text, damages, .. } = report;
         if !outcome.is_failure() && !self.prints_all {
             return;
         }
-        let kept = kept.map_or(String::new(), |kept| format!("\n  kept: {}", kept.display()));
+        let kept = kept_directory.map_or(String::new(), |path| format!("\n  kept: {}", path.display()));
         let name = case.name(self.bases);
         println!(
             "{}: case {}, {name}: {}\n  done: {damages}\n  again: {} --case {}{kept}",

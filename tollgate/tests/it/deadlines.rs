@@ -54,7 +54,7 @@ fn dripping_client_ends_at_the_same_deadline() {
 
 /// Checks how a tunnel ends; `act` is all its traffic.
 #[track_caller]
-fn check_end(timeouts: &str, reason: &str, act: impl FnOnce(&mut TcpStream)) {
+fn check_end(timeouts: &str, reason: &str, action: impl FnOnce(&mut TcpStream)) {
     let destination = Destination::start(|mut stream| {
         let received = read_exactly(&mut stream, 1);
         stream.write_all(&received).unwrap();
@@ -70,7 +70,7 @@ fn check_end(timeouts: &str, reason: &str, act: impl FnOnce(&mut TcpStream)) {
     });
     let mut gateway = Gateway::local(&format!("[timeouts]\n{timeouts}\n"));
     let mut client = tunnel(&gateway, destination.address);
-    act(&mut client);
+    action(&mut client);
     let line = gateway.await_close_line(client.local_addr().unwrap());
     assert_eq!((line["close_reason"].as_str(), line["upstream_tx"].as_u64()), (Some(reason), Some(1)));
     gateway.stop();

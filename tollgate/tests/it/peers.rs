@@ -279,8 +279,8 @@ pub(crate) fn basic(user: &str, secret: &str) -> String {
     let mut encoded = String::from("Basic ");
     for chunk in pair.as_bytes().chunks(3) {
         let bits = chunk.iter().chain([&0; 2]).take(3).fold(0, |bits, &byte| bits << 8 | usize::from(byte));
-        let digit = |place: usize| char::from(DIGITS[bits >> (18 - 6 * place) & 63]);
-        encoded.extend((0..4).map(|place| if place <= chunk.len() { digit(place) } else { '=' }));
+        let digit = |index: usize| char::from(DIGITS[bits >> (18 - 6 * index) & 63]);
+        encoded.extend((0..4).map(|index| if index <= chunk.len() { digit(index) } else { '=' }));
     }
     encoded
 }

@@ -77,14 +77,14 @@ fn removed_user_loses_tunnels_and_no_others() {
     let (first, second) = (user("first", FIRST), user("second", SECOND));
     for without_first in [second.clone(), format!("{first}disabled = true\n{second}")] {
         let gateway = Gateway::start(&format!("{first}{second}"));
-        let mut goes = tunnel_from(&gateway, FIRST, destination.address);
-        let mut stays = tunnel_from(&gateway, SECOND, destination.address);
-        check_echo(&mut goes, b"both");
-        check_echo(&mut stays, b"live");
+        let mut removed = tunnel_from(&gateway, FIRST, destination.address);
+        let mut kept = tunnel_from(&gateway, SECOND, destination.address);
+        check_echo(&mut removed, b"both");
+        check_echo(&mut kept, b"live");
         gateway.reload(&without_first);
-        check_ended(&mut goes, true);
-        gateway.check_closed(goes.local_addr().unwrap(), "policy_changed");
-        check_echo(&mut stays, b"lives on");
+        check_ended(&mut removed, true);
+        gateway.check_closed(removed.local_addr().unwrap(), "policy_changed");
+        check_echo(&mut kept, b"lives on");
     }
 }
 
@@ -94,9 +94,9 @@ fn request_completed_after_user_removal_is_407() {
     let (first, second) = (user("first", FIRST), user("second", SECOND));
     let gateway = Gateway::start(&format!("{first}{second}"));
     let request = connect_request(&destination.address.to_string());
-    let (begun, rest) = request.split_at(20);
+    let (head, rest) = request.split_at(20);
     let mut client = connect_from(FIRST, gateway.listeners[0]);
-    client.write_all(begun.as_bytes()).unwrap();
+    client.write_all(head.as_bytes()).unwrap();
     // A thread serves connections in order: once later ones are served, it has read this one.
     for _ in 0..8 {
         assert_eq!(status(&gateway, SECOND, destination.address), 200);

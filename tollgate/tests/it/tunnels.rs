@@ -41,21 +41,21 @@ fn exchange(mut stream: TcpStream, send: (u64, usize), expect: (u64, usize)) {
 
 /// A destination that exchanges patterns and reports each completion; a failure there fails the test.
 fn exchanging() -> (Destination, mpsc::Receiver<()>) {
-    let (done, dones) = mpsc::channel();
+    let (done, completions) = mpsc::channel();
     let destination = Destination::start(move |stream| {
         exchange(stream, (2, DOWN), (1, UP));
         done.send(()).unwrap();
     });
-    (destination, dones)
+    (destination, completions)
 }
 
 #[test]
 fn megabytes_in_both_directions_are_billed_exactly() {
-    let (destination, dones) = exchanging();
+    let (destination, completions) = exchanging();
     let mut gateway = Gateway::forwarding(destination.address, "");
     for ingress in INGRESSES {
         exchange(ingress.open(&gateway, destination.address), (1, UP), (2, DOWN));
-        dones.recv().unwrap();
+        completions.recv().unwrap();
     }
     gateway.stop();
     let flows = INGRESSES.len() as u64;
@@ -182,8 +182,8 @@ fn connections_to(address: SocketAddr) -> usize {
     const ESTABLISHED: u8 = 1;
     const SYN_RECV: u8 = 3;
     assert!(address.is_ipv4(), "{address} is not in the IPv4 table");
-    let stands = |&(local, state): &_| local == address && [ESTABLISHED, SYN_RECV].contains(&state);
-    kernel_sockets().into_iter().filter(stands).count()
+    let is_open = |&(local, state): &_| local == address && [ESTABLISHED, SYN_RECV].contains(&state);
+    kernel_sockets().into_iter().filter(is_open).count()
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn urgent_byte_to_a_slow_receiver_loses_nothing() {
 
 /// Sends until the gateway reads no more, while the destination does not read, then sends the rest; calls
 /// `act` once.
-fn check_backpressure(act: fn(&TcpStream)) {
+fn check_backpressure(action: fn(&TcpStream)) {
     let (go, may_read) = mpsc::channel::<()>();
     let (may_read, (report, reports)) = (Mutex::new(may_read), mpsc::channel());
     let destination = Destination::start(move |mut stream| {
@@ -271,7 +271,7 @@ fn check_backpressure(act: fn(&TcpStream)) {
     let sent = pattern(4, 40_000_000);
     let mut count = 500_000;
     client.write_all(&sent[..count]).unwrap();
-    act(&client);
+    action(&client);
     client.set_nonblocking(true).unwrap();
     // Full means that nothing was taken for as long as the gateway needs to settle.
     let mut full = 0;

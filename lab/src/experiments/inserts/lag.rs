@@ -15,7 +15,7 @@ const LAG_US_MAX: u64 = 3_600_000_000;
 #[derive(Debug)]
 pub(super) struct Lag {
     /// Samples that the stage has not caught up with: the time, and the accepted rows.
-    behind: VecDeque<(Instant, u64)>,
+    samples: VecDeque<(Instant, u64)>,
     accepted: u64,
     microseconds: Histogram<u64>,
 }
@@ -24,28 +24,28 @@ impl Lag {
     pub(super) fn new() -> Result<Self> {
         let microseconds =
             Histogram::new_with_bounds(1, LAG_US_MAX, 2).context("the histogram's bounds are valid")?;
-        Ok(Self { behind: VecDeque::new(), accepted: 0, microseconds })
+        Ok(Self { samples: VecDeque::new(), accepted: 0, microseconds })
     }
 
     /// Adds a sample: at `now`, `accepted` rows were accepted and `passed` have passed the stage.
     pub(super) fn observe(&mut self, now: Instant, accepted: u64, passed: u64) {
         if accepted > self.accepted {
             self.accepted = accepted;
-            self.behind.push_back((now, accepted));
+            self.samples.push_back((now, accepted));
         }
-        while let Some((since, _)) = self.behind.pop_front_if(|look| look.1 <= passed) {
+        while let Some((since, _)) = self.samples.pop_front_if(|sample| sample.1 <= passed) {
             self.record(now, since);
         }
     }
 
     /// Whether all accepted rows have passed.
     pub(super) fn is_caught_up(&self) -> bool {
-        self.behind.is_empty()
+        self.samples.is_empty()
     }
 
     /// The lag in milliseconds; `None` where nothing was accepted.
     pub(super) fn finish(mut self, now: Instant) -> Option<Histogram<u64>> {
-        for (since, _) in std::mem::take(&mut self.behind) {
+        for (since, _) in std::mem::take(&mut self.samples) {
             self.record(now, since);
         }
         (!self.microseconds.is_empty()).then_some(self.microseconds)

@@ -173,13 +173,17 @@ fn values(row: &Row, number: &str) -> Vec<Sample> {
 }
 
 /// Quotients of two numbers, round by round.
-fn ratios(over: (&Row, &str), under: (&Row, &str)) -> Vec<Sample> {
-    let unders = under.0.samples(under.1);
-    let pair = |(round, over): (usize, Sample)| {
-        let (_, under) = unders.iter().find(|under| under.0 == round && under.1.value > 0.0)?;
-        Some(Sample { value: over.value / under.value, is_clean: over.is_clean && under.is_clean })
+fn ratios(numerator: (&Row, &str), denominator: (&Row, &str)) -> Vec<Sample> {
+    let denominators = denominator.0.samples(denominator.1);
+    let pair = |(round, numerator): (usize, Sample)| {
+        let (_, denominator) =
+            denominators.iter().find(|denominator| denominator.0 == round && denominator.1.value > 0.0)?;
+        Some(Sample {
+            value: numerator.value / denominator.value,
+            is_clean: numerator.is_clean && denominator.is_clean,
+        })
     };
-    over.0.samples(over.1).into_iter().filter_map(pair).collect()
+    numerator.0.samples(numerator.1).into_iter().filter_map(pair).collect()
 }
 
 #[cfg(test)]

@@ -183,8 +183,8 @@ impl WriterLoop<'_> {
 
     fn closed(&mut self, in_flight_max: Option<u64>) -> Result<()> {
         while !self.is_over() {
-            let has_room = in_flight_max.is_none_or(|most| self.in_flight() < most);
-            if !has_room || self.insert()? == InsertResult::Refused {
+            let has_capacity = in_flight_max.is_none_or(|most| self.in_flight() < most);
+            if !has_capacity || self.insert()? == InsertResult::Refused {
                 thread::yield_now();
             }
         }
@@ -253,10 +253,10 @@ impl WriterLoop<'_> {
     fn timed_insert(&mut self) -> Result<InsertResult> {
         let begun = Instant::now();
         let result = self.bare_insert()?;
-        let took = begun.elapsed();
+        let elapsed = begun.elapsed();
         if result != InsertResult::Refused {
-            let weight = self.sampler.note(took);
-            let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+            let weight = self.sampler.note(elapsed);
+            let took_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
             self.count.inserts_ns.saturating_record_n(took_ns, weight);
         }
         self.task.rows.set_elapsed(begun - self.count.begun);
@@ -269,25 +269,25 @@ impl WriterLoop<'_> {
 struct InsertSampler {
     every: u64,
     /// Inserts until the next timed one.
-    left: u64,
+    remaining: u64,
     was_slow: bool,
 }
 
 impl InsertSampler {
     fn new(every: u64) -> Self {
-        Self { every, left: 1, was_slow: false }
+        Self { every, remaining: 1, was_slow: false }
     }
 
     fn is_due(&mut self) -> bool {
-        self.left = self.left.saturating_sub(1);
-        self.left == 0
+        self.remaining = self.remaining.saturating_sub(1);
+        self.remaining == 0
     }
 
     /// Records a timed insert; returns how many it stands for.
-    fn note(&mut self, took: Duration) -> u64 {
+    fn note(&mut self, elapsed: Duration) -> u64 {
         let weight = if self.was_slow { 1 } else { self.every };
-        self.was_slow = took >= SLOW;
-        self.left = if self.was_slow { 1 } else { self.every };
+        self.was_slow = elapsed >= SLOW;
+        self.remaining = if self.was_slow { 1 } else { self.every };
         weight
     }
 }
@@ -414,8 +414,8 @@ mod tests {
         let mut weights = Vec::new();
         for insert in 0..12 {
             if sampler.is_due() {
-                let took = if (4..=6).contains(&insert) { SLOW } else { Duration::ZERO };
-                weights.push((insert, sampler.note(took)));
+                let elapsed = if (4..=6).contains(&insert) { SLOW } else { Duration::ZERO };
+                weights.push((insert, sampler.note(elapsed)));
             }
         }
         assert_eq!(weights, [(0, 4), (4, 4), (5, 1), (6, 1), (7, 1), (11, 4)]);

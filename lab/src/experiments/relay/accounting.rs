@@ -103,21 +103,21 @@ fn flows(count: u32, directory: &Path) -> Result<u64> {
 
 /// The accounting of a read from the client and of the following write to the destination.
 fn move_up(flow_writer: &mut FlowWriter, flow: &mut LiveFlow, bytes: usize) {
-    let mut tally = flow_writer.counters(flow);
-    let (mut received, mut sent) = tally.up();
+    let mut counters = flow_writer.counters(flow);
+    let (mut received, mut sent) = counters.up();
     received.add(bytes);
-    let taken = sent.around(bytes, || Ok(black_box(bytes)));
-    assert!(taken.is_ok(), "the counters cannot fail");
+    let result = sent.around(bytes, || Ok(black_box(bytes)));
+    assert!(result.is_ok(), "the counters cannot fail");
     flow_writer.request_interim_if_due(flow);
 }
 
 /// The same in the other direction.
 fn move_down(flow_writer: &mut FlowWriter, flow: &mut LiveFlow, bytes: usize) {
-    let mut tally = flow_writer.counters(flow);
-    let (mut received, mut sent) = tally.down();
+    let mut counters = flow_writer.counters(flow);
+    let (mut received, mut sent) = counters.down();
     received.add(bytes);
-    let taken = sent.around(bytes, || Ok(black_box(bytes)));
-    assert!(taken.is_ok(), "the counters cannot fail");
+    let result = sent.around(bytes, || Ok(black_box(bytes)));
+    assert!(result.is_ok(), "the counters cannot fail");
     flow_writer.request_interim_if_due(flow);
 }
 
@@ -156,7 +156,7 @@ pub(super) fn instructions(
         let directory = tempfile::tempdir_in(directory)?;
         of_gateway(installed, upstream, client, directory.path(), next_port, connections)
     };
-    let with = per_connection(gateway(CONNECTIONS_FEW)?, gateway(CONNECTIONS_MANY)?);
+    let whole = per_connection(gateway(CONNECTIONS_FEW)?, gateway(CONNECTIONS_MANY)?);
     let flows = |count: u32| -> Result<u64> {
         let directory = tempfile::tempdir_in(directory)?;
         let mut arguments: Vec<OsString> =
@@ -166,9 +166,9 @@ pub(super) fn instructions(
     };
     let accounting = per_connection(flows(CONNECTIONS_FEW)?, flows(CONNECTIONS_MANY)?);
     Ok(vec![
-        ("instructions_per_connection", with),
+        ("instructions_per_connection", whole),
         ("of_these_accounting", accounting),
-        ("without_accounting", with - accounting),
+        ("without_accounting", whole - accounting),
     ])
 }
 

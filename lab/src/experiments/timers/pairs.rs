@@ -150,7 +150,7 @@ struct Batch<H> {
 
 /// A thread of the ring: the batches that it sends and those that it receives. All return empty.
 struct RingThread<H> {
-    onward: Arc<[Batch<H>]>,
+    outgoing: Arc<[Batch<H>]>,
     incoming: Arc<[Batch<H>]>,
     batch: usize,
 }
@@ -162,7 +162,7 @@ fn ring_threads<H>(threads: usize, window: usize) -> Vec<RingThread<H>> {
     let empty = || Batch { is_full: AtomicBool::new(false), timers: Mutex::new(Vec::with_capacity(batch)) };
     let ring: Vec<Arc<[Batch<H>]>> = (0..threads).map(|_| (0..batches).map(|_| empty()).collect()).collect();
     let ring_thread = |number: usize| RingThread {
-        onward: Arc::clone(&ring[number]),
+        outgoing: Arc::clone(&ring[number]),
         incoming: Arc::clone(&ring[(number + threads - 1) % threads]),
         batch,
     };
@@ -172,8 +172,8 @@ fn ring_threads<H>(threads: usize, window: usize) -> Vec<RingThread<H>> {
 impl<H: Send> RingThread<H> {
     fn run<U: User<Handle = H>>(self, user: &mut U, is_over: &AtomicBool) -> Result<PairCounts> {
         let mut counts = PairCounts::default();
-        let (mut onward, mut incoming) = (self.onward.iter().cycle(), self.incoming.iter().cycle());
-        let (mut empty, mut full) = (onward.next(), incoming.next());
+        let (mut outgoing, mut incoming) = (self.outgoing.iter().cycle(), self.incoming.iter().cycle());
+        let (mut empty, mut full) = (outgoing.next(), incoming.next());
         while !is_over.load(Ordering::Relaxed) {
             let arms = empty.filter(|batch| !batch.is_full());
             let cancels = full.filter(|batch| batch.is_full());
@@ -188,7 +188,7 @@ impl<H: Send> RingThread<H> {
                 }
                 drop(timers);
                 batch.set_full(true);
-                empty = onward.next();
+                empty = outgoing.next();
             }
             if let Some(batch) = cancels {
                 batch.timers().drain(..).for_each(|handle| counts.add(user.cancel(handle)));

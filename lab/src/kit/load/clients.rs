@@ -223,7 +223,7 @@ impl<'a, C: Client> ClientLoop<'a, C> {
     fn run(&mut self, mut arrivals: Option<Arrivals>) -> Result<()> {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
         let started = Instant::now();
-        let mut swept = started;
+        let mut swept_at = started;
         loop {
             let to_next = arrivals.as_mut().and_then(|arrivals| arrivals.until_next(started.elapsed()));
             if to_next.is_none() && self.open == 0 {
@@ -241,8 +241,8 @@ impl<'a, C: Client> ClientLoop<'a, C> {
             for event in events.drain(..) {
                 self.dispatch(event);
             }
-            if swept.elapsed() >= SWEEP {
-                swept = Instant::now();
+            if swept_at.elapsed() >= SWEEP {
+                swept_at = Instant::now();
                 self.expire_overdue();
             }
         }
@@ -259,8 +259,8 @@ impl<'a, C: Client> ClientLoop<'a, C> {
 
     /// Claims an attempt, if any is left.
     fn claim(&self) -> bool {
-        let less = |left: u32| left.checked_sub(1);
-        self.unclaimed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+        let decremented = |left: u32| left.checked_sub(1);
+        self.unclaimed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decremented).is_ok()
     }
 
     /// Begins the next attempt at this index, if there is one.

@@ -27,7 +27,7 @@ pub(super) struct Cpus {
     pub(super) cores: Vec<Vec<usize>>,
     pub(super) quota: Option<Quota>,
     /// Why a part of the quota could not be read.
-    pub(super) quota_trouble: Option<String>,
+    pub(super) quota_error: Option<String>,
     /// The count that the runtime derives from affinity and quota: the number of reactor threads, unless
     /// configured otherwise.
     pub(super) effective: usize,
@@ -42,14 +42,14 @@ impl Cpus {
     /// Reads all but the siblings' scaling.
     pub(super) fn read(root: &ProcRoot) -> Cpus {
         let quota: io::Result<Option<Quota>> = Membership::read(root).cpu_quota();
-        let (quota, quota_trouble) = match quota {
+        let (quota, quota_error) = match quota {
             Ok(quota) => (quota, None),
             Err(error) => (None, Some(error.to_string())),
         };
         Cpus {
             cores: cores(root, &allowed_cpus()),
             quota,
-            quota_trouble,
+            quota_error,
             effective: limits::cpus(),
             siblings: None,
             ticks: CpuTicks::read(root),
@@ -85,8 +85,8 @@ impl Cpus {
                 counted(self.effective as u64, "reactor thread"),
             ));
         }
-        if let Some(trouble) = &self.quota_trouble {
-            sentences.push(format!("The control group's quota is unknown: {trouble}."));
+        if let Some(error) = &self.quota_error {
+            sentences.push(format!("The control group's quota is unknown: {error}."));
         }
         sentences.extend(self.losses());
         sentences
@@ -168,7 +168,7 @@ impl Cpus {
             "effective": self.effective,
             "quota_cpus": self.quota.as_ref().map(|quota| quota.cpus),
             "quota_place": self.quota.as_ref().map(|quota| quota.file.display().to_string()),
-            "quota_trouble": self.quota_trouble,
+            "quota_trouble": self.quota_error,
             "sibling_yield": self.siblings.map(|siblings| siblings.on_one_core),
             "two_core_yield": self.siblings.and_then(|siblings| siblings.on_two_cores),
             "capacity_cores": self.capacity(),
@@ -249,7 +249,7 @@ mod tests {
                 throttled: Duration::from_millis(1500),
             }),
             quota: Some(Quota { cpus: 1.5, file: "/sys/fs/cgroup/x/cpu.max".into() }),
-            quota_trouble: Some("no /proc".into()),
+            quota_error: Some("no /proc".into()),
             ..quiet
         };
         let expected = [

@@ -33,15 +33,16 @@ pub(super) struct SmtScaling {
 
 /// Measures on the first core with two allowed CPUs; `None` without such a core, or if the measurement fails.
 pub(super) fn measure_smt_scaling(cores: &[Vec<usize>]) -> Option<SmtScaling> {
-    let at = cores.iter().position(|core| core.len() >= 2)?;
-    let core = &cores[at];
-    let elsewhere = cores.iter().enumerate().find(|(other, _)| *other != at).map(|(_, core)| core[0]);
+    let core_index = cores.iter().position(|core| core.len() >= 2)?;
+    let core = &cores[core_index];
+    let other_core_cpu =
+        cores.iter().enumerate().find(|(other, _)| *other != core_index).map(|(_, core)| core[0]);
     let iterations = calibrated();
     let alone = rate(&[core[0]], iterations)?;
     let compared = |cpus: &[usize]| Some(rate(cpus, iterations)? / alone);
     Some(SmtScaling {
         on_one_core: compared(&core[..2])?,
-        on_two_cores: elsewhere.and_then(|other| compared(&[core[0], other])),
+        on_two_cores: other_core_cpu.and_then(|other| compared(&[core[0], other])),
     })
 }
 
@@ -64,16 +65,16 @@ fn rate(cpus: &[usize], iterations: u64) -> Option<f64> {
     // The lock is held until every thread was started or failed to start.
     let all_started = Mutex::new(false);
     thread::scope(|scope| {
-        let mut gate = all_started.lock().ok()?;
+        let mut start_guard = all_started.lock().ok()?;
         let work = |cpu: usize| {
             let is_pinned = pin_thread(cpu).is_ok();
-            let go = all_started.lock().is_ok_and(|all_started| *all_started);
-            (is_pinned && go).then(|| chunk_rate(iterations))?
+            let may_work = all_started.lock().is_ok_and(|all_started| *all_started);
+            (is_pinned && may_work).then(|| chunk_rate(iterations))?
         };
         let start = |cpu: usize| Builder::new().spawn_scoped(scope, move || work(cpu)).ok();
         let threads: Vec<_> = cpus.iter().map(|cpu| start(*cpu)).collect();
-        *gate = threads.iter().all(Option::is_some);
-        drop(gate);
+        *start_guard = threads.iter().all(Option::is_some);
+        drop(start_guard);
         threads.into_iter().map(|thread| thread?.join().ok()?).sum()
     })
 }

@@ -73,17 +73,17 @@ pub(super) fn error(limit: Limit) -> &'static str {
 pub(super) fn command(finding: &Finding) -> Option<String> {
     finding.available?;
     let bound = finding.reading.bound?;
-    let wanted = match finding.state {
+    let amount = match finding.state {
         State::Fine => bound.saturating_mul(2),
         _ => finding.in_use.saturating_add(finding.needed),
     };
     // A round number with some reserve for other processes.
-    let count = wanted.checked_next_power_of_two().unwrap_or(wanted);
+    let count = amount.checked_next_power_of_two().unwrap_or(amount);
     Some(raised(finding, bound, count))
 }
 
 fn raised(finding: &Finding, bound: u64, count: u64) -> String {
-    let place = finding.reading.file.as_deref();
+    let file = finding.reading.file.as_deref();
     let limit = finding.limit();
     match limit {
         Limit::Descriptors => descriptors(count, finding.reading.ceiling),
@@ -92,8 +92,8 @@ fn raised(finding: &Finding, bound: u64, count: u64) -> String {
         Limit::ThreadIds if bound >= PID_MAX => "no command does: the kernel has no more ids".to_owned(),
         Limit::ThreadIds => sysctl("kernel.pid_max", count.min(PID_MAX)),
         Limit::UserThreads => format!("ulimit -u {count} # systemd: LimitNPROC={count}"),
-        Limit::GroupThreads => group(place, "TasksMax", count),
-        Limit::GroupMemory => group(place, "MemoryMax", count),
+        Limit::GroupThreads => group(file, "TasksMax", count),
+        Limit::GroupMemory => group(file, "MemoryMax", count),
         Limit::Mappings => sysctl("vm.max_map_count", count),
         Limit::AddressSpace => ulimit('v', "LimitAS", count),
         Limit::Data => ulimit('d', "LimitDATA", count),
@@ -138,12 +138,12 @@ fn descriptors(count: u64, most: Option<u64>) -> String {
 }
 
 /// systemd keeps a property that it set itself. It overwrites what is written into its groups without it.
-fn group(place: Option<&Path>, property: &str, value: u64) -> String {
-    let Some(place) = place else { return format!("systemctl set-property UNIT {property}={value}") };
-    let unit = place.parent().and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or("");
+fn group(file: Option<&Path>, property: &str, value: u64) -> String {
+    let Some(file) = file else { return format!("systemctl set-property UNIT {property}={value}") };
+    let unit = file.parent().and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or("");
     let is_unit = [".service", ".scope", ".slice"].iter().any(|kind| unit.ends_with(kind));
     match is_unit {
         true => format!("systemctl set-property {unit} {property}={value}"),
-        false => format!("echo {value} > {}", place.display()),
+        false => format!("echo {value} > {}", file.display()),
     }
 }

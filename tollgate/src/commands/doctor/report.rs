@@ -81,7 +81,7 @@ impl MachineReport {
             "carried_share": finding.share(&self.load),
             "error": remedy::error(finding.limit()),
             "command": remedy::command(finding),
-            "place": finding.reading.file.as_ref().map(|place| place.display().to_string()),
+            "place": finding.reading.file.as_ref().map(|path| path.display().to_string()),
             "exempt": finding.reading.exempt,
             "trouble": finding.reading.error,
         })
@@ -111,8 +111,8 @@ impl MachineReport {
         text += &wrapped(&space, 0);
         text.extend(command.map(|command| format!("  to enlarge: {command}\n")));
         for finding in self.findings.iter().filter(|finding| finding.state != State::Unknown) {
-            if let Some(trouble) = &finding.reading.error {
-                text += &wrapped(&format!("{}: not all could be read: {trouble}", finding.limit().name()), 0);
+            if let Some(error) = &finding.reading.error {
+                text += &wrapped(&format!("{}: not all could be read: {error}", finding.limit().name()), 0);
             }
         }
         text.push('\n');
@@ -220,8 +220,8 @@ fn title(finding: &Finding) -> String {
 
 fn finding_lines(finding: &Finding) -> String {
     let state = finding.state.as_str();
-    if let (State::Unknown, Some(trouble)) = (finding.state, &finding.reading.error) {
-        return wrapped(&format!("{state}: {}: {trouble}", finding.limit().name()), 0);
+    if let (State::Unknown, Some(error)) = (finding.state, &finding.reading.error) {
+        return wrapped(&format!("{state}: {}: {error}", finding.limit().name()), 0);
     }
     let amount = |amount| amount_of(finding.limit(), amount);
     let available = amount(finding.available.unwrap_or(0));
@@ -268,14 +268,18 @@ fn bytes(bytes: u64) -> String {
     if bytes == 0 {
         return "0".to_owned();
     }
-    let unit = ["KiB", "MiB", "GiB", "TiB"];
+    let units = ["KiB", "MiB", "GiB", "TiB"];
     let mut scaled = bytes as f64 / 1024.0;
-    let mut at = 0;
-    while scaled >= 1024.0 && at + 1 < unit.len() {
+    let mut unit_index = 0;
+    while scaled >= 1024.0 && unit_index + 1 < units.len() {
         scaled /= 1024.0;
-        at += 1;
+        unit_index += 1;
     }
-    if scaled < 10.0 { format!("{scaled:.1} {}", unit[at]) } else { format!("{scaled:.0} {}", unit[at]) }
+    if scaled < 10.0 {
+        format!("{scaled:.1} {}", units[unit_index])
+    } else {
+        format!("{scaled:.0} {}", units[unit_index])
+    }
 }
 
 /// A count that fits into a column.
@@ -292,8 +296,8 @@ fn shortened(count: u64) -> String {
 fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -305,13 +309,13 @@ fn grouped(count: u64) -> String {
 fn wrapped(text: &str, indent: usize) -> String {
     let mut lines = " ".repeat(indent);
     let mut width = indent;
-    for (at, word) in text.split_whitespace().enumerate() {
+    for (index, word) in text.split_whitespace().enumerate() {
         let length = word.chars().count();
-        if at > 0 && width + 1 + length > WIDTH {
+        if index > 0 && width + 1 + length > WIDTH {
             lines.push('\n');
             lines.push_str(&" ".repeat(indent + 2));
             width = indent + 2;
-        } else if at > 0 {
+        } else if index > 0 {
             lines.push(' ');
             width += 1;
         }

@@ -145,8 +145,8 @@ fn failing_limits_come_first() {
     fails(&Machine::limited("Max stack size", 65_536), Stack, "SIGSEGV", command);
     let meminfo =
         "MemTotal: 64000000 kB\nMemAvailable: 60000000 kB\nCommitLimit: 10 kB\nCommitted_AS: 9 kB\n";
-    let promised = [("proc/sys/vm/overcommit_memory", Some("2")), ("proc/meminfo", Some(meminfo))];
-    fails(&Machine::new(&promised), Commit, "ENOMEM", "sysctl -w vm.overcommit_memory=0");
+    let files = [("proc/sys/vm/overcommit_memory", Some("2")), ("proc/meminfo", Some(meminfo))];
+    fails(&Machine::new(&files), Commit, "ENOMEM", "sysctl -w vm.overcommit_memory=0");
     let meminfo = [("proc/meminfo", Some("MemTotal: 64000000 kB\nMemAvailable: 6000 kB\n"))];
     let command = "no command does: lower [limits] connections, or add memory";
     fails(&Machine::new(&meminfo), Memory, "SIGKILL", command);

@@ -63,14 +63,14 @@ fn count_responses(mut stream: TcpStream) -> usize {
 /// Opens tunnels of a valid user, one after another, until `is_over`; returns the number of attempts, and the
 /// client addresses of those that were opened.
 fn tunnels(gateway: &Gateway, to: &Destination, is_over: &AtomicBool) -> (usize, Vec<String>) {
-    let (mut attempted, mut had) = (0, Vec::new());
+    let (mut attempted, mut clients) = (0, Vec::new());
     while !is_over.load(Ordering::SeqCst) || attempted < 20 {
         attempted += 1;
         let mut stream = tunnel(gateway, to.address);
         check_echo(&mut stream, b"still here");
-        had.push(stream.local_addr().unwrap().to_string());
+        clients.push(stream.local_addr().unwrap().to_string());
     }
-    (attempted, had)
+    (attempted, clients)
 }
 
 /// Logged refusals of `source`, by reason: the lines, and the counted ones without a line.
@@ -103,13 +103,13 @@ fn anonymous_refusals_displace_no_log_line() {
     let before = Footprint::measure(&gateway);
 
     let is_over = AtomicBool::new(false);
-    let (attempted, mut had) = thread::scope(|scope| {
+    let (attempted, mut clients) = thread::scope(|scope| {
         let user = scope.spawn(|| tunnels(&gateway, &destination, &is_over));
         pipeline(&gateway, ATTACKER, request, REQUESTS);
         is_over.store(true, Ordering::SeqCst);
         user.join().unwrap()
     });
-    assert!(had.len() * 100 >= attempted * 99, "{} of {attempted} tunnels", had.len());
+    assert!(clients.len() * 100 >= attempted * 99, "{} of {attempted} tunnels", clients.len());
     gateway.await_metric("tollgate_connections_active", 0.0);
     before.await_return(&gateway);
     let denied = gateway.metric("tollgate_denied_total").unwrap() - denied;
@@ -119,10 +119,10 @@ fn anonymous_refusals_displace_no_log_line() {
     gateway.stop();
 
     let log = gateway.log();
-    had.push(first);
-    for client in &had {
+    clients.push(first);
+    for client in &clients {
         // The kernel may give a port to two tunnels, one after the other.
-        let times = had.iter().filter(|other| *other == client).count();
+        let times = clients.iter().filter(|other| *other == client).count();
         for event in ["decision", "close"] {
             let is_its = |line: &&Value| line["client_addr"] == client.as_str() && line["event"] == event;
             assert_eq!(log.iter().filter(is_its).count(), times, "{event} of {client}");
@@ -149,7 +149,7 @@ fn repeated_denials_of_a_user_displace_no_log_line() {
     let request = "GET http://192.0.2.1/ HTTP/1.1\r\nHost: 192.0.2.1\r\n\r\n";
     let from = Ipv4Addr::LOCALHOST;
     let is_over = AtomicBool::new(false);
-    let (_, had) = thread::scope(|scope| {
+    let (_, clients) = thread::scope(|scope| {
         let user = scope.spawn(|| tunnels(&gateway, &destination, &is_over));
         pipeline(&gateway, from, request, REQUESTS);
         is_over.store(true, Ordering::SeqCst);
@@ -160,7 +160,7 @@ fn repeated_denials_of_a_user_displace_no_log_line() {
     gateway.stop();
     let log = gateway.log();
     let closed = log.iter().filter(|line| line["event"] == "close").count();
-    assert_eq!(closed, had.len());
+    assert_eq!(closed, clients.len());
     assert!(!log.iter().any(|line| line["event"] == "log_dropped"));
     let logged = log.iter().filter(|line| line["decision"] == "deny").count() as u64;
     let left_out: u64 = log

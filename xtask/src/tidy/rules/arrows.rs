@@ -76,9 +76,9 @@ pub(super) fn circles(tree: &Tree) -> Vec<Finding> {
         for arrow in &arrows {
             targets.entry(arrow.from).or_default().insert(arrow.to);
         }
-        let mut told = BTreeSet::new();
+        let mut reported = BTreeSet::new();
         for arrow in &arrows {
-            if reaches(&targets, arrow.to, arrow.from) && told.insert((arrow.from, arrow.to)) {
+            if reaches(&targets, arrow.to, arrow.from) && reported.insert((arrow.from, arrow.to)) {
                 let text = format!(
                     "`{}` and `{}` use each other, directly or through others: move the shared item below \
                      both",
