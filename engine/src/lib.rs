@@ -9,14 +9,15 @@
 //!            reactor.rs  one per thread: sources, timers, sleep      inbox.rs    from any thread to one
 //!   tasks -> executor.rs async handshakes in a bounded slab          oneshot.rs  one value to a task
 //!            net.rs      sockets as futures                          pool.rs     jobs that block or burn CPU
-//!            timer.rs    deadlines of tasks, timer/wheel.rs below    accept.rs   listeners and strategies
-//!            timer/service.rs  deadlines that cross threads
+//!            deadline.rs futures that end at a time                  accept.rs   listeners and strategies
+//!            timer.rs    a thread's timers, and those across threads
 //!            slab.rs     slots with generations                      stats.rs    counters, one writer each
 //! ```
 
 #![forbid(unsafe_code)]
 
 pub mod accept;
+pub mod deadline;
 pub mod executor;
 #[cfg(all(test, shuttle))]
 mod explore;

@@ -5,7 +5,7 @@
 //! at most once, when it first would block. The registration can move to a state machine and back without
 //! another system call.
 //!
-//! Not handled here: deadlines (`timer`) and buffers.
+//! Not handled here: deadlines (`deadline`) and buffers.
 
 use std::cell::Cell;
 use std::future::poll_fn;

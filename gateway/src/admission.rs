@@ -14,8 +14,8 @@ pub(crate) mod judgement;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use engine::deadline::within;
 use engine::net::TcpStream;
-use engine::timer::within;
 use ledger::record::Class;
 use policy::{BillingClass, UserIndex, Verdict};
 use proto::target::Host;

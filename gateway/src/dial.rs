@@ -13,8 +13,8 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use engine::deadline::within;
 use engine::net::TcpStream;
-use engine::timer::within;
 use sys::clock::Nanos;
 use sys::socket::{ResourceExhausted, SpeaksFirst};
 

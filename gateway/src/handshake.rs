@@ -15,7 +15,7 @@ mod socks5;
 use std::pin::pin;
 use std::rc::Rc;
 
-use engine::timer::within;
+use engine::deadline::within;
 use ledger::record::Protocol;
 
 use crate::client::{Client, ConnectRequest, HandshakeError, ReplyProtocol};

@@ -5,8 +5,8 @@
 
 use std::rc::Rc;
 
+use engine::deadline::within;
 use engine::net::TcpStream;
-use engine::timer::within;
 use ledger::record::{CloseReason, Protocol};
 use sys::clock;
 use sys::socket::SpeaksFirst;

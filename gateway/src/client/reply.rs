@@ -5,7 +5,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use engine::timer::within;
+use engine::deadline::within;
 
 use super::{Client, HandshakeError, LINGER, ReplyProtocol};
 use crate::account::AccountId;

@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use engine::timer::within;
+use engine::deadline::within;
 use ledger::record::{CloseReason, Legs};
 use proto::http_forward::{
     Body, BodyError, Framing, RequestTraits, ResponseHeaders, ResponseKind, write_response,

@@ -16,7 +16,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
-use engine::timer::within;
+use engine::deadline::within;
 use ledger::record::{CloseReason, Legs, Protocol};
 use policy::UserIndex;
 use proto::http_forward::write_options_response;

@@ -92,6 +92,7 @@ const MARKS: &[(&str, Purpose)] = &[
     ("*::thread::sleep*", Purpose::Waits),
     ("*::yield_now", Purpose::Waits),
     ("*epoll*", Purpose::Waits),
+    ("*engine::deadline::*", Purpose::Waits),
     ("*engine::reactor::*", Purpose::Waits),
     ("*engine::timer::*", Purpose::Waits),
 ];
