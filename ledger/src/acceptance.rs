@@ -11,18 +11,18 @@ use std::path::Path;
 use sys::clock::WallNanos;
 
 use crate::OpenError;
+use crate::database::month::Month;
+use crate::database::month_file::MonthFiles;
+use crate::database::schema::{self, integer};
+use crate::database::watermarks::drop_months;
 use crate::directory;
 use crate::inventory::Inventory;
 use crate::journal::scan;
 use crate::loss::Loss;
 use crate::query::QueryError;
-use crate::sink::month::Month;
-use crate::sink::month_file::MonthFiles;
-use crate::sink::rebuild::rebuild;
-use crate::sink::schema::{self, integer};
-use crate::sink::sqlite::SqliteSink;
-use crate::sink::watermarks::drop_months;
 use crate::sink::{SinkError, SinkSettings};
+use crate::sqlite_sink::SqliteSink;
+use crate::sqlite_sink::rebuild::rebuild;
 use crate::storage::file::Directory;
 
 /// How far the files reach, besides the losses.

@@ -20,12 +20,12 @@ use rusqlite::types::ValueRef;
 use sys::clock;
 use thiserror::Error;
 
+use crate::database::month::Month;
+use crate::database::schema::integer;
+use crate::database::{checksum, month_file};
 use crate::directory;
 use crate::journal::scan;
 use crate::query::{QueryError, Usage};
-use crate::sink::month::Month;
-use crate::sink::schema::integer;
-use crate::sink::{checksum, month_file};
 use crate::storage::file::Directory;
 
 /// The result of [`backup`].

@@ -10,6 +10,8 @@ use sys::clock;
 
 use crate::acceptance::{Extent, accept};
 use crate::consent::Consent;
+use crate::database::month::Month;
+use crate::database::schema;
 use crate::directory;
 use crate::inventory::Inventory;
 use crate::journal::scan;
@@ -18,10 +20,8 @@ use crate::loss::{Loss, Losses};
 use crate::query::QueryError;
 use crate::recover::{Applied, RecoverError, RecoveryScan, TableImage, scan};
 use crate::sink::SinkError;
-use crate::sink::month::Month;
-use crate::sink::resend::Resend;
-use crate::sink::schema;
-use crate::sink::sqlite::SqliteSink;
+use crate::sqlite_sink::SqliteSink;
+use crate::sqlite_sink::resend::Resend;
 use crate::storage::file::Directory;
 use crate::{OpenError, OpenSettings, verify};
 

@@ -13,15 +13,15 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
+use crate::database::checksum;
+use crate::database::month::Month;
+use crate::database::run::Run;
+use crate::database::schema::{self, SchemaError};
+use crate::database::watermarks::Source;
 use crate::directory;
 use crate::loss::Loss;
 use crate::query::{self, QueryError, Usage, each};
 use crate::recover::Applied;
-use crate::sink::checksum;
-use crate::sink::month::Month;
-use crate::sink::run::Run;
-use crate::sink::schema::{self, SchemaError};
-use crate::sink::watermarks::Source;
 
 /// The state of all databases in a ledger's directory.
 #[derive(Debug, Default)]

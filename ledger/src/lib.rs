@@ -27,6 +27,7 @@ mod apply;
 pub mod backup;
 mod commit;
 mod consent;
+mod database;
 mod directory;
 pub mod entry;
 mod findings;
@@ -48,6 +49,7 @@ pub mod repair;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation;
 mod sink;
+mod sqlite_sink;
 mod status;
 mod storage;
 pub mod verify;
@@ -61,6 +63,7 @@ use thiserror::Error;
 
 use crate::commit::Unfinished;
 pub use crate::consent::Consent;
+pub use crate::database::schema::SchemaError;
 pub use crate::flow_writer::{FlowWriter, LiveFlow};
 use crate::live_table::LiveTable;
 pub use crate::live_table::locations::Medium;
@@ -68,7 +71,6 @@ pub use crate::loss::{Damage, Loss, Losses};
 use crate::open::OpenLocks;
 pub use crate::open::{Guarantees, OpenError, OpenSettings};
 pub use crate::recover::{RecoverError, Recovery};
-pub use crate::sink::schema::SchemaError;
 use crate::status::{LedgerState, Stage};
 pub use crate::status::{Progress, Status, StatusHandle};
 

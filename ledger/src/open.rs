@@ -16,6 +16,7 @@ use thiserror::Error;
 use crate::apply::Applier;
 use crate::commit::Committer;
 use crate::consent::{Consent, Pending};
+use crate::database::schema::SchemaError;
 use crate::directory::{self, Lock, PathIdentity};
 use crate::findings::{Findings, OldTables, images};
 use crate::flow_writer::{self, FlowDrain};
@@ -28,9 +29,8 @@ use crate::live_table::locations::{self, FoundTables, Medium, NewTable, OldTable
 use crate::live_table::{LiveTable, TableHeader};
 use crate::loss::Losses;
 use crate::recover::{RecoverError, Recovered, Recovery, Start};
-use crate::sink::schema::SchemaError;
-use crate::sink::sqlite::SqliteSink;
 use crate::sink::{Sink, SinkError, SinkSettings};
+use crate::sqlite_sink::SqliteSink;
 use crate::status::{LedgerState, Stage, StartFindings};
 use crate::storage::file::Directory;
 use crate::{Durability, FlowWriter, Ledger, PanicAlarm, Threads};

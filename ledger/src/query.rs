@@ -31,15 +31,15 @@ use rusqlite::{Connection, OpenFlags, Row as SqlRow, params};
 use sys::clock::WallNanos;
 use thiserror::Error;
 
+use crate::database::month::Month;
+use crate::database::pairing;
+use crate::database::schema::ledger_db::LEDGER;
+use crate::database::schema::month_db::MONTH;
+use crate::database::schema::{self, Migration, SchemaError, integer};
 use crate::directory;
 use crate::journal::scan;
 use crate::limits::READER_BUSY_MAX;
 use crate::record::Class;
-use crate::sink::month::Month;
-use crate::sink::pairing;
-use crate::sink::schema::ledger_db::LEDGER;
-use crate::sink::schema::month_db::MONTH;
-use crate::sink::schema::{self, Migration, SchemaError, integer};
 use crate::storage::file::Directory;
 
 pub use flows::FlowRow;

@@ -3,23 +3,6 @@
 //! The journal numbers the entries. A store keeps the last number that it has in the same transaction as the
 //! rows, so that resending entries is always safe.
 
-mod batch;
-pub(crate) mod checksum;
-pub(crate) mod columns;
-mod live;
-pub(crate) mod month;
-pub(crate) mod month_file;
-pub(crate) mod pairing;
-pub(crate) mod rebuild;
-pub(crate) mod resend;
-mod retention;
-pub(crate) mod run;
-pub(crate) mod schema;
-pub(crate) mod sqlite;
-pub(crate) mod sums;
-mod version_1;
-pub(crate) mod watermarks;
-
 use thiserror::Error;
 
 use crate::entry::Entry;

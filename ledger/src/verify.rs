@@ -14,10 +14,10 @@ mod sums;
 use std::fmt;
 use std::path::Path;
 
+use crate::database::month::Month;
+use crate::database::schema::ledger_db::LEDGER;
+use crate::database::schema::month_db::MONTH;
 use crate::query::{QueryError, Usage};
-use crate::sink::month::Month;
-use crate::sink::schema::ledger_db::LEDGER;
-use crate::sink::schema::month_db::MONTH;
 
 /// The number of problems that are listed; more are only counted.
 const PROBLEMS_MAX: usize = 1_000;

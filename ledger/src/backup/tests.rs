@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::query::{Filter, GroupBy};
-use crate::sink::sqlite::SqliteSink;
-use crate::sink::sqlite::tests::{Store, mixed, small};
 use crate::sink::{Sink, SinkSettings};
+use crate::sqlite_sink::SqliteSink;
+use crate::sqlite_sink::tests::{Store, mixed, small};
 use crate::verify::verify;
 
 #[test]

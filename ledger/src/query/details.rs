@@ -7,7 +7,7 @@ use rusqlite::Connection;
 
 use super::row_checks::RowChecks;
 use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, condition, expressions, positions};
-use crate::sink::month::{HOUR_NS, Month};
+use crate::database::month::{HOUR_NS, Month};
 
 impl Usage {
     /// Adds the details in `window`; returns the months whose details are missing, wholly or in part.

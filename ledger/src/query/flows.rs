@@ -7,8 +7,8 @@ use rusqlite::{Connection, Row as SqlRow, params};
 use sys::clock::WallNanos;
 
 use super::{Filter, QueryError, Usage, Window};
+use crate::database::checksum;
 use crate::record::Class;
-use crate::sink::checksum;
 
 /// One flow.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -10,7 +10,7 @@ use rusqlite::{Connection, Row as SqlRow};
 
 use super::row_checks::RowChecks;
 use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, condition, expression};
-use crate::sink::month::{HOUR_NS, Month};
+use crate::database::month::{HOUR_NS, Month};
 
 /// A flow's id as the database stores it.
 type Id = [u8; 16];

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, ffi};
 
-use crate::sink::schema::beside;
+use crate::database::schema::beside;
 
 /// Whether a reader of `path` failed because SQLite could not create a file on a read-only file system.
 pub(super) fn is_cause(path: &Path, error: &rusqlite::Error) -> bool {

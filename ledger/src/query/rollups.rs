@@ -6,8 +6,8 @@ use rusqlite::params;
 
 use super::row_checks::RowChecks;
 use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, expressions, positions};
+use crate::database::month::HOUR_NS;
 use crate::record::Class;
-use crate::sink::month::HOUR_NS;
 
 const DAY_NS: i64 = 24 * HOUR_NS;
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rusqlite::Connection;
 use rusqlite::functions::FunctionFlags;
 
-use crate::sink::checksum;
+use crate::database::checksum;
 
 /// Whether a damaged row was read. Clones share the state.
 #[derive(Clone, Debug, Default)]

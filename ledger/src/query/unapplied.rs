@@ -12,10 +12,10 @@ use jiff::tz::TimeZone;
 use rusqlite::Connection;
 
 use super::{Filter, GroupBy, Groups, QueryError, Sums, TOTAL, Window, each};
+use crate::database::checksum;
+use crate::database::schema::integer;
 use crate::entry::Entry;
 use crate::record::Record;
-use crate::sink::checksum;
-use crate::sink::schema::integer;
 
 /// The changes of the sums by entries beyond the database's last one.
 #[derive(Debug, Default)]

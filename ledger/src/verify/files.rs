@@ -3,10 +3,10 @@
 use rusqlite::Connection;
 
 use super::{MonthState, Problem, VerifyReport, damaged};
+use crate::database::checksum;
+use crate::database::month_file;
+use crate::database::schema::{self, Migration};
 use crate::query::{QueryError, Usage};
-use crate::sink::checksum;
-use crate::sink::month_file;
-use crate::sink::schema::{self, Migration};
 
 /// Checks one file by itself; returns whether all of it could be read.
 pub(super) fn check(

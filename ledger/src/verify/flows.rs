@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::Row;
 
 use super::{MonthState, Problem, VerifyReport};
+use crate::database::month::Month;
 use crate::query::{QueryError, Usage, each};
-use crate::sink::month::Month;
 
 /// Bytes up and down.
 type Bytes = (i64, i64);

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::{Connection, Row};
 
 use super::{MonthState, Problem, VerifyReport};
+use crate::database::month::{HOUR_NS, Month};
+use crate::database::month_file;
+use crate::database::sums::Sums;
 use crate::query::{QueryError, Usage};
-use crate::sink::month::{HOUR_NS, Month};
-use crate::sink::month_file;
-use crate::sink::sums::Sums;
 
 /// The hour or day, the user and the class.
 type Key = (i64, String, String);

@@ -5,9 +5,9 @@ use std::path::Path;
 use super::*;
 use crate::query::{Answer, Filter, FlowRow, GroupBy, Row};
 use crate::simulation::Random;
-use crate::sink::sqlite::SqliteSink;
-use crate::sink::sqlite::tests::{later, small};
 use crate::sink::{Sink, SinkSettings};
+use crate::sqlite_sink::SqliteSink;
+use crate::sqlite_sink::tests::{later, small};
 
 /// All results that a bill uses.
 fn bills(directory: &Path) -> Result<(Vec<Answer>, Row, Vec<FlowRow>), QueryError> {

@@ -8,13 +8,14 @@ pub(crate) use tables::{later, mixed, small};
 use std::net::SocketAddr;
 
 use proptest::prelude::*;
+use rusqlite::ffi;
 use sys::clock::WallNanos;
 use tempfile::TempDir;
 
 use super::*;
+use crate::database::month::Month;
 use crate::query::{Filter, GroupBy, Row as UsageRow, Usage};
 use crate::record::{Class, CloseReason, Flow, Legs, Protocol, Record, Uncertain};
-use crate::sink::month::Month;
 
 pub(crate) struct Store {
     pub(crate) sink: SqliteSink,

@@ -10,23 +10,29 @@
 //!                   '----> live, rollups, source ------------> ledger.db commits last
 //! ```
 
+mod batch;
+pub(crate) mod rebuild;
+pub(crate) mod resend;
+mod retention;
+
 use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, ffi};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use sys::clock::WallNanos;
 
-use super::batch::BatchAggregator;
-use super::live::LiveFlows;
-use super::month_file::{self, MonthFiles, Origin, check_linked};
-use super::pairing::{self, Checkpoint};
-use super::schema::ledger_db::LEDGER;
-use super::schema::{self, SchemaError, integer};
-use super::watermarks::{Source, put_month};
-use super::{Sink, SinkError, SinkSettings, retention, run};
+use crate::database::live::LiveFlows;
+use crate::database::month_file::{self, MonthFiles, Origin, check_linked};
+use crate::database::pairing::{self, Checkpoint};
+use crate::database::run;
+use crate::database::schema::ledger_db::LEDGER;
+use crate::database::schema::{self, SchemaError, integer};
+use crate::database::watermarks::{Source, put_month};
 use crate::directory::{self, PathIdentity};
 use crate::entry::Entry;
 use crate::query::{QueryError, Usage};
+use crate::sink::{Sink, SinkError, SinkSettings};
+use batch::BatchAggregator;
 
 /// The connection to `ledger.db`, and the months that are open.
 pub(crate) struct SqliteSink {
@@ -216,27 +222,6 @@ fn already_applied(
         return Err(SinkError::Fatal(text));
     }
     Ok(known)
-}
-
-impl From<rusqlite::Error> for SinkError {
-    fn from(error: rusqlite::Error) -> Self {
-        let text = format!("SQLite: {error}");
-        // An error without a code of SQLite is the ledger's own: a column of another type, a missing row.
-        let Some(cause) = error.sqlite_error() else { return Self::Fatal(text) };
-        let damaged = matches!(cause.code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase);
-        // Linux marks pages clean whose write failed: another sync would succeed and prove nothing.
-        let unsynced = [ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_DIR_FSYNC].contains(&cause.extended_code);
-        if damaged || unsynced { Self::Fatal(text) } else { Self::Retryable(text) }
-    }
-}
-
-impl From<SchemaError> for SinkError {
-    fn from(error: SchemaError) -> Self {
-        match error {
-            SchemaError::Sqlite { cause, .. } => cause.into(),
-            error => Self::Fatal(error.to_string()),
-        }
-    }
 }
 
 impl From<QueryError> for SinkError {

@@ -19,17 +19,17 @@ use std::path::{Path, PathBuf};
 use rusqlite::backup::Backup;
 use rusqlite::{Connection, OpenFlags};
 
-use super::SinkError;
 use super::batch::BatchAggregator;
-use super::live::LiveFlows;
-use super::month::Month;
-use super::month_file::{self, MonthFiles, Origin};
 use super::rebuild::rebuild;
-use super::schema::ledger_db::LEDGER;
-use super::schema::{self, integer};
+use crate::database::live::LiveFlows;
+use crate::database::month::Month;
+use crate::database::month_file::{self, MonthFiles, Origin};
+use crate::database::schema::ledger_db::LEDGER;
+use crate::database::schema::{self, integer};
 use crate::entry::Entry;
 use crate::limits::BATCH_ENTRIES_MAX;
 use crate::query::{self, Usage};
+use crate::sink::SinkError;
 use crate::verify;
 
 /// The name of the directory for the copies.

@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use rusqlite::types::ValueRef;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, TransactionBehavior};
 
-use super::SinkError;
 use super::checksum;
 use super::columns::{CounterColumns, FlowColumns, columns};
 use super::month::Month;
@@ -27,6 +26,7 @@ use sys::crash::point;
 
 use crate::directory::PathIdentity;
 use crate::limits::MONTHS_OPEN_MAX;
+use crate::sink::SinkError;
 
 /// The writer of a row: the gateway and its run.
 #[derive(Clone, Copy, Debug)]
@@ -154,7 +154,7 @@ impl MonthFiles {
     }
 
     #[cfg(test)]
-    pub(super) fn each_open(&self, each: impl FnMut(&Connection)) {
+    pub(crate) fn each_open(&self, each: impl FnMut(&Connection)) {
         self.open.iter().map(|open| &open.connection).for_each(each);
     }
 

@@ -13,14 +13,14 @@ use std::path::Path;
 
 use rusqlite::{Connection, Row, TransactionBehavior};
 
-use super::SinkError;
-use super::columns::{CounterColumns, FlowColumns};
-use super::live::{self, LiveFlows};
-use super::month::{HOUR_NS, Month};
-use super::month_file::{self, Origin};
-use super::sums::{Rollups, Sums};
-use super::watermarks::{Source, put_month};
+use crate::database::columns::{CounterColumns, FlowColumns};
+use crate::database::live::{self, LiveFlows};
+use crate::database::month::{HOUR_NS, Month};
+use crate::database::month_file::{self, Origin};
+use crate::database::sums::{Rollups, Sums};
+use crate::database::watermarks::{Source, put_month};
 use crate::query;
+use crate::sink::SinkError;
 
 /// Brings the database of `connection` to entry `to_lsn` of `gateway`, if it is behind, from the months in
 /// `directory`.
@@ -155,7 +155,7 @@ impl<'a> Rebuild<'a> {
         let mut select = file.prepare(&sql)?;
         let mut rows = select.query([self.gateway, self.lsns.0, self.lsns.1])?;
         while let Some(row) = rows.next()? {
-            super::checksum::check(row, table)?;
+            crate::database::checksum::check(row, table)?;
             each(row)?;
         }
         Ok(())
@@ -217,7 +217,7 @@ impl<'a> Rebuild<'a> {
         let mut select = file.prepare("SELECT * FROM aggregate")?;
         let mut rows = select.query([])?;
         while let Some(row) = rows.next()? {
-            super::checksum::check(row, "aggregate")?;
+            crate::database::checksum::check(row, "aggregate")?;
             let (user, class): (String, String) = (row.get("user")?, row.get("class")?);
             self.rollups.add(row.get("hour")?, user, class, &Sums::read(row)?);
         }

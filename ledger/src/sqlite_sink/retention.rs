@@ -8,10 +8,10 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::SinkError;
-use super::month::Month;
-use super::month_file::MonthFiles;
-use super::watermarks::drop_months;
+use crate::database::month::Month;
+use crate::database::month_file::MonthFiles;
+use crate::database::watermarks::drop_months;
+use crate::sink::SinkError;
 
 /// Removes the oldest files in `directory` until `months_max` are left. The entries of `gateway` up to
 /// `applied_lsn` are on stable storage in `ledger.db`; a file that is ahead of it is kept.

@@ -16,16 +16,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
-use super::columns::{CounterColumns, FlowColumns};
-use super::live::{self, LiveFlows};
-use super::month::{HOUR_NS, Month};
-use super::month_file::{Appender, MonthFiles, Origin};
-use super::schema::integer;
-use super::sums::{Rollups, Sums};
-use super::{SinkError, checksum, run};
 use crate::consent::Consent;
+use crate::database::columns::{CounterColumns, FlowColumns};
+use crate::database::live::{self, LiveFlows};
+use crate::database::month::{HOUR_NS, Month};
+use crate::database::month_file::{Appender, MonthFiles, Origin};
+use crate::database::schema::integer;
+use crate::database::sums::{Rollups, Sums};
+use crate::database::{checksum, run};
 use crate::entry::Entry;
 use crate::record::{CloseReason, Flow, Record};
+use crate::sink::SinkError;
 
 /// The state of a transaction on `ledger.db`.
 pub(crate) struct BatchAggregator<'a> {

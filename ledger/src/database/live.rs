@@ -56,7 +56,7 @@ impl LiveFlows {
 
     /// The flows with a row, and perhaps some that have ended.
     #[cfg(test)]
-    pub(super) fn ids(&self) -> &HashSet<u128> {
+    pub(crate) fn ids(&self) -> &HashSet<u128> {
         &self.ids
     }
 

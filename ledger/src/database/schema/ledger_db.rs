@@ -3,7 +3,7 @@
 //! A released migration is never edited, its comments included: databases have the checksum of its text.
 
 use super::{LOG_NUMBERS, Migration};
-use crate::sink::version_1;
+use crate::database::version_1;
 
 /// The migrations of `ledger.db`, in order.
 pub(crate) const LEDGER: &[Migration] = &[

@@ -7,8 +7,8 @@ use proptest::sample::select;
 use rusqlite::types::Value;
 
 use super::*;
+use crate::database::month::HOUR_NS;
 use crate::query::Row as UsageRow;
-use crate::sink::month::HOUR_NS;
 use crate::verify::verify;
 
 /// 2026-01-31T20:00:00Z, close to the end of a month.

@@ -8,7 +8,6 @@ use std::path::Path;
 
 use rusqlite::{Connection, params};
 
-use super::SinkError;
 use super::columns::{CounterColumns, FlowColumns};
 use super::month::{HOUR_NS, Month};
 use super::month_file::{MonthFiles, Origin};
@@ -16,6 +15,7 @@ use super::schema::SchemaError;
 use super::sums::{Rollups, Sums};
 use super::watermarks::put_month;
 use crate::limits::MOVE_ROWS_MAX;
+use crate::sink::SinkError;
 
 /// The origin of flows without an entry.
 pub(crate) const ORIGIN: Origin = Origin { gateway: 0, epoch: 0 };

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::sink::month::HOUR_NS;
+use crate::database::month::HOUR_NS;
 use crate::verify::{Problem, verify};
 
 const HOUR: u64 = HOUR_NS as u64;

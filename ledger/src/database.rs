@@ -1,0 +1,51 @@
+//! The databases of a ledger: `ledger.db` with its totals, and a file of details for each month.
+//!
+//! Guarantees: each row has a checksum, and each file the numbers of the entries that it has.
+//! Not handled here: which entries become which rows (`sqlite_sink`), and questions (`query`).
+//!
+//! ```text
+//!   schema.rs      migrations of a file; version_1.rs  the step that SQL alone cannot do
+//!   pairing.rs     a file and its write-ahead log belong together
+//!   month.rs       a month and its file's name         month_file.rs  the open files of months
+//!   watermarks.rs  how far each file is                run.rs         the runs of a gateway
+//!   live.rs        open flows                          sums.rs        rollups
+//!   columns.rs     a flow as columns                   checksum.rs    the last column of each row
+//! ```
+
+pub(crate) mod checksum;
+pub(crate) mod columns;
+pub(crate) mod live;
+pub(crate) mod month;
+pub(crate) mod month_file;
+pub(crate) mod pairing;
+pub(crate) mod run;
+pub(crate) mod schema;
+pub(crate) mod sums;
+mod version_1;
+pub(crate) mod watermarks;
+
+use rusqlite::{ErrorCode, ffi};
+
+use crate::sink::SinkError;
+use schema::SchemaError;
+
+impl From<rusqlite::Error> for SinkError {
+    fn from(error: rusqlite::Error) -> Self {
+        let text = format!("SQLite: {error}");
+        // An error without a code of SQLite is the ledger's own: a column of another type, a missing row.
+        let Some(cause) = error.sqlite_error() else { return Self::Fatal(text) };
+        let damaged = matches!(cause.code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase);
+        // Linux marks pages clean whose write failed: another sync would succeed and prove nothing.
+        let unsynced = [ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_DIR_FSYNC].contains(&cause.extended_code);
+        if damaged || unsynced { Self::Fatal(text) } else { Self::Retryable(text) }
+    }
+}
+
+impl From<SchemaError> for SinkError {
+    fn from(error: SchemaError) -> Self {
+        match error {
+            SchemaError::Sqlite { cause, .. } => cause.into(),
+            error => Self::Fatal(error.to_string()),
+        }
+    }
+}
