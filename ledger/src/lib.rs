@@ -43,6 +43,8 @@ mod loss;
 mod open;
 mod parker;
 pub mod query;
+#[cfg(any(test, feature = "simulation"))]
+mod random;
 pub mod record;
 mod recover;
 pub mod repair;

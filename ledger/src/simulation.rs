@@ -28,6 +28,7 @@ mod scenario;
 mod schedules;
 mod world;
 
+pub use crate::random::Random;
 pub use memory_ledger::{BilledFlow, MemoryLedger, TableView};
 pub use world::World;
 
@@ -56,36 +57,6 @@ pub struct Outcome {
 /// The violated check.
 pub fn run(seed: u64) -> Result<Outcome, String> {
     World::from_seed(seed).run()
-}
-
-/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): small, and the same on every machine.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// The sequence of `seed`.
-    pub fn from_seed(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    /// Any number.
-    #[expect(clippy::should_implement_trait, reason = "a sequence without end is no iterator's business")]
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below `bound`, which is not zero.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    /// True in `percent` of a hundred cases.
-    pub fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use sys::sync::atomic::{AtomicU64, Ordering};
 
 use super::memory::{Memory, MemoryFile};
 use super::{Storage, StorageFile};
-use crate::simulation::Random;
+use crate::random::Random;
 
 /// A call of storage.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

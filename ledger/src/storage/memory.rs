@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::{Storage, StorageFile};
-use crate::simulation::Random;
+use crate::random::Random;
 
 /// Bytes that a disk writes atomically.
 const SECTOR_BYTES: usize = 512;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 use crate::query::{Answer, Filter, FlowRow, GroupBy, Row};
-use crate::simulation::Random;
+use crate::random::Random;
 use crate::sink::{Sink, SinkSettings};
 use crate::sqlite_sink::SqliteSink;
 use crate::sqlite_sink::tests::{later, small};
