@@ -13,6 +13,15 @@
 //!            timer.rs    a thread's timers, and those across threads
 //!            slab.rs     slots with generations                      stats.rs    counters, one writer each
 //! ```
+//!
+//! Modules, each above those that it may use:
+//!
+//! ```text
+//!   accept deadline net
+//!   pool reactor
+//!   executor timer
+//!   inbox oneshot slab stats
+//! ```
 
 #![forbid(unsafe_code)]
 

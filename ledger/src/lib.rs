@@ -14,11 +14,29 @@
 //! - `live_table.rs`: where a flow stands while it is open; `flow_writer.rs` puts it there.
 //! - `commit.rs` and `flush.rs`: from the live table into the journal (`journal.rs`), which writes to a
 //!   `storage.rs`.
-//! - `apply.rs`: from the journal into a store (`sink.rs`).
+//! - `apply.rs`: from the journal into a store (`sink.rs`), which `sqlite_sink.rs` is.
+//! - `database.rs`: the files of that store.
 //! - `recover.rs`: what a start does first.
 //! - `query.rs`: questions about the usage.
 //!
 //! `docs/ledger-format.md` describes every byte, and what each failure leaves.
+//!
+//! Modules, each above those that it may use:
+//!
+//! ```text
+//!   repair
+//!   open
+//!   findings
+//!   acceptance
+//!   simulation sqlite_sink
+//!   backup commit inventory verify
+//!   flow_writer query recover
+//!   apply database flush live_table loss
+//!   journal sink
+//!   entry
+//!   consent record status storage
+//!   directory limits parker random
+//! ```
 
 #![forbid(unsafe_code)]
 
