@@ -131,7 +131,7 @@ struct State {
     pipes: Vec<PipeBuffer>,
     epolls: Vec<InterestList>,
     routes: BTreeMap<SocketAddr, Route>,
-    arrivals: BinaryHeap<ScheduledEvent>,
+    events: BinaryHeap<ScheduledEvent>,
     /// ScheduledEvents scheduled so far.
     scheduled: u64,
     /// The process's own address.
@@ -180,7 +180,7 @@ impl Simulation {
             pipes: Vec::new(),
             epolls: Vec::new(),
             routes: BTreeMap::new(),
-            arrivals: BinaryHeap::new(),
+            events: BinaryHeap::new(),
             scheduled: 0,
             own,
             source: own,
@@ -214,8 +214,8 @@ impl Simulation {
     }
 
     /// When the next bytes, connections or timeouts arrive.
-    pub fn next_arrival(&self) -> Option<Duration> {
-        self.0.state.borrow().arrivals.peek().map(|arrival| Duration::from_nanos(arrival.at))
+    pub fn next_event(&self) -> Option<Duration> {
+        self.0.state.borrow().events.peek().map(|event| Duration::from_nanos(event.at))
     }
 
     /// When the process's last wait for events would have ended without one; `None` for never.
@@ -233,10 +233,10 @@ impl Simulation {
     pub fn advance(&self, until: Duration) {
         let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
         let state = &mut *self.0.state.borrow_mut();
-        while state.arrivals.peek().is_some_and(|arrival| arrival.at <= until) {
-            let arrival = state.arrivals.pop().expect("it was peeked at");
-            state.now = state.now.max(arrival.at);
-            state.deliver(arrival.event);
+        while state.events.peek().is_some_and(|event| event.at <= until) {
+            let event = state.events.pop().expect("it was peeked at");
+            state.now = state.now.max(event.at);
+            state.deliver(event.event);
         }
         state.now = state.now.max(until);
     }

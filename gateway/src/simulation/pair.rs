@@ -186,8 +186,8 @@ impl Pair {
         loop {
             self.settle();
             let wakes = self.simulation.sleeps_until().filter(|wakes| *wakes < until);
-            let arrives = self.simulation.next_arrival().filter(|arrives| *arrives < until);
-            let next = wakes.into_iter().chain(arrives).min().unwrap_or(until);
+            let event = self.simulation.next_event().filter(|event| *event < until);
+            let next = wakes.into_iter().chain(event).min().unwrap_or(until);
             self.simulation.advance(next);
             if next == until {
                 return self.settle();
@@ -204,11 +204,11 @@ impl Pair {
             }
             let now = self.simulation.elapsed();
             let wakes = self.simulation.sleeps_until().filter(|wakes| *wakes <= now);
-            let arrives = self.simulation.next_arrival().filter(|arrives| *arrives <= now + SHORT);
+            let event = self.simulation.next_event().filter(|event| *event <= now + SHORT);
             if self.simulation.has_events() || wakes.is_some() {
                 self.simulation.advance(now + STEP);
-            } else if let Some(arrives) = arrives {
-                self.simulation.advance(arrives);
+            } else if let Some(event) = event {
+                self.simulation.advance(event);
             } else {
                 return;
             }

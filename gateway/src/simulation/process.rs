@@ -167,7 +167,7 @@ impl Process {
 
     fn reconfigure(&mut self) {
         let config = &self.snapshot.config;
-        let strategy = accept::strategy(config.accept.strategy.as_str()).expect("the setting names one");
+        let strategy = accept::strategy(config.accept.strategy.name()).expect("the setting names one");
         let configured: BTreeSet<SocketAddr> = config.listeners.iter().map(|it| it.address).collect();
         let removed: Vec<SocketAddr> = self.listening.difference(&configured).copied().collect();
         let mut added = Vec::new();

@@ -147,7 +147,7 @@ impl World {
             return Ok(());
         }
         let acts = self.next_act(now);
-        let Some(next) = acts.into_iter().chain(self.simulation.next_arrival()).chain(wakes).min() else {
+        let Some(next) = acts.into_iter().chain(self.simulation.next_event()).chain(wakes).min() else {
             return self.begin_end("sleeps for ever");
         };
         if next > TIME_MAX {
@@ -308,12 +308,9 @@ impl World {
         loop {
             let is_active = self.run_tunnels()? | self.run_sessions()?;
             let now = self.simulation.elapsed();
-            let arrives = self.simulation.next_arrival();
-            let next = if is_active {
-                Some(now + STEP)
-            } else {
-                arrives.into_iter().chain(self.next_act(now)).min()
-            };
+            let event = self.simulation.next_event();
+            let next =
+                if is_active { Some(now + STEP) } else { event.into_iter().chain(self.next_act(now)).min() };
             match next {
                 Some(next) => self.simulation.advance(next.max(now + STEP)),
                 None => return Ok(()),

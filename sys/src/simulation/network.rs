@@ -1,4 +1,4 @@
-//! What is on its way between simulated endpoints, and its effect on arrival.
+//! What is on its way between simulated endpoints, and its effect when it arrives.
 
 use std::cmp::Reverse;
 use std::net::SocketAddr;
@@ -17,14 +17,14 @@ const SYN_RETRY: u64 = SECOND;
 /// SYNs of one attempt; with Linux' default of six retries an attempt lasts for two minutes.
 const SYNS_MAX: u32 = 7;
 
-/// Something that arrives. Of two at the same time the one that was sent first arrives first.
+/// An event of the network. Of two at the same time the one that was scheduled first comes first.
 pub(super) struct ScheduledEvent {
     pub(super) at: u64,
     sequence: u64,
     pub(super) event: NetworkEvent,
 }
 
-/// What arrives. Numbers are those of streams and listeners.
+/// What happens. Numbers are those of streams and listeners.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum NetworkEvent {
     /// The client's SYN number `number` of this attempt.
@@ -44,11 +44,11 @@ pub(super) enum NetworkEvent {
 }
 
 impl State {
-    /// Schedules what arrives after `delay`.
+    /// Schedules what happens after `delay`.
     pub(super) fn schedule(&mut self, delay: u64, event: NetworkEvent) {
         let at = self.now.saturating_add(delay);
         self.scheduled += 1;
-        self.arrivals.push(ScheduledEvent { at, sequence: self.scheduled, event });
+        self.events.push(ScheduledEvent { at, sequence: self.scheduled, event });
     }
 
     /// The time that a packet takes.

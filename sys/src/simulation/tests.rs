@@ -18,7 +18,7 @@ fn enter() -> Entered {
 
 /// Delivers everything that is on its way.
 fn settle(simulation: &Simulation) {
-    while let Some(next) = simulation.next_arrival() {
+    while let Some(next) = simulation.next_event() {
         simulation.advance(next);
     }
 }
@@ -63,7 +63,7 @@ fn a_full_receiver_stops_its_sender() {
             Ok(count) => sent += count,
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::WouldBlock);
-                if simulation.next_arrival().is_none() {
+                if simulation.next_event().is_none() {
                     break;
                 }
                 settle(&simulation);
@@ -151,7 +151,7 @@ fn pipes_move_bytes_between_streams() {
 
 #[test]
 fn a_kill_before_or_after_a_call_ends_the_process() {
-    for (moment, arrives) in [(KillMoment::BeforeCall, 0), (KillMoment::AfterCall, 4)] {
+    for (moment, event) in [(KillMoment::BeforeCall, 0), (KillMoment::AfterCall, 4)] {
         let simulation = enter();
         let (client, server) = pair(&simulation);
         let is_told = Rc::new(Cell::new(false));
@@ -166,10 +166,10 @@ fn a_kill_before_or_after_a_call_ends_the_process() {
         simulation.as_peer(PEER, || {
             let mut buffer = [0; 16];
             let count = client.recv(&mut buffer).unwrap();
-            assert_eq!(count, arrives);
+            assert_eq!(count, event);
         });
         let sent = simulation.sent_streams();
-        assert_eq!((sent.len(), sent[0].sent, sent[0].was_accepted), (1, arrives as u64, true));
+        assert_eq!((sent.len(), sent[0].sent, sent[0].was_accepted), (1, event as u64, true));
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ledger::record::CloseReason;
 use sys::ring::Consumer;
 
-use super::{EventKind, LogSender, Shared, Slot, log_sender};
+use super::{EventKind, LogSender, LogThreadSignals, Slot, log_sender};
 use crate::observe::stats::WorkerStats;
 
 /// The receiving end of one thread's events.
@@ -25,7 +25,7 @@ pub(crate) struct LoggedFlow {
 impl MemoryLog {
     /// Both ends of a log of one thread.
     pub(crate) fn new(stats: &Arc<WorkerStats>) -> (MemoryLog, LogSender) {
-        let (sender, events) = log_sender(&Arc::new(Shared::default()), stats);
+        let (sender, events) = log_sender(&Arc::new(LogThreadSignals::default()), stats);
         (MemoryLog(events), sender)
     }
 
