@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn experiments_run_if_one_of_them_changed() {
-        for (path, has_bins_only) in [("lab/src/main.rs", true), ("lab/tests/relay.rs", false)] {
+        for (path, has_bins_only) in [("lab/src/main.rs", true), ("lab/tests/it/relay.rs", false)] {
             let paths = BTreeSet::from([path.to_owned()]);
             let selection = Selection::of_changes(&workspace(), &paths, Dependents::Cheap);
             assert_eq!(selection.test_arguments("lab").contains(&"--bins"), has_bins_only, "{path}");
