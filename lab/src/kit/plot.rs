@@ -1,7 +1,8 @@
 //! Plots as SVG: bars, lines and strips of runs, for a report's page and as files of their own.
 //!
 //! Guarantees: a plot loads nothing and runs no script; text stays text; it has a title and a description in
-//! words; it reads on a light and on a dark background, which it leaves transparent.
+//! words; it reads in light and in dark. A file has a ground of its own, since the page around it may have
+//! another theme than the reader's system; a plot within a page has none.
 
 mod axis;
 mod bars;
@@ -28,6 +29,8 @@ const FIGURE_TITLE_HEIGHT: f64 = 34.0;
 const TITLE_HEIGHT: f64 = 28.0;
 const PANEL_GAP: f64 = 14.0;
 const NOTE_HEIGHT: f64 = 18.0;
+/// The ground of a file beyond its plot, on each side.
+const MARGIN: f64 = 14.0;
 
 /// Panels below each other.
 #[derive(Clone, Debug)]
@@ -73,29 +76,41 @@ impl Style {
 impl Figure {
     /// As a file of its own.
     pub(crate) fn file(&self) -> String {
-        let style = format!("<style>{STYLE}</style>");
-        self.svg(r#" xmlns="http://www.w3.org/2000/svg""#, &style, "plot") + "\n"
+        let (x, width) = (-MARGIN, WIDTH + 2.0 * MARGIN);
+        let height = self.height() + 2.0 * MARGIN;
+        let view = format!(r#"viewBox="{x} {x} {width} {height}" width="{width}" height="{height}""#);
+        let ground =
+            format!(r#"<rect class="ground" x="{x}" y="{x}" width="{width}" height="{height}" rx="6"/>"#);
+        let style = format!("<style>{STYLE}</style>{ground}");
+        self.svg(&format!(r#" xmlns="http://www.w3.org/2000/svg" {view}"#), &style, "plot") + "\n"
     }
 
     /// As a part of a page that has the style, and whose `id` no other element has.
     pub(crate) fn inline(&self, id: &str) -> String {
-        self.svg("", "", id)
+        let height = self.height();
+        self.svg(&format!(r#" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}""#), "", id)
     }
 
-    fn svg(&self, namespace: &str, style: &str, id: &str) -> String {
+    fn title_height(&self) -> f64 {
+        if self.title.is_empty() { 0.0 } else { FIGURE_TITLE_HEIGHT }
+    }
+
+    fn height(&self) -> f64 {
         let panels: f64 = self.panels.iter().map(|panel| panel.height() + PANEL_GAP).sum();
-        let title_height = if self.title.is_empty() { 0.0 } else { FIGURE_TITLE_HEIGHT };
-        let height = title_height + panels + NOTE_HEIGHT * self.notes.len() as f64;
+        self.title_height() + panels + NOTE_HEIGHT * self.notes.len() as f64
+    }
+
+    /// The element with its attributes for the size; `first` stands in front of what is drawn.
+    fn svg(&self, size: &str, first: &str, id: &str) -> String {
         let [title, description] = [self.full_title(), self.describe()].map(|text| escape(&text));
-        let size = format!(r#"viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}""#);
         let names = format!(r#"aria-labelledby="{id}-title {id}-description""#);
-        let mut svg = format!(r#"<svg{namespace} class="plot" {size} role="img" {names}>"#);
+        let mut svg = format!(r#"<svg{size} class="plot" role="img" {names}>"#);
         let _ = write!(svg, r#"<title id="{id}-title">{title}</title>"#);
-        let _ = write!(svg, r#"<desc id="{id}-description">{description}</desc>{style}"#);
+        let _ = write!(svg, r#"<desc id="{id}-description">{description}</desc>{first}"#);
         if !self.title.is_empty() {
             draw_text(&mut svg, "figure-title", (LEFT, 18.0), &self.title);
         }
-        let mut top = title_height;
+        let mut top = self.title_height();
         for panel in &self.panels {
             panel.draw(&mut svg, top);
             top += panel.height() + PANEL_GAP;
@@ -271,7 +286,8 @@ mod tests {
             for foreign in ["http:", "https:", "href", "@import", "url(", "<script", "<image"] {
                 assert!(!inside.contains(foreign), "{foreign:?} would need something from elsewhere");
             }
-            assert!(svg.contains("prefers-color-scheme: dark") && !svg.contains("background"), "{svg}");
+            assert!(svg.contains("prefers-color-scheme: dark") && svg.contains("class=\"ground\""), "{svg}");
+            assert!(!figure.inline("one").contains("class=\"ground\""));
             assert!(svg.contains(r#"role="img" aria-labelledby="plot-title plot-description""#));
         }
     }

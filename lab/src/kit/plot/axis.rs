@@ -27,7 +27,9 @@ pub(super) struct Axis {
 impl Axis {
     /// An axis for these values between two positions.
     pub(super) fn new(scale: Scale, values: impl Iterator<Item = f64>, start: f64, end: f64) -> Self {
-        let (low, high) = bounds(values);
+        // A logarithmic axis begins at the smallest value above zero; a smaller one is drawn there.
+        let is_drawn = |value: &f64| scale != Scale::Logarithmic || *value > 0.0;
+        let (low, high) = bounds(values.filter(is_drawn));
         let is_logarithmic = match scale {
             Scale::Auto => low > 0.0 && high / low > LINEAR_QUOTIENT_MAX,
             Scale::Linear => false,
@@ -103,6 +105,13 @@ mod tests {
         check(&[1.0, 10_000.0], 100.0, (START + END) / 2.0);
         check(&[0.0, 0.0], 0.0, START);
         check(&[], 0.0, START);
+    }
+
+    #[test]
+    fn logarithmic_axis_begins_above_zero() {
+        let axis = Axis::new(Scale::Logarithmic, [0.0, 1.0, 100.0].into_iter(), START, END);
+        let positions = [0.0, 1.0, 10.0, 100.0].map(|value| axis.position(value).round());
+        assert_eq!(positions, [START, START, (START + END) / 2.0, END]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::kit::statistics::Summary;
 const LABELS_WIDTH: f64 = 130.0;
 
 /// Space for the numbers behind the longest bar.
-const VALUES_WIDTH: f64 = 190.0;
+const VALUES_WIDTH: f64 = 205.0;
 const ROW_HEIGHT: f64 = 28.0;
 const BAR_HEIGHT: f64 = 18.0;
 const AXIS_HEIGHT: f64 = 26.0;

@@ -8,13 +8,16 @@ use crate::kit::markup::{digits, tick_label};
 use crate::kit::statistics::Summary;
 
 const TICKS_WIDTH: f64 = 70.0;
-const LABELS_WIDTH: f64 = 170.0;
+const LABELS_WIDTH: f64 = 180.0;
 const PLOT_HEIGHT: f64 = 290.0;
 const AXIS_HEIGHT: f64 = 46.0;
 const LABEL_HEIGHT: f64 = 15.0;
 
 /// The least distance of two labels below the axis.
 const LABEL_DISTANCE: f64 = 26.0;
+
+/// How far lines stand apart at the same count, so that their ranges do not cover each other.
+const LINE_DISTANCE: f64 = 3.0;
 
 /// Some lines below one title.
 #[derive(Clone, Debug)]
@@ -48,10 +51,11 @@ impl LinePanel {
         let values = points().flat_map(|point| [point.1.min, point.1.max]);
         let up = Axis::new(self.up_scale, values, base, first);
         self.draw_axes(svg, &across, &up, base);
-        for line in &self.lines {
-            draw_line(svg, line, &across, &up);
+        let middle = self.lines.len().saturating_sub(1) as f64 / 2.0;
+        for (index, line) in self.lines.iter().enumerate() {
+            draw_line(svg, line, [&across, &up], (index as f64 - middle) * LINE_DISTANCE);
         }
-        self.draw_labels(svg, &up);
+        self.draw_labels(svg, &up, base);
     }
 
     fn draw_axes(&self, svg: &mut String, across: &Axis, up: &Axis, base: f64) {
@@ -81,14 +85,14 @@ impl LinePanel {
         counts
     }
 
-    /// Each line's name at the height of its last point.
-    fn draw_labels(&self, svg: &mut String, up: &Axis) {
+    /// Each line's name at the height of its last point, above the axis.
+    fn draw_labels(&self, svg: &mut String, up: &Axis, base: f64) {
         let ends = self.lines.iter().filter_map(|line| {
             let (_, last) = line.points.last()?;
             Some((up.position(last.median) + 4.0, line))
         });
         let x = WIDTH - LABELS_WIDTH + 12.0;
-        for (y, line) in spread_apart(ends.collect()) {
+        for (y, line) in spread_apart(ends.collect(), base) {
             let _ = write!(svg, r#"<g class="{}">"#, line.style.class());
             draw_text(svg, "name", (x, y), &line.label);
             svg.push_str("</g>");
@@ -109,21 +113,19 @@ impl LinePanel {
     }
 }
 
-fn draw_line(svg: &mut String, line: &Line, across: &Axis, up: &Axis) {
+/// Draws a line `aside` of the counts.
+fn draw_line(svg: &mut String, line: &Line, [across, up]: [&Axis; 2], aside: f64) {
     let _ = write!(svg, r#"<g class="{}">"#, line.style.class());
+    let x = |count: f64| across.position(count) + aside;
     let positions: Vec<String> = line
         .points
         .iter()
-        .map(|(count, value)| format!("{:.1},{:.1}", across.position(*count), up.position(value.median)))
+        .map(|(count, value)| format!("{:.1},{:.1}", x(*count), up.position(value.median)))
         .collect();
     let _ = write!(svg, r#"<polyline class="line" points="{}"/>"#, positions.join(" "));
     for (count, value) in &line.points {
-        let [x, y, low, high] = [
-            across.position(*count),
-            up.position(value.median),
-            up.position(value.min),
-            up.position(value.max),
-        ];
+        let x = x(*count);
+        let [y, low, high] = [value.median, value.min, value.max].map(|value| up.position(value));
         if value.min < value.max {
             draw_path(svg, "whisker", &format!("M{x:.1} {low:.1}V{high:.1}"));
         }
@@ -134,8 +136,8 @@ fn draw_line(svg: &mut String, line: &Line, across: &Axis, up: &Axis) {
 }
 
 /// Labels from top to bottom, moved apart as little as reading needs: a group of labels that would cover each
-/// other is centred at its mean.
-fn spread_apart<T>(mut labels: Vec<(f64, T)>) -> Vec<(f64, T)> {
+/// other is centred at its mean. None is below `lowest`.
+fn spread_apart<T>(mut labels: Vec<(f64, T)>, lowest: f64) -> Vec<(f64, T)> {
     labels.sort_by(|one, other| one.0.total_cmp(&other.0));
     // Each group: the position of its first label, and its number of labels.
     let mut groups: Vec<(f64, usize)> = Vec::new();
@@ -151,7 +153,14 @@ fn spread_apart<T>(mut labels: Vec<(f64, T)>) -> Vec<(f64, T)> {
     let positions = groups
         .iter()
         .flat_map(|&(first, count)| (0..count).map(move |index| first + LABEL_HEIGHT * index as f64));
-    labels.into_iter().zip(positions).map(|((_, label), position)| (position, label)).collect()
+    let mut spread: Vec<(f64, T)> =
+        labels.into_iter().zip(positions).map(|((_, label), position)| (position, label)).collect();
+    let mut limit = lowest;
+    for (position, _) in spread.iter_mut().rev() {
+        *position = position.min(limit);
+        limit = *position - LABEL_HEIGHT;
+    }
+    spread
 }
 
 fn merge_last(groups: &mut Vec<(f64, usize)>) {
@@ -189,10 +198,13 @@ mod tests {
     fn labels_do_not_cover_each_other() {
         let labels = vec![(40.0, "low"), (10.0, "high"), (11.0, "next")];
         let expected = [(3.0, "high"), (3.0 + LABEL_HEIGHT, "next"), (40.0, "low")];
-        assert_eq!(spread_apart(labels), expected);
-        let chain = vec![(0.0, 1), (10.0, 2), (20.0, 3)];
-        let positions: Vec<f64> = spread_apart(chain).into_iter().map(|label| label.0).collect();
-        assert_eq!(positions, [10.0 - LABEL_HEIGHT, 10.0, 10.0 + LABEL_HEIGHT]);
+        assert_eq!(spread_apart(labels, 290.0), expected);
+        let positions = |lowest| -> Vec<f64> {
+            let chain = vec![(0.0, 1), (10.0, 2), (20.0, 3)];
+            spread_apart(chain, lowest).into_iter().map(|label| label.0).collect()
+        };
+        assert_eq!(positions(290.0), [10.0 - LABEL_HEIGHT, 10.0, 10.0 + LABEL_HEIGHT]);
+        assert_eq!(positions(20.0), [20.0 - 2.0 * LABEL_HEIGHT, 20.0 - LABEL_HEIGHT, 20.0]);
     }
 
     #[test]
