@@ -6,6 +6,8 @@
 
 mod experiments;
 mod kit;
+#[cfg(test)]
+mod quotes;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -21,7 +21,8 @@ pub(crate) fn tick_label(value: f64) -> String {
     format!("{text}{unit}")
 }
 
-fn with_thousands(whole: &str) -> String {
+/// Whole digits with a comma before each three of them.
+pub(crate) fn with_thousands(whole: &str) -> String {
     let (sign, figures) = whole.strip_prefix('-').map_or(("", whole), |figures| ("-", figures));
     let mut text = String::from(sign);
     for (index, figure) in figures.char_indices() {
