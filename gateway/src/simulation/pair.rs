@@ -185,7 +185,9 @@ impl Pair {
         let until = self.simulation.elapsed() + time;
         loop {
             self.settle();
-            let wakes = self.simulation.sleeps_until().filter(|wakes| *wakes < until);
+            let now = self.simulation.elapsed();
+            // A gateway that has ended sleeps no more: its last wait is in the past.
+            let wakes = self.simulation.sleeps_until().filter(|wakes| *wakes > now && *wakes < until);
             let event = self.simulation.next_event().filter(|event| *event < until);
             let next = wakes.into_iter().chain(event).min().unwrap_or(until);
             self.simulation.advance(next);
