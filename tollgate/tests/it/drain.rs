@@ -30,7 +30,11 @@ fn drain_finishes_tunnels_and_accepts_none() {
         assert_eq!(crate::peers::read_response(&mut pending).status, 200);
         drop((live, pending));
         assert_eq!(gateway.wait(), 0, "{}", gateway.errors());
-        assert!(gateway.errors().contains("stopped; 7 flows are in the ledger"), "{}", gateway.errors());
+        assert!(
+            gateway.errors().contains("stopped; the ledger recorded 7 flows in this run"),
+            "{}",
+            gateway.errors()
+        );
         assert_eq!(gateway.usage(), (7, 5 * 11 + 3 * 7, 5 * 11 + 3 * 7));
     }
 }
