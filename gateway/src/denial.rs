@@ -267,14 +267,14 @@ impl From<Socks5Error> for Denial {
 
 impl From<AuthError> for Denial {
     fn from(error: AuthError) -> Denial {
-        let kind = proxy_error::HTTP_REQUEST_DENIED;
+        let proxy_status = proxy_error::HTTP_REQUEST_DENIED;
         match error {
             // A disabled user gets the same text as one with a wrong password.
             AuthError::Wrong => Denial::unauthenticated("credentials_wrong", CREDENTIALS_WRONG),
             AuthError::Disabled => Denial::unauthenticated("user_disabled", CREDENTIALS_WRONG),
             AuthError::Throttled { retry_after_s } => {
                 let text = "Too many wrong passwords came from this address.";
-                let denial = Denial::new(DenialKind::Throttled, (429, Reply::NotAllowed), kind, text);
+                let denial = Denial::new(DenialKind::Throttled, (429, Reply::NotAllowed), proxy_status, text);
                 Denial { retry_after_s: Some(retry_after_s), ..denial }
             }
             AuthError::Overloaded => {

@@ -4,7 +4,7 @@ use ledger::record::CloseReason;
 use ledger::simulation::BilledFlow;
 use sys::simulation::SentStream;
 
-use super::client::{Client, Reply, Request};
+use super::client::{Client, Reply, Request, SOCKS5_REPLY_BYTES};
 use super::destination::Destination;
 use super::origin::Origin;
 use super::peer::{Ending, Peer, Seen};
@@ -232,8 +232,12 @@ impl Client {
         match (self.reply, self.plan.request) {
             (Reply::Opened { bytes }, _) => bytes,
             // The client has not read it, and the flow began after it.
-            (_, Request::Connect) => 39,
-            (_, Request::Socks5) => 12,
+            (_, Request::Connect) => {
+                let mut reply = Vec::new();
+                proto::http_connect::write_established(&mut reply);
+                reply.len() as u64
+            }
+            (_, Request::Socks5) => SOCKS5_REPLY_BYTES as u64,
             (_, Request::Forward | Request::Unfinished) => 0,
         }
     }

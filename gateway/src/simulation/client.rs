@@ -52,7 +52,7 @@ pub(super) struct Client {
 }
 
 /// The reply of SOCKS5 to the greeting, and that to the request of an IPv4 connection.
-const SOCKS5_REPLY_BYTES: usize = 2 + 10;
+pub(super) const SOCKS5_REPLY_BYTES: usize = 2 + 10;
 
 impl Client {
     /// Starts to connect to the gateway.

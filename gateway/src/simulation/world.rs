@@ -20,7 +20,7 @@ use crate::observe::log::LoggedFlow;
 /// The time that a pass of the gateway and an act of each peer take together.
 const STEP: Duration = Duration::from_micros(1);
 
-/// Passes in a row at which nothing can be waiting for time: more of them are a loop.
+/// Passes of a simulation: more of them are a loop.
 const STEPS_MAX: u32 = 2_000_000;
 
 /// How long a simulation lasts: far more than the longest deadlines after the last act of a peer.
@@ -151,7 +151,7 @@ impl World {
             return self.begin_end("sleeps for ever");
         };
         if next > TIME_MAX {
-            return self.begin_end("is still busy after an hour");
+            return Err(self.fault("is still busy after an hour"));
         }
         if acts.is_none() && !self.is_ending && self.are_peers_over() {
             // Only the gateway's own deadlines are left, and connections that end by themselves.
@@ -164,17 +164,20 @@ impl World {
     /// Has the gateway end, once; the second time it should have ended by itself.
     fn begin_end(&mut self, state: &str) -> Result<(), String> {
         if std::mem::replace(&mut self.is_ending, true) {
-            let clients: String = self.clients.iter().map(|client| format!("\n{client}")).collect();
-            let destinations = self.destinations.iter().flat_map(|destination| &destination.peers);
-            let peers: String = destinations.map(|peer| format!("\n{}", peer.state())).collect();
-            let streams = self.simulation.open_streams().join("\n");
-            let (sources, now) = (self.process().sources(), self.simulation.elapsed());
-            return Err(format!(
-                "the gateway {state}, with {sources} sources at {now:?}{clients}{peers}\n{streams}"
-            ));
+            return Err(self.fault(state));
         }
         self.process().drain();
         Ok(())
+    }
+
+    /// The message about a gateway that does not end.
+    fn fault(&mut self, state: &str) -> String {
+        let clients: String = self.clients.iter().map(|client| format!("\n{client}")).collect();
+        let destinations = self.destinations.iter().flat_map(|destination| &destination.peers);
+        let peers: String = destinations.map(|peer| format!("\n{}", peer.state())).collect();
+        let streams = self.simulation.open_streams().join("\n");
+        let (sources, now) = (self.process().sources(), self.simulation.elapsed());
+        format!("the gateway {state}, with {sources} sources at {now:?}{clients}{peers}\n{streams}")
     }
 
     /// When the operator or a peer acts next.
