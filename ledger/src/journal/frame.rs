@@ -21,7 +21,7 @@ use blake2::digest::Digest;
 use blake2::digest::consts::U8;
 use sys::clock::WallNanos;
 
-use super::segment::BLOCK_BYTES;
+use super::segment::{BLOCK_BYTES, LSN_MAX};
 use crate::entry::{Entry, EntryKey};
 use crate::record::MalformedRecord;
 
@@ -63,21 +63,24 @@ impl FrameHeader {
         bytes
     }
 
-    /// The header at the beginning of `bytes`, if its checksum matches and it names `segment`.
+    /// The header at the beginning of `bytes`, if its checksum matches, it names `segment`, and its numbers
+    /// are possible.
     pub(crate) fn parse(bytes: &[u8], segment: u64) -> Option<FrameHeader> {
         let bytes: &[u8; FRAME_HEADER_BYTES] = bytes.first_chunk()?;
         let u32_at = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().expect("within the header"));
         let u64_at = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().expect("within the header"));
         let whole = bytes.starts_with(MAGIC) && u32_at(4) == crc32c::crc32c(&bytes[8..]);
-        if !whole || u64_at(16) != segment {
+        let (first_lsn, synced_lsn) = (u64_at(24), u64_at(32));
+        let is_possible = first_lsn > 0 && first_lsn.max(synced_lsn) <= LSN_MAX;
+        if !whole || u64_at(16) != segment || !is_possible {
             return None;
         }
         Some(FrameHeader {
             epoch: u32_at(8),
             count: u32_at(12),
             segment,
-            first_lsn: u64_at(24),
-            synced_lsn: u64_at(32),
+            first_lsn,
+            synced_lsn,
             previous: u64_at(40),
             payload_bytes: u32_at(48),
             payload_crc: u32_at(52),
@@ -210,5 +213,41 @@ impl FrameBuffer {
     /// The bytes of the whole frame.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> FrameHeader {
+        FrameHeader {
+            epoch: 1,
+            count: 2,
+            segment: 3,
+            first_lsn: 4,
+            synced_lsn: 3,
+            previous: 5,
+            payload_bytes: 6,
+            payload_crc: 7,
+            written: WallNanos(8),
+        }
+    }
+
+    /// The checksum is no proof of sense: a start computed with such numbers, and overflowed.
+    #[test]
+    fn frame_with_impossible_numbers_is_refused() {
+        let greatest = FrameHeader { first_lsn: LSN_MAX, count: u32::MAX, ..header() };
+        for possible in [header(), greatest] {
+            assert_eq!(FrameHeader::parse(&possible.write(), 3), Some(possible));
+            assert!(possible.last_lsn() >= possible.first_lsn);
+        }
+        for wrong in [
+            FrameHeader { first_lsn: 0, count: 0, ..header() },
+            FrameHeader { first_lsn: u64::MAX, ..header() },
+            FrameHeader { synced_lsn: LSN_MAX + 1, ..header() },
+        ] {
+            assert_eq!(FrameHeader::parse(&wrong.write(), 3), None, "{wrong:?}");
+        }
     }
 }

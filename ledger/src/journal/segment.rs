@@ -29,6 +29,10 @@ pub(crate) const BLOCK_BYTES: usize = 4096;
 /// The header takes one block.
 pub(crate) const HEADER_BYTES: usize = BLOCK_BYTES;
 
+/// The greatest number that a header may hold. No gateway writes that many entries, the databases can store
+/// it, and sums with the count of a frame do not overflow.
+pub(super) const LSN_MAX: u64 = 1 << 62;
+
 const MAGIC: &[u8; 8] = b"TOLLJRNL";
 const VERSION: u32 = 1;
 const PATH: usize = 74;
@@ -102,7 +106,7 @@ impl SegmentHeader {
     }
 
     /// The header in a segment's first block. `None` if it is invalid: the segment was not begun, or is
-    /// damaged.
+    /// damaged, or its numbers are impossible.
     pub(crate) fn parse(block: &[u8]) -> Option<SegmentHeader> {
         let block: &[u8; HEADER_BYTES] = block.try_into().ok()?;
         let u32_at = |at: usize| u32::from_le_bytes(*block[at..].first_chunk().expect("within the block"));
@@ -112,17 +116,21 @@ impl SegmentHeader {
         if !whole {
             return None;
         }
+        let (first_lsn, synced_lsn, rewrites_to) = (u64_at(32), u64_at(40), u64_at(64));
+        if first_lsn == 0 || first_lsn.max(synced_lsn).max(rewrites_to) > LSN_MAX {
+            return None;
+        }
         let path_bytes = usize::from(u16::from_le_bytes([block[72], block[73]]));
         let path = block[PATH..].get(..path_bytes)?;
         Some(SegmentHeader {
             gateway: u32_at(12),
             number: u64_at(16),
             epoch: u32_at(24),
-            first_lsn: u64_at(32),
-            synced_lsn: u64_at(40),
+            first_lsn,
+            synced_lsn,
             previous: u64_at(48),
             begun: WallNanos(u64_at(56)),
-            rewrites_to: u64_at(64),
+            rewrites_to,
             table: str::from_utf8(path).ok()?.to_owned(),
             boot: u128::from_le_bytes(*block[BOOT..].first_chunk().expect("within the block")),
             bytes: u64_at(BYTES),
@@ -162,6 +170,19 @@ mod tests {
         }
         assert_eq!(SegmentHeader::parse(&[0; HEADER_BYTES]), None);
         assert_eq!(SegmentHeader::parse(&block[..100]), None);
+    }
+
+    /// The checksum is no proof of sense: a start computed with such numbers, and overflowed.
+    #[test]
+    fn header_with_impossible_numbers_is_refused() {
+        for wrong in [
+            SegmentHeader { first_lsn: 0, ..header() },
+            SegmentHeader { first_lsn: LSN_MAX + 1, ..header() },
+            SegmentHeader { synced_lsn: u64::MAX, ..header() },
+            SegmentHeader { rewrites_to: u64::MAX, ..header() },
+        ] {
+            assert_eq!(SegmentHeader::parse(&wrong.write()), None, "{wrong:?}");
+        }
     }
 
     #[test]
