@@ -142,8 +142,9 @@ impl Identity {
         let mut cursor = Cursor(&self.bytes()[FIXED_BYTES..]);
         let client = cursor.address(client_bytes)?.ok_or(MalformedRecord("a flow without a client"))?;
         let address = cursor.address(address_bytes)?;
-        let (user, rule, host) =
-            (cursor.text(user_bytes)?, cursor.text(rule_bytes)?, cursor.text(host_bytes)?);
+        let user = cursor.text(user_bytes, USER_BYTES_MAX)?;
+        let rule = cursor.text(rule_bytes, RULE_BYTES_MAX)?;
+        let host = cursor.text(host_bytes, HOST_BYTES_MAX)?;
         if !cursor.0.is_empty() {
             return Err(MalformedRecord("an identity with bytes behind its end"));
         }
@@ -197,7 +198,10 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn text(&mut self, bytes: u8) -> Result<&'a str, MalformedRecord> {
+    fn text(&mut self, bytes: u8, bytes_max: usize) -> Result<&'a str, MalformedRecord> {
+        if usize::from(bytes) > bytes_max {
+            return Err(MalformedRecord("a text beyond its bound"));
+        }
         str::from_utf8(self.take(bytes)?).map_err(|_| MalformedRecord("a text that is not UTF-8"))
     }
 }

@@ -93,6 +93,17 @@ fn malformed_identity_bytes_are_refused() {
     assert_eq!(Identity::parse(&changed), Err(MalformedRecord("a text that is not UTF-8")));
 }
 
+/// Lengths in one byte each allow more than the bounds that `docs/ledger-format.md` promises.
+#[test]
+fn identity_text_beyond_its_bound_is_refused() {
+    let identity = Identity::new(&Flow { user: &"u".repeat(USER_BYTES_MAX), ..FLOW });
+    let mut changed = identity.bytes().to_vec();
+    // The user takes the first byte of the rule.
+    changed[33] += 1;
+    changed[34] -= 1;
+    assert_eq!(Identity::parse(&changed), Err(MalformedRecord("a text beyond its bound")));
+}
+
 #[test]
 fn close_reasons_are_listed_by_number() {
     for (reason, number) in CloseReason::ALL.into_iter().zip(1..) {
