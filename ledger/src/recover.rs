@@ -221,6 +221,16 @@ pub(crate) fn scan(
     Ok(scan)
 }
 
+/// The segments that are shorter than when they were created.
+fn short_segments(scan: &Scan) -> impl Iterator<Item = Loss> {
+    let loss = |(segment, bytes, expected): &(u64, u64, u64)| Loss::Segment {
+        segment: *segment,
+        bytes: *bytes,
+        expected: *expected,
+    };
+    scan.short.iter().map(loss)
+}
+
 impl RecoveryScan {
     /// Notes an entry that the database lacks.
     fn note(&mut self, key: EntryKey) {
@@ -257,8 +267,11 @@ impl RecoveryScan {
                 Some(appended) if appended > reached => {
                     vec![Loss::JournalEnd { first_lsn: reached + 1, last_lsn: Some(appended) }]
                 }
-                None if reached > 0 && !is_ended => vec![Loss::Journal { reached }],
-                _ => Vec::new(),
+                Some(_) => Vec::new(),
+                None if is_ended => Vec::new(),
+                None if reached > 0 => vec![Loss::Journal { reached }],
+                // The databases have nothing, and the file says that the journal had a segment.
+                None => short_segments(scan).collect(),
             };
         }
         let mut losses: Vec<Loss> = scan
@@ -277,12 +290,7 @@ impl RecoveryScan {
             Some(_) => {}
             None if self.is_ended => {}
             None => {
-                let short = scan.short.iter().map(|(segment, bytes, expected)| Loss::Segment {
-                    segment: *segment,
-                    bytes: *bytes,
-                    expected: *expected,
-                });
-                losses.extend(short);
+                losses.extend(short_segments(scan));
                 if scan.last_lsn < reached && losses.is_empty() {
                     losses.push(Loss::JournalEnd { first_lsn: reached + 1, last_lsn: None });
                 }
