@@ -33,6 +33,8 @@ use raw::RawConfig;
 use report::{Diagnostic, Report, SourceText};
 use source::Sources;
 
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod listeners;
 mod raw;
 mod read;
@@ -127,7 +129,16 @@ impl Config {
     /// All errors at once.
     pub fn load(options: &LoadOptions) -> Result<Config, ConfigErrors> {
         let mut report = Report::default();
-        let mut sources = source::read_sources(options, &Ledger::default().directory, &mut report);
+        let sources = source::read_sources(options, &Ledger::default().directory, &mut report);
+        Config::from_sources(options, sources, report)
+    }
+
+    /// Checks a configuration whose texts were read. `report` has what was wrong with reading them.
+    fn from_sources(
+        options: &LoadOptions,
+        mut sources: Sources,
+        mut report: Report,
+    ) -> Result<Config, ConfigErrors> {
         let mut raw = raw::read(&sources, &mut report);
         add_allowed(options, &mut raw, &mut sources.sources, &mut report);
         listeners::check(&raw, &mut report);

@@ -24,7 +24,7 @@
 //! Modules, each above those that it may use:
 //!
 //! ```text
-//!   repair
+//!   fuzzing repair
 //!   open
 //!   findings
 //!   acceptance
@@ -51,6 +51,8 @@ pub mod entry;
 mod findings;
 mod flow_writer;
 mod flush;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 #[cfg(test)]
 mod golden;
 mod inventory;

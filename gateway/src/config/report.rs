@@ -158,6 +158,15 @@ impl Findings {
         })
     }
 
+    /// The span of each finding that has one, and the one that explains it, each with its text.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn spans(&self) -> impl Iterator<Item = (&str, Range<usize>)> {
+        let related = |diagnostic: &Diagnostic| diagnostic.related.as_ref().map(|(span, _)| span.clone());
+        let each = self.diagnostics.iter();
+        let spans = each.flat_map(move |diagnostic| [diagnostic.span.clone(), related(diagnostic)]);
+        spans.flatten().map(|span| (self.sources[span.source].text.as_str(), span.start..span.end))
+    }
+
     /// The text for a person, as errors or as warnings, with colours for a terminal if `styled`.
     pub fn render(&self, severity: Severity, styled: bool) -> String {
         let renderer = if styled { Renderer::styled() } else { Renderer::plain() };
