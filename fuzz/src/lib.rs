@@ -2,13 +2,21 @@
 
 #![forbid(unsafe_code)]
 
+mod choices;
+mod config;
+mod entry;
 mod forward;
+mod journal;
+mod segments;
 #[path = "../../proto/tests/it/server.rs"]
 mod server;
 
 use std::fmt::Debug;
 
+pub use config::config;
+pub use entry::entry;
 pub use forward::http_forward;
+pub use journal::journal;
 use policy::Rule;
 use proto::credentials::{Credentials, basic_credentials};
 use proto::http_connect::Connect;
