@@ -1,7 +1,7 @@
 //! The invariants of the journal: what is read was written, and what is missing is reported.
 //!
-//! An input is one of three: the bytes of a segment, segments with any fields and valid checksums, or a journal
-//! that the product writes and that is damaged then.
+//! An input is one of three: the bytes of a segment; segments with any fields and valid checksums; or a
+//! journal that the product writes and that is damaged then.
 
 use ledger::entry::Entry;
 use ledger::fuzzing::{Files, Journal, Numbered, entries, proved, recovered, scan, tables};
@@ -282,7 +282,7 @@ fn intact_lsn(before: &Files, after: &Files) -> u64 {
     intact_lsn
 }
 
-/// A start leaves a journal without damage: what was durable, and behind it in their order what else was read.
+/// A start leaves a journal without damage: what was durable, and behind it, in order, what else was read.
 fn assert_recovered(files: &Files, written: &[Entry], durable_lsn: u64, others: &[Numbered]) {
     let read = scan(files, 0).expect("every entry is known");
     assert!(read.is_intact && read.salvaged.is_empty());

@@ -116,8 +116,8 @@ pub struct ReadBack {
     pub salvaged: Vec<Numbered>,
     /// Whether every segment is as long as when it was created.
     pub is_complete: bool,
-    /// Whether nothing else is reported: no damaged frame, no break of the chain, and no entries missing at the
-    /// beginning.
+    /// Whether nothing else is reported: no damaged frame, no break of the chain, and no entries missing at
+    /// the beginning.
     pub is_intact: bool,
 }
 
@@ -139,7 +139,8 @@ pub fn scan(files: &Files, applied: u64) -> Result<ReadBack, String> {
     })
 }
 
-/// The entries of the frames with entries `first` to `last`, up to the first damage, and whether there is none.
+/// The entries of the frames with entries `first` to `last`, up to the first damage, and whether there is
+/// none.
 pub fn entries(files: &Files, first: u64, last: u64) -> (Vec<Numbered>, bool) {
     let mut found = Vec::new();
     let outcome = scan::each_frame(&disk(files), first, last, |_, first_lsn, entries| {
