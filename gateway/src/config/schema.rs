@@ -51,6 +51,6 @@ impl Setting {
 }
 
 /// The lines of a doc comment as one paragraph.
-pub(super) fn joined(lines: &[&str]) -> String {
+fn joined(lines: &[&str]) -> String {
     lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
 }

@@ -18,7 +18,6 @@ use toml::de::DeValue;
 
 use crate::config::read::{FromSetting, FromTable, Located, Optional, Scalar, Section, kind_of};
 use crate::config::report::Report;
-use crate::config::schema::joined;
 pub use crate::config::schema::{Setting, Table};
 pub use crate::config::value::{AcceptStrategy, ByteSize, LogTarget, Realm, duration, network};
 use crate::config::value::{NameServer, OwnAddress, choice};
@@ -89,7 +88,7 @@ settings! {
 
     /// The addresses of this gateway.
     "[network]" Network {
-        /// Further addresses at which connections reach this gateway, so that no user is led back to it: a
+        /// Further addresses at which connections reach this gateway, which denies connections to them: a
         /// published port of its container, an address that a router translates (1:1 NAT), a load balancer.
         /// Without a port, the ports of all listeners and of the admin side are meant. Addresses of this
         /// machine need not be named, whenever they are added.
@@ -98,7 +97,7 @@ settings! {
 
     /// Health and metrics, over plain HTTP and without a password: keep it on a private address.
     "[admin]" Admin {
-        /// Address and port of `/healthz`, `/readyz` and `/metrics`.
+        /// Address and port of `/healthz`, `/readyz`, `/metrics` and `/version`.
         address: SocketAddr = "127.0.0.1:9128";
     }
 
@@ -121,7 +120,8 @@ settings! {
 
     /// Bounds on what is open at a time. A reached limit refuses what is new; open flows stay.
     "[limits]" Limits {
-        /// Client connections at the same time. A tunnel takes two descriptors; `tollgate doctor` reports
+        /// Flows and idle plain HTTP connections at the same time; `handshakes` counts the connections before
+        /// them. A tunnel takes two descriptors; `tollgate doctor` reports
         /// whether this machine can hold them. Idle plain HTTP connections are closed where flows need their
         /// slots, first those of the user with the most.
         connections: u32 = 9_000, 1 ..= 1_000_000;
@@ -141,7 +141,7 @@ settings! {
         /// From accept to a complete request that identifies the user, authentication included, however often
         /// credentials are requested meanwhile (3 times at most); then from the first byte of each next
         /// request to the end of its head. A denied client has 2 s more to read the response. While more than
-        /// half of `[limits] handshakes` are taken, the first of these shrinks, down to 1 s with the last.
+        /// half of `[limits] handshakes` are taken, the first of these is shorter: 1 s when all are.
         greeting: Duration = "10s", "100ms" ..= "10m";
         /// For reaching the destination, over all its addresses together.
         connect: Duration = "10s", "100ms" ..= "10m";
@@ -161,7 +161,7 @@ settings! {
         /// How long a stopping `serve` goes on as before while `/readyz` already says 503, so that load
         /// balancers send new clients elsewhere before the listeners close. A second signal ends it.
         unready: Duration = "0s", "0s" ..= "1h";
-        /// How long a stopping `serve` waits for its tunnels to end by themselves.
+        /// How long a stopping `serve` waits for its flows to end by themselves.
         drain: Duration = "30s", "0s" ..= "1d";
     }
 
@@ -189,9 +189,9 @@ settings! {
         /// Where it is kept; a relative path starts at the configuration file's directory. One `serve` at a
         /// time may use it.
         directory: PathBuf = "tollgate-data";
-        /// When an ended flow is safe from a power failure. `delayed`: 10 ms and a sync of the disk after its
-        /// end; `sync`: before its slot of the live table is free. Either way no flow waits for the disk, and
-        /// a process that is killed loses nothing.
+        /// When an ended flow is safe from a power failure. `delayed`: 15 ms and two syncs of the disk after
+        /// its end; `sync`: two syncs after it. Either way no flow waits for the disk, and a kill of the
+        /// process loses no counted byte.
         durability: Durability = "delayed";
         /// A directory for the live table, on a tmpfs that outlives the process; it must have enough space.
         /// `auto` takes `/dev/shm`, else systemd's `RuntimeDirectory`, else the ledger's own directory.
@@ -209,8 +209,8 @@ settings! {
         detail_months: u32 = 13, 1 ..= 1200;
     }
 
-    /// The log: one line for each decision and one for each flow's end. It may drop lines and counts them;
-    /// the ledger never does.
+    /// The log: one line for each decision and one for each flow's end. The log may drop lines, and counts
+    /// them; the ledger drops nothing.
     "[log]" Log {
         /// `stderr`, or a file, which SIGUSR1 opens again after a rotation; a relative path starts at the
         /// configuration file's directory.
@@ -325,9 +325,9 @@ choice! {
 choice! {
     /// When an ended flow is safe from a power failure.
     Durability {
-        /// 10 ms and a sync after its end.
+        /// 15 ms and two syncs of the disk after its end.
         Delayed = "delayed",
-        /// Before its slot is free.
+        /// Two syncs of the disk after its end: its slot of the live table is free only then.
         Sync = "sync",
     }
 }
@@ -366,7 +366,8 @@ choice! {
 pub fn markdown() -> String {
     let mut page = String::from(INTRODUCTION);
     for table in TABLES {
-        let _ = write!(page, "\n## {}\n\n{}\n\n", table.header, joined(table.text));
+        let text: Vec<&str> = table.text.iter().map(|line| line.trim()).collect();
+        let _ = write!(page, "\n## {}\n\n{}\n\n", table.header, text.join("\n"));
         page.push_str("| setting | write | default | bounds |   |\n|---|---|---|---|---|\n");
         for setting in table.settings {
             let list = if setting.list { "a list, each " } else { "" };

@@ -17,6 +17,7 @@ use gateway::config::{Config, Findings, Ingress, LoadOptions, Severity};
 use gateway::first_start::first_start;
 use gateway::observe::log::{Level, Value};
 use gateway::server::Gateway;
+use ledger::limits::DURABLE_AFTER;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
@@ -247,13 +248,17 @@ fn warn(warnings: &Findings) -> std::io::Result<()> {
 fn print_ledger_status(out: &mut impl Write, gateway: &Gateway) -> std::io::Result<()> {
     let (guarantees, recovery) = (gateway.ledger().guarantees(), gateway.ledger().recovery());
     let directory = gateway.config().ledger.directory.display();
-    writeln!(out, "  ledger in {directory}: every byte is billed once, also across kill -9")?;
+    writeln!(out, "  ledger in {directory}: every counted byte is billed once, also across kill -9")?;
     writeln!(out, "    live table: {}, {}", guarantees.table.display(), medium(guarantees))?;
     let durable = match guarantees.durability {
-        ledger::Durability::Delayed => "flows that had ended 10 ms and a disk sync before are billed in full",
-        ledger::Durability::Sync => "ended flows are billed in full",
+        ledger::Durability::Delayed => format!("{} ms and two disk syncs", DURABLE_AFTER.as_millis()),
+        ledger::Durability::Sync => "two disk syncs".to_owned(),
     };
-    writeln!(out, "    after a power failure: {durable}; others may lack their last 5 s and 8 MiB")?;
+    writeln!(
+        out,
+        "    after a power failure: flows that had ended {durable} before are billed in full; others as last \
+         recorded: every 5 s, and with each 8 MiB"
+    )?;
     let ledger::Recovery {
         killed, closed, uncertain, damaged, damaged_tables, lost, corruption, notes, ..
     } = recovery;
