@@ -4,6 +4,7 @@
 mod arrows;
 pub(super) mod calls;
 mod crates;
+mod documents;
 mod language;
 mod lint_reasons;
 mod modules;
@@ -14,7 +15,7 @@ mod unsafe_code;
 
 use super::Rule;
 
-pub(super) const RULES: [Rule; 25] = [
+pub(super) const RULES: [Rule; 27] = [
     Rule { name: "parses", check: shape::parses },
     Rule { name: "header", check: shape::header },
     Rule { name: "file_length", check: shape::file_length },
@@ -40,4 +41,6 @@ pub(super) const RULES: [Rule; 25] = [
     Rule { name: "dead_dependency", check: crates::dead_dependency },
     Rule { name: "architecture", check: crates::architecture_document },
     Rule { name: "named_tests", check: named_tests::check },
+    Rule { name: "document_width", check: documents::width },
+    Rule { name: "document_paths", check: documents::paths },
 ];

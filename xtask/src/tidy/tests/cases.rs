@@ -17,6 +17,7 @@ pub(super) fn cases() -> Vec<Case> {
         lint_reasons(),
         manifests(),
         named_tests(),
+        documents(),
     ]
     .into_iter()
     .flatten()
@@ -374,6 +375,20 @@ fn manifests() -> Vec<Case> {
             &[("ARCHITECTURE.md", &"A line.\n".repeat(151))],
             &["ARCHITECTURE.md:151: 151 lines"],
         ),
+    ]
+}
+
+fn documents() -> Vec<Case> {
+    let words = |count: usize| "a ".repeat(count / 2 - 1) + "ab\n";
+    let wide = words(112);
+    let exempt = format!("# {wide}| {wide}```text\n{wide}```\n[a](b) {wide}{wide}");
+    let named = "`engine/src/a.rs`, `engine/src`, `engine/src/b.rs`, `a/b.rs` and `engine/src/*`\n\
+                 ```sh\n`engine/src/c.rs`\n```\n";
+    let files = [("docs/a.md", named), ("engine/src/a.rs", "//! A.\n"), ("engine/Cargo.toml", "")];
+    vec![
+        case("document_width", &[("docs/a.md", &words(110)), ("a.txt", &wide)], &[]),
+        case("document_width", &[("docs/a.md", &exempt)], &["docs/a.md:7: 112 characters, at most 110"]),
+        case("document_paths", &files, &["docs/a.md:1: `engine/src/b.rs` does not exist"]),
     ]
 }
 
