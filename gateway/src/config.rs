@@ -313,7 +313,7 @@ fn warn_no_users(sources: &Sources, raw: &RawConfig, report: &mut Report) {
     if raw.users.is_empty() && sources.origin != Origin::Embedded {
         let title = "there are no users: every request is refused";
         let directory = sources.users_directory.display();
-        let help = format!("`tollgate user add NAME` makes one, in {directory}");
+        let help = format!("`tollgate user add NAME` creates a user in {directory}");
         report.warning(Diagnostic::without_span(title).help(help));
     }
 }

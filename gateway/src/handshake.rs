@@ -104,7 +104,7 @@ async fn await_request(client: &mut Client, slot: &HandshakeSlot) -> Result<Clie
                 // not.
                 let _ = client.send(&proto::socks5::SOCKS4_REFUSED).await;
             }
-            let hint = other.hint().unwrap_or("This listener speaks HTTP and not SOCKS5.");
+            let hint = other.unsupported_remedy().unwrap_or("This listener speaks HTTP and not SOCKS5.");
             Err(Denial::unknown_protocol(hint).into())
         }
         None => Err(Denial::unknown_protocol("The client speaks no protocol that is known here.").into()),

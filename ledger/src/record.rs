@@ -116,7 +116,7 @@ impl Identity {
     }
 
     /// Copies `other`, and touches only the bytes that one of the two uses.
-    fn assign(&mut self, other: &Identity) {
+    fn copy_from(&mut self, other: &Identity) {
         let (before, length) = (usize::from(self.length), usize::from(other.length));
         self.bytes[..length].copy_from_slice(other.bytes());
         if length < before {
@@ -242,10 +242,10 @@ impl Record {
         Record { uncertain, ..self }
     }
 
-    /// Assigns `other`, and touches only the bytes that one of the two uses.
-    pub fn assign(&mut self, other: &Record) {
+    /// Copies `other`, and touches only the bytes that one of the two uses.
+    pub fn copy_from(&mut self, other: &Record) {
         let Record { identity, at, reason, legs, uncertain } = other;
-        self.identity.assign(identity);
+        self.identity.copy_from(identity);
         (self.at, self.reason, self.legs, self.uncertain) = (*at, *reason, *legs, *uncertain);
     }
 

@@ -52,7 +52,7 @@ pub enum Protocol {
 
 impl Protocol {
     /// The remedy in one sentence, for a protocol that is recognised but not served.
-    pub fn hint(self) -> Option<&'static str> {
+    pub fn unsupported_remedy(self) -> Option<&'static str> {
         match self {
             Self::Http | Self::Socks5 => None,
             Self::Socks4 => Some("the client speaks SOCKS4; set it to SOCKS5 (curl: socks5h://)"),
@@ -98,10 +98,10 @@ mod tests {
     }
 
     #[test]
-    fn unserved_protocols_have_a_hint() {
-        assert_eq!(Protocol::Http.hint(), None);
-        assert_eq!(Protocol::Socks5.hint(), None);
-        assert!(Protocol::Socks4.hint().is_some_and(|hint| hint.contains("SOCKS5")));
-        assert!(Protocol::Tls.hint().is_some_and(|hint| hint.contains("http://")));
+    fn unsupported_protocols_have_a_remedy() {
+        assert_eq!(Protocol::Http.unsupported_remedy(), None);
+        assert_eq!(Protocol::Socks5.unsupported_remedy(), None);
+        assert!(Protocol::Socks4.unsupported_remedy().is_some_and(|remedy| remedy.contains("SOCKS5")));
+        assert!(Protocol::Tls.unsupported_remedy().is_some_and(|remedy| remedy.contains("http://")));
     }
 }

@@ -163,7 +163,8 @@ impl fmt::Debug for Name {
     }
 }
 
-/// Why a target is refused; always the client's fault. The texts name the remedy.
+/// Why a target is refused; always the client's fault. A text names the remedy where the error leaves it
+/// open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     /// The host is missing.

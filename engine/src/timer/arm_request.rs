@@ -1,7 +1,7 @@
 //! A request of any thread to the driver of a wheel: arm this timer.
 //!
-//! Guarantees: none by itself. The thread that fills the timer's cell writes it, and the list to which the
-//! cell is added publishes it. `cell.rs` says which thread owns the cell.
+//! Guarantees: none by itself. The thread that fills a timer's cell writes the request; adding the cell to a
+//! list publishes both. `cell.rs` says which thread owns the cell.
 
 use sys::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 

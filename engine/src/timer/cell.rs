@@ -18,8 +18,8 @@
 //! Rules:
 //! 1. A free cell belongs to the thread that took it from a list of free cells; only that thread fills it.
 //! 2. A cancelled cell is freed once, by the driver. A cell that was QUEUED is found among the arrivals. A
-//!    cell that was ARMED is found in the list of cancelled ones, to which the cancelling thread adds it. A
-//!    driver that alone arms timers refills it without marking it free: no other thread needs to see it free.
+//!    cell that was ARMED is found in the list of cancelled ones, to which the cancelling thread adds it.
+//!    Where the driver alone arms timers, it reuses the cell at once, without the state FREE.
 
 use sys::sync::atomic::{AtomicU64, Ordering};
 

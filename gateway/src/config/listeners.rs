@@ -87,7 +87,7 @@ pub(super) fn warn_denied_forwards(raw: &RawConfig, policy: &Policy, report: &mu
             Host::Address(address) => policy::Host::Address(*address),
         };
         if let NameVerdict::Denied(verdict) = policy.judge_name(user, host, to.value.port.get()) {
-            let title = format!("every connection of this listener is denied by the rules of `{}`", **name);
+            let title = format!("the rules of user `{}` deny every connection of this listener", **name);
             report.warning(Diagnostic::at(&to.span, title).help(verdict.reason.to_string()));
         }
     }
@@ -195,10 +195,12 @@ fn check_forward_user(listener: &ListenerTable, users: &HashSet<&str>, report: &
 
 fn unknown_user(user: &Located<UserName>, users: &HashSet<&str>) -> Diagnostic {
     let diagnostic = Diagnostic::at(&user.span, format!("there is no user `{}`", user.value));
-    let names: Vec<&str> = users.iter().copied().collect();
+    let mut names: Vec<&str> = users.iter().copied().collect();
+    // Of names that are equally near, the message names the same one each time.
+    names.sort_unstable();
     match nearest(&user.value, &names) {
         Some(name) => diagnostic.help(format!("did you mean `{name}`?")),
-        None => diagnostic.help(format!("`tollgate user add {}` makes one", user.value)),
+        None => diagnostic.help(format!("`tollgate user add {}` creates this user", user.value)),
     }
 }
 

@@ -159,12 +159,12 @@ pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
 /// The other tables that have a setting of this name.
 fn tables_with_setting(name: &str, table: &Table, tables: &[&Table]) -> Option<String> {
     let others = tables.iter().filter(|other| other.header != table.header);
-    let homes: Vec<_> =
+    let headers: Vec<_> =
         others.filter(|other| other.setting(name).is_some()).map(|other| other.header).collect();
-    (!homes.is_empty()).then(|| homes.join(" or "))
+    (!headers.is_empty()).then(|| headers.join(" or "))
 }
 
-/// The words as a list for a person; a long list is cut.
+/// The words as a list for a message; a long list is cut.
 fn quoted_list(names: &[&str]) -> String {
     const SHOWN_MAX: usize = 16;
     let shown: Vec<String> = names.iter().take(SHOWN_MAX).map(|name| format!("`{name}`")).collect();

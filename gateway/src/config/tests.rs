@@ -321,7 +321,7 @@ fn denied_forward_listener_warns() {
     let [warning] = &warnings[..] else { panic!("{warnings:?}") };
     assert_eq!(
         (warning.line, &*warning.message),
-        (Some(14), "every connection of this listener is denied by the rules of `ci`")
+        (Some(14), "the rules of user `ci` deny every connection of this listener")
     );
     assert!(warning.help.as_ref().is_some_and(|help| help.contains("resolve_for_networks")), "{warning:?}");
 }

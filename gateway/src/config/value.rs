@@ -190,7 +190,7 @@ fn string_value<'a>(value: &'a DeValue<'_>, kind: &str) -> Result<&'a str, Strin
     let text =
         value.as_str().ok_or_else(|| format!("expected {kind}, in quotes; found {}", kind_of(value)))?;
     match text {
-        "" => Err(format!("expected {kind}; found an empty text")),
+        "" => Err(format!("expected {kind}; found an empty string")),
         text if text.len() > TEXT_BYTES_MAX => Err(format!("longer than {TEXT_BYTES_MAX} bytes")),
         text => Ok(text),
     }

@@ -160,10 +160,10 @@ pub struct Event {
 impl Event {
     /// Copies `other`. Most of an event is space for the longest texts, and unused space is not touched: a
     /// ring of events is larger than the nearer caches of a CPU.
-    fn assign(&mut self, other: &Event) {
+    fn copy_from(&mut self, other: &Event) {
         let Event { kind, at, record, is_claimed, protocol, listener, .. } = other;
         let Event { decision, reason, dns_us, connect_us, request, .. } = other;
-        self.record.assign(record);
+        self.record.copy_from(record);
         (self.kind, self.at, self.is_claimed) = (*kind, *at, *is_claimed);
         (self.protocol, self.listener) = (*protocol, *listener);
         (self.decision, self.reason, self.request) = (*decision, *reason, *request);
@@ -326,8 +326,8 @@ impl LogSender {
     /// Queues `event` for the log thread, unless the ring is full.
     fn try_push(&mut self, event: &Event, details: &Details<'_>) -> bool {
         let write = |slot: &mut Slot| {
-            slot.event.assign(event);
-            slot.details.assign(details);
+            slot.event.copy_from(event);
+            slot.details.pack(details);
         };
         let has_space = self.ring.push_over(write).is_ok();
         if self.signals.parked.must_wake() {

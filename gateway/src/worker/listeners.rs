@@ -39,7 +39,7 @@ struct Listener {
 
 impl Listener {
     /// Whether no thread can accept or hand off a connection of it. The thread that closes the last part
-    /// wakes this one.
+    /// wakes the others.
     fn is_fully_closed(&self) -> bool {
         self.acceptor.is_none() && self.liveness.all_closed()
     }

@@ -91,8 +91,9 @@ fn experiment_cpu(extra_roots: &[i32]) -> CpuReading {
 /// period, up to 100 ms.
 fn throttled(throttling: Throttling) -> Option<String> {
     let Throttling { periods, throttled_periods, .. } = throttling;
-    (throttled_periods > 0)
-        .then(|| format!("a CPU quota stopped the experiment in {throttled_periods} of {periods} periods"))
+    (throttled_periods > 0).then(|| {
+        format!("a CPU quota (cpu.max) throttled the experiment in {throttled_periods} of {periods} periods")
+    })
 }
 
 fn disturbance(ticks: CpuTicks, ours: Duration, elapsed: Duration) -> Disturbance {
@@ -137,7 +138,7 @@ mod tests {
             assert_eq!(throttled(throttling).as_deref(), expected);
         };
         check(0, None);
-        check(3, Some("a CPU quota stopped the experiment in 3 of 20 periods"));
+        check(3, Some("a CPU quota (cpu.max) throttled the experiment in 3 of 20 periods"));
     }
 
     #[test]

@@ -68,7 +68,8 @@ impl LoadProcess {
     /// The process could not be created.
     pub(crate) fn start(settings: &ChildSettings) -> Result<Self> {
         let mut child = Child::start_piped(&child::own_program()?, &["load-process".into()], settings)?;
-        let (input, output) = child.take_pipes().context("a load process's input and output are piped")?;
+        let (input, output) =
+            child.take_pipes().context("the load process has no pipe for its input or its output")?;
         Ok(Self { child, commands: BufWriter::new(input), responses: BufReader::new(output) })
     }
 

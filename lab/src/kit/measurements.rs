@@ -31,7 +31,7 @@ pub(crate) struct Run {
     pub(crate) numbers: Numbers,
 }
 
-/// A value on which a verdict may rest.
+/// A measured value, or the ratio of two, and whether its runs were undisturbed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Sample {
     pub(crate) value: f64,

@@ -22,7 +22,7 @@ pub(crate) struct Presentation {
     /// The numbers by name, in the order of tables.
     pub(crate) numbers: &'static [(&'static str, &'static str)],
     /// What the terminal shows instead of a table for each part, where there are too many parts.
-    pub(crate) grids: &'static [Grid],
+    pub(crate) terminal_tables: &'static [NumberTable],
 }
 
 /// A part of the report.
@@ -42,9 +42,9 @@ pub(crate) struct TargetWords {
     pub(crate) words: &'static str,
 }
 
-/// One number of a family of parts whose names end in a count: targets down, counts across.
+/// A table of one number: a row for each target, a column for each part of a family (`load-1`, `load-2`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Grid {
+pub(crate) struct NumberTable {
     pub(crate) family: &'static str,
     pub(crate) number: &'static str,
 }
@@ -210,7 +210,7 @@ pub(crate) mod tests {
             target("pool-{}", Style::Rival(2), "a pool of {} threads"),
         ],
         numbers: &[("connections_per_s", "connections per second")],
-        grids: &[],
+        terminal_tables: &[],
     };
 
     fn figure(rows: &[Row]) -> Option<Figure> {

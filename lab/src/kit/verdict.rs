@@ -157,7 +157,7 @@ impl Verdict {
     }
 }
 
-/// The quotients of one number of two rows, round by round; clean where both runs of the round were.
+/// For each round, the first row's value divided by the second's; clean where both runs of the round were.
 pub(crate) fn paired_ratios(ours: &Row, theirs: &Row, number: &str) -> Vec<Sample> {
     let theirs = theirs.samples(number);
     let pair = |(round, our): (usize, Sample)| {

@@ -29,7 +29,8 @@ impl WorkerProcess {
     /// The process could not be created.
     pub(crate) fn start(program: &Path, arguments: &[OsString]) -> Result<Self> {
         let mut child = Child::start_piped(program, arguments, &ChildSettings::default())?;
-        let (input, output) = child.take_pipes().context("a worker process's input and output are piped")?;
+        let (input, output) =
+            child.take_pipes().context("the worker process has no pipe for its input or its output")?;
         Ok(Self { child, input, output: BufReader::new(output) })
     }
 

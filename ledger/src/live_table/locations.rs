@@ -233,7 +233,11 @@ impl OldTable {
     /// tries again, and does not trust the table.
     pub(crate) fn remove(self) -> Option<String> {
         let error = fs::remove_file(&self.path).err()?;
-        Some(format!("the old live table {} cannot be removed: {error}", self.path.display()))
+        let path = self.path.display();
+        Some(format!(
+            "the old live table {path} cannot be removed: {error}. The journal has its flows; the next start \
+             tries again; check the permissions of its directory"
+        ))
     }
 }
 

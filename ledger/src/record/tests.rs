@@ -36,13 +36,13 @@ fn record_round_trips() {
 }
 
 #[test]
-fn assign_replaces_every_byte() {
+fn copy_replaces_every_byte() {
     let long = Flow { user: &"u".repeat(64), host: &"h".repeat(253), ..FLOW };
     let short = Flow { user: "", host: "", rule: "", ..FLOW };
     let records = [FLOW, long, short].map(|flow| Record::new(&flow));
     for (from, to) in records.iter().flat_map(|from| records.iter().map(move |to| (from, to))) {
         let mut record = *from;
-        record.assign(to);
+        record.copy_from(to);
         // Compares all bytes, including unused ones.
         assert_eq!(record, *to);
     }

@@ -1,5 +1,5 @@
-//! Rebuilds `ledger.db` from the months, where it is missing or older than they are, and the journal lacks
-//! the entries between.
+//! Rebuilds `ledger.db` from the months, where it is missing or older than they are and the journal no
+//! longer has the entries between.
 //!
 //! Guarantees: afterwards each sum is that of the flows and parts in the months up to the requested number,
 //! and of the open flows. No byte counts twice when later entries of a flow come.
@@ -97,7 +97,7 @@ struct Rebuild<'a> {
     /// Open flows in the database whose end is not found yet.
     live: HashMap<u128, LiveRow>,
     /// The parts of flows whose end is not found yet.
-    parts: HashMap<u128, PartSums>,
+    parts: HashMap<u128, UnfinishedFlow>,
     rollups: Rollups<'static>,
     epoch: i64,
 }
@@ -107,12 +107,12 @@ struct LiveRow {
     user: String,
     class: String,
     counters: CounterColumns,
-    /// Whether its last hour was subtracted from the sums: a month's row has it.
+    /// Whether its last hour was subtracted from the sums, because a month's row has that hour already.
     is_subtracted: bool,
 }
 
-/// The sum of a flow's parts.
-struct PartSums {
+/// A flow whose end is not found yet, and the sums of its parts.
+struct UnfinishedFlow {
     user: String,
     host: String,
     class: String,
@@ -167,7 +167,7 @@ impl<'a> Rebuild<'a> {
             let id: [u8; 16] = row.get("id")?;
             let (user, host, class) = (row.get("user")?, row.get("host")?, row.get("class")?);
             let (hour, up, down) = (row.get("hour")?, row.get("up")?, row.get("down")?);
-            found.push((u128::from_be_bytes(id), PartSums { user, host, class, hour, up, down }));
+            found.push((u128::from_be_bytes(id), UnfinishedFlow { user, host, class, hour, up, down }));
             Ok(())
         })?;
         for (id, part) in found {
@@ -250,7 +250,7 @@ impl<'a> Rebuild<'a> {
     }
 }
 
-impl PartSums {
+impl UnfinishedFlow {
     /// The identity of a flow, as far as its parts have it.
     fn flow_columns(&self, id: u128) -> FlowColumns<'_> {
         FlowColumns {

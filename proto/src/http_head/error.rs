@@ -82,7 +82,8 @@ pub enum RequestError {
     Head(#[from] HeadError),
     /// Not `METHOD SP target SP HTTP/1.x`.
     #[error(
-        "the request line is malformed: it must be a method, a target and a version, with one space between"
+        "the request line is malformed: it must be a method, a target and a version, with single spaces \
+         between"
     )]
     RequestLineMalformed,
     /// A method that is longer than a whole head may be.

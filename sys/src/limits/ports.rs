@@ -95,7 +95,10 @@ pub fn explain_bind_error(address: SocketAddr, error: io::Error) -> io::Error {
 
 fn bind_error_cause(root: &ProcRoot, port: u16, is_listened_on: bool) -> String {
     if is_listened_on {
-        return format!("a process listens on this port; `ss -ltnp 'sport = :{port}'` names it");
+        return format!(
+            "a process listens on this port: stop it, or choose another port; \
+             `ss -ltnp 'sport = :{port}'` names it"
+        );
     }
     let time_wait = "no process listens on this port: a connection that left from it holds it, for a minute \
                      after its end (TIME_WAIT)";
@@ -152,7 +155,11 @@ mod tests {
         ]);
         let cause =
             |port| bind_error_cause(&machine.root(), port, is_listened_on(&machine.root(), port).unwrap());
-        assert_eq!(cause(3128), "a process listens on this port; `ss -ltnp 'sport = :3128'` names it");
+        assert_eq!(
+            cause(3128),
+            "a process listens on this port: stop it, or choose another port; \
+             `ss -ltnp 'sport = :3128'` names it"
+        );
         let text = cause(3129);
         assert!(
             text.starts_with("no process listens on this port: a connection that left from it"),

@@ -31,7 +31,7 @@ pub enum Limit {
     AddressSpace,
     /// Bytes of writable private memory, touched or not (`RLIMIT_DATA`).
     Data,
-    /// Bytes of the first thread's stack (`RLIMIT_STACK`).
+    /// Bytes of the main thread's stack (`RLIMIT_STACK`).
     Stack,
     /// Bytes of memory that the kernel commits to processes (`vm.overcommit_memory` = 2: `CommitLimit`).
     Commit,
@@ -104,8 +104,8 @@ impl Limit {
             Limit::Mappings => "mappings",
             Limit::AddressSpace => "address space",
             Limit::Data => "private memory",
-            Limit::Stack => "first stack",
-            Limit::Commit => "promised memory",
+            Limit::Stack => "main stack",
+            Limit::Commit => "committed memory",
             Limit::Memory => "memory",
             Limit::GroupMemory => "memory of the cgroup",
             Limit::LockedMemory => "locked memory",

@@ -158,11 +158,12 @@ struct AnswerStatus {
 /// month's flows were removed.
 fn problems(usage: &Usage, losses: &Losses, answer: &Answer, total: &Row) -> Vec<String> {
     let mut problems: Vec<String> = losses.0.iter().map(ToString::to_string).collect();
-    problems.extend(
-        usage
-            .unread_cause()
-            .map(|cause| format!("entries that are not yet in the database are missing: {cause}")),
-    );
+    problems.extend(usage.unread_cause().map(|cause| {
+        format!(
+            "these figures lack journal entries that are not yet in the database, because the journal \
+                 cannot be read: {cause}"
+        )
+    }));
     if usage.has_damaged_rows() {
         problems.push(
             "a row of the database is damaged and left out: `tollgate ledger verify` names it".to_owned(),

@@ -40,7 +40,7 @@ impl PackedDetails {
     }
 
     /// Stores `details`, as far as they fit.
-    pub(super) fn assign(&mut self, details: &Details<'_>) {
+    pub(super) fn pack(&mut self, details: &Details<'_>) {
         let mut length = 0;
         for address in details.tried {
             length += self.put_address(length, *address);
@@ -124,8 +124,8 @@ mod tests {
             earlier in ".{0,320}",
         ) {
             let mut packed = PackedDetails::blank();
-            packed.assign(&Details { text: &earlier, ..Details::default() });
-            packed.assign(&Details { tried: &tried, text: &text, path: &path });
+            packed.pack(&Details { text: &earlier, ..Details::default() });
+            packed.pack(&Details { tried: &tried, text: &text, path: &path });
             prop_assert_eq!(packed.tried().collect::<Vec<_>>(), tried);
             prop_assert!(text.starts_with(packed.text()));
             prop_assert!(path.starts_with(packed.path()));

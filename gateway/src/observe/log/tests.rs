@@ -66,7 +66,7 @@ fn line_of(event: &Event) -> String {
 
 fn line_with(event: &Event, details: &Details<'_>) -> String {
     let (mut out, mut packed) = (Vec::new(), PackedDetails::blank());
-    packed.assign(details);
+    packed.pack(details);
     LineWriter::default().event(&mut out, &Slot { event: *event, details: packed });
     String::from_utf8(out).expect("lines are ASCII")
 }

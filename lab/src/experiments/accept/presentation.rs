@@ -4,7 +4,7 @@ use super::short::{self, CPU};
 use super::{BUSY, CROWD, LIGHT, LONG_LIVED, RELOAD, counts, long_lived};
 use crate::kit::measurements::Row;
 use crate::kit::plot::{Figure, Scale, Style};
-use crate::kit::presentation::{Grid, PartWords, Presentation, TargetWords, family, part, target};
+use crate::kit::presentation::{NumberTable, PartWords, Presentation, TargetWords, family, part, target};
 
 pub(crate) static PRESENTATION: Presentation = Presentation {
     experiment: "accept",
@@ -16,7 +16,7 @@ pub(crate) static PRESENTATION: Presentation = Presentation {
     parts: PARTS,
     targets: TARGETS,
     numbers: NUMBERS,
-    grids: GRIDS,
+    terminal_tables: TERMINAL_TABLES,
 };
 
 fn figure(rows: &[Row]) -> Option<Figure> {
@@ -33,20 +33,20 @@ fn figure(rows: &[Row]) -> Option<Figure> {
 }
 
 /// What the terminal shows; the rest is in JSON and on the page.
-const GRIDS: &[Grid] = &[
-    Grid { family: CROWD, number: "time_s" },
-    Grid { family: CROWD, number: short::CPU },
-    Grid { family: CROWD, number: short::FIRST_BYTE_P99 },
-    Grid { family: CROWD, number: counts::WAKES },
-    Grid { family: CROWD, number: "most_to_mean_clients" },
-    Grid { family: CROWD, number: "listen_overflows" },
-    Grid { family: LIGHT, number: counts::WAKES },
-    Grid { family: LIGHT, number: short::CPU },
-    Grid { family: LIGHT, number: "most_to_mean_accepts" },
-    Grid { family: LONG_LIVED, number: long_lived::BALANCE },
-    Grid { family: RELOAD, number: short::FAILED },
-    Grid { family: BUSY, number: "first_byte_p50_ms" },
-    Grid { family: BUSY, number: short::FIRST_BYTE_P99 },
+const TERMINAL_TABLES: &[NumberTable] = &[
+    NumberTable { family: CROWD, number: "time_s" },
+    NumberTable { family: CROWD, number: short::CPU },
+    NumberTable { family: CROWD, number: short::FIRST_BYTE_P99 },
+    NumberTable { family: CROWD, number: counts::WAKES },
+    NumberTable { family: CROWD, number: "most_to_mean_clients" },
+    NumberTable { family: CROWD, number: "listen_overflows" },
+    NumberTable { family: LIGHT, number: counts::WAKES },
+    NumberTable { family: LIGHT, number: short::CPU },
+    NumberTable { family: LIGHT, number: "most_to_mean_accepts" },
+    NumberTable { family: LONG_LIVED, number: long_lived::BALANCE },
+    NumberTable { family: RELOAD, number: short::FAILED },
+    NumberTable { family: BUSY, number: "first_byte_p50_ms" },
+    NumberTable { family: BUSY, number: short::FIRST_BYTE_P99 },
 ];
 
 const VERDICTS: &[(&str, &str)] = &[

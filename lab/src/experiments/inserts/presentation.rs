@@ -3,7 +3,7 @@
 use super::fair_share;
 use crate::kit::measurements::Row;
 use crate::kit::plot::{Figure, Scale, Style};
-use crate::kit::presentation::{Grid, PartWords, Presentation, TargetWords, family, part, target};
+use crate::kit::presentation::{NumberTable, PartWords, Presentation, TargetWords, family, part, target};
 
 pub(crate) static PRESENTATION: Presentation = Presentation {
     experiment: "inserts",
@@ -15,7 +15,7 @@ pub(crate) static PRESENTATION: Presentation = Presentation {
     parts: PARTS,
     targets: TARGETS,
     numbers: NUMBERS,
-    grids: GRIDS,
+    terminal_tables: TERMINAL_TABLES,
 };
 
 fn figure(rows: &[Row]) -> Option<Figure> {
@@ -31,23 +31,23 @@ fn figure(rows: &[Row]) -> Option<Figure> {
 }
 
 /// What the terminal shows; the rest is in JSON and on the page.
-const GRIDS: &[Grid] = &[
-    Grid { family: "hogs", number: "inserts_per_s" },
-    Grid { family: "hogs", number: fair_share::KEPT },
-    Grid { family: "hogs", number: fair_share::FAIR },
-    Grid { family: "hogs", number: "visible_per_s" },
-    Grid { family: "hogs", number: "blocked_inserts" },
-    Grid { family: "hogs", number: "insert_p99_99_us" },
-    Grid { family: "hogs", number: "raw_fdatasync_p50_us" },
-    Grid { family: "pinned", number: "inserts_per_s" },
-    Grid { family: "siblings", number: "inserts_per_s" },
-    Grid { family: "writers", number: "inserts_per_s" },
-    Grid { family: "one-per-cpu", number: "inserts_per_s" },
-    Grid { family: "open-loop", number: "accepted_percent" },
-    Grid { family: "open-loop", number: "inserts_per_s" },
-    Grid { family: "open-loop", number: "insert_p99_9_us" },
-    Grid { family: "open-loop", number: "lag_to_visible_p99_ms" },
-    Grid { family: "in-flight", number: "inserts_per_s" },
+const TERMINAL_TABLES: &[NumberTable] = &[
+    NumberTable { family: "hogs", number: "inserts_per_s" },
+    NumberTable { family: "hogs", number: fair_share::KEPT },
+    NumberTable { family: "hogs", number: fair_share::FAIR },
+    NumberTable { family: "hogs", number: "visible_per_s" },
+    NumberTable { family: "hogs", number: "blocked_inserts" },
+    NumberTable { family: "hogs", number: "insert_p99_99_us" },
+    NumberTable { family: "hogs", number: "raw_fdatasync_p50_us" },
+    NumberTable { family: "pinned", number: "inserts_per_s" },
+    NumberTable { family: "siblings", number: "inserts_per_s" },
+    NumberTable { family: "writers", number: "inserts_per_s" },
+    NumberTable { family: "one-per-cpu", number: "inserts_per_s" },
+    NumberTable { family: "open-loop", number: "accepted_percent" },
+    NumberTable { family: "open-loop", number: "inserts_per_s" },
+    NumberTable { family: "open-loop", number: "insert_p99_9_us" },
+    NumberTable { family: "open-loop", number: "lag_to_visible_p99_ms" },
+    NumberTable { family: "in-flight", number: "inserts_per_s" },
 ];
 
 const VERDICTS: &[(&str, &str)] = &[

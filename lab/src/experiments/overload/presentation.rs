@@ -3,7 +3,7 @@
 use super::{CAPACITY, verdicts};
 use crate::kit::measurements::Row;
 use crate::kit::plot::{Figure, Scale, Style};
-use crate::kit::presentation::{Grid, PartWords, Presentation, TargetWords, family, part, target};
+use crate::kit::presentation::{NumberTable, PartWords, Presentation, TargetWords, family, part, target};
 
 pub(crate) static PRESENTATION: Presentation = Presentation {
     experiment: "overload",
@@ -15,7 +15,7 @@ pub(crate) static PRESENTATION: Presentation = Presentation {
     parts: PARTS,
     targets: TARGETS,
     numbers: NUMBERS,
-    grids: GRIDS,
+    terminal_tables: TERMINAL_TABLES,
 };
 
 fn figure(rows: &[Row]) -> Option<Figure> {
@@ -31,15 +31,15 @@ fn figure(rows: &[Row]) -> Option<Figure> {
 }
 
 /// What the terminal shows; the rest is in JSON and on the page.
-const GRIDS: &[Grid] = &[
-    Grid { family: "load", number: "goodput_percent_of_capacity" },
-    Grid { family: "load", number: "answer_p99_ms" },
-    Grid { family: "load", number: "in_time_p99_ms" },
-    Grid { family: "load", number: "refused_percent" },
-    Grid { family: "load", number: "expired_percent" },
-    Grid { family: "load", number: "shed_percent" },
-    Grid { family: "load", number: "late_or_never_percent" },
-    Grid { family: "load", number: "poisoned_threads_max" },
+const TERMINAL_TABLES: &[NumberTable] = &[
+    NumberTable { family: "load", number: "goodput_percent_of_capacity" },
+    NumberTable { family: "load", number: "answer_p99_ms" },
+    NumberTable { family: "load", number: "in_time_p99_ms" },
+    NumberTable { family: "load", number: "refused_percent" },
+    NumberTable { family: "load", number: "expired_percent" },
+    NumberTable { family: "load", number: "shed_percent" },
+    NumberTable { family: "load", number: "late_or_never_percent" },
+    NumberTable { family: "load", number: "poisoned_threads_max" },
 ];
 
 const VERDICTS: &[(&str, &str)] = &[

@@ -19,8 +19,10 @@ use super::counters::{Counters, PendingJob};
 use crate::kit::burn::Burn;
 use crate::kit::machine;
 
-const REQUESTS: Class = Class(0);
-const POISONED: Class = Class(1);
+/// The job class of the jobs that return.
+const NORMAL_CLASS: Class = Class(0);
+/// The job class of the jobs that never return.
+const POISONED_CLASS: Class = Class(1);
 
 /// Threads for each CPU, of either pool.
 const THREADS_PER_CPU: usize = 8;
@@ -153,7 +155,7 @@ impl RunningPool {
                         job.answered(outcome);
                     }
                 };
-                let accepted = pool.run_then(REQUESTS, move || burn.run(), reply);
+                let accepted = pool.run_then(NORMAL_CLASS, move || burn.run(), reply);
                 if let Err(why) = accepted
                     && let Some(job) = take(&job)
                 {
@@ -175,7 +177,7 @@ impl RunningPool {
                 let is_declared = number.is_multiple_of(DECLARED_EVERY);
                 let work = move || if is_declared { blocking(|| gate.pass()) } else { gate.pass() };
                 // Refused when very many wait already: one poisoned job less.
-                let _ = pool.run_then(POISONED, work, drop);
+                let _ = pool.run_then(POISONED_CLASS, work, drop);
             }
             RunningPool::Fixed(pool) => pool.run(Box::new(move || gate.pass())),
         }
@@ -185,8 +187,8 @@ impl RunningPool {
     pub(super) fn unanswered(&self) -> usize {
         match self {
             RunningPool::Ours(pool) => {
-                let requests = &pool.stats().classes[usize::from(REQUESTS.0)];
-                requests.queued + requests.taken
+                let normal = &pool.stats().classes[usize::from(NORMAL_CLASS.0)];
+                normal.queued + normal.taken
             }
             RunningPool::Fixed(pool) => pool.lock().jobs.len(),
         }

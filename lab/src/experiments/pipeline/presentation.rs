@@ -16,7 +16,7 @@ pub(crate) static PRESENTATION: Presentation = Presentation {
     parts: PARTS,
     targets: TARGETS,
     numbers: NUMBERS,
-    grids: &[],
+    terminal_tables: &[],
 };
 
 fn figure(rows: &[Row]) -> Option<Figure> {

@@ -111,7 +111,7 @@ fn idle_scaling(report: &Report) -> Judged {
     let row = |part| report.row(part, Target::Tollgate.name()).ok_or_else(|| not_measured(name));
     let (few, many) = (row(idle_scaling::FEW.part)?, row(idle_scaling::MANY.part)?);
     let number = short::CPU;
-    let about = format!("{number} beside 9,000 open tunnels as a share of that beside 100");
+    let about = format!("ratio of {number} beside 9,000 open tunnels to that beside 100");
     let ratios = paired_ratios(many, few, number);
     let verdict = Verdict::on_median(name, Threshold::AtMost(1.15), &ratios, &about)
         .ok_or_else(|| never_paired(name))?;

@@ -2,7 +2,7 @@
 
 use crate::kit::measurements::Row;
 use crate::kit::plot::{Figure, Scale, Style};
-use crate::kit::presentation::{Grid, PartWords, Presentation, TargetWords, family, part, target};
+use crate::kit::presentation::{NumberTable, PartWords, Presentation, TargetWords, family, part, target};
 
 pub(crate) static PRESENTATION: Presentation = Presentation {
     experiment: "timers",
@@ -14,7 +14,7 @@ pub(crate) static PRESENTATION: Presentation = Presentation {
     parts: PARTS,
     targets: TARGETS,
     numbers: NUMBERS,
-    grids: GRIDS,
+    terminal_tables: TERMINAL_TABLES,
 };
 
 fn figure(rows: &[Row]) -> Option<Figure> {
@@ -31,16 +31,16 @@ fn figure(rows: &[Row]) -> Option<Figure> {
 }
 
 /// What the terminal shows; the rest is in JSON and on the page.
-const GRIDS: &[Grid] = &[
-    Grid { family: "owner-w1", number: "pairs_per_s" },
-    Grid { family: "owner-w64", number: "pairs_per_s" },
-    Grid { family: "owner-w64", number: "cpu_ns_per_pair" },
-    Grid { family: "other-w1", number: "pairs_per_s" },
-    Grid { family: "other-w64", number: "pairs_per_s" },
-    Grid { family: "other-w64", number: "cpu_ns_per_pair" },
-    Grid { family: "echo", number: "calls_per_s" },
-    Grid { family: "echo", number: "cpu_ns_per_call" },
-    Grid { family: "echo", number: "instructions_per_call" },
+const TERMINAL_TABLES: &[NumberTable] = &[
+    NumberTable { family: "owner-w1", number: "pairs_per_s" },
+    NumberTable { family: "owner-w64", number: "pairs_per_s" },
+    NumberTable { family: "owner-w64", number: "cpu_ns_per_pair" },
+    NumberTable { family: "other-w1", number: "pairs_per_s" },
+    NumberTable { family: "other-w64", number: "pairs_per_s" },
+    NumberTable { family: "other-w64", number: "cpu_ns_per_pair" },
+    NumberTable { family: "echo", number: "calls_per_s" },
+    NumberTable { family: "echo", number: "cpu_ns_per_call" },
+    NumberTable { family: "echo", number: "instructions_per_call" },
 ];
 
 const VERDICTS: &[(&str, &str)] = &[

@@ -14,14 +14,14 @@ pub(crate) struct Arrivals {
     mean: Duration,
     end: Duration,
     next: Duration,
-    random: u64,
+    rng_state: u64,
 }
 
 impl Arrivals {
     /// Arrivals at `rate_per_s` on average, for `time`.
     pub(crate) fn new(rate_per_s: u32, time: Duration) -> Self {
         let mean = Duration::from_secs(1) / rate_per_s.max(1);
-        let mut arrivals = Self { mean, end: time, next: Duration::ZERO, random: SEED };
+        let mut arrivals = Self { mean, end: time, next: Duration::ZERO, rng_state: SEED };
         arrivals.next = arrivals.gap();
         arrivals
     }
@@ -42,14 +42,14 @@ impl Arrivals {
 
     fn gap(&mut self) -> Duration {
         // The upper 53 bits as a number above 0 and up to 1.
-        let uniform = ((self.random() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        let uniform = ((self.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
         self.mean.mul_f64(-uniform.ln())
     }
 
-    /// SplitMix64 (Steele, Lea, Flood 2014).
-    fn random(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.random;
+    /// The next 64 bits of SplitMix64 (Steele, Lea, Flood 2014).
+    fn next_u64(&mut self) -> u64 {
+        self.rng_state = self.rng_state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.rng_state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)

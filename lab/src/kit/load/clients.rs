@@ -233,7 +233,7 @@ impl<'a, C: Client> ClientLoop<'a, C> {
                 self.begin_arrival();
             }
             let wait = Timespec::try_from(to_next.unwrap_or(SWEEP).min(SWEEP))
-                .context("a sweep interval fits a timespec")?;
+                .context("the sweep interval does not fit a timespec")?;
             match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&wait)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error).context("waiting for events"),

@@ -159,7 +159,7 @@ impl Exchange {
     /// epoll_wait(2) counts in milliseconds; poll(2) takes nanoseconds, and can wait for an epoll descriptor.
     fn wait(&self, until: Instant) -> Result<()> {
         let left = until.saturating_duration_since(Instant::now());
-        let timeout = Timespec::try_from(left).context("a wait of seconds fits a timespec")?;
+        let timeout = Timespec::try_from(left).context("the wait does not fit a timespec")?;
         match rustix::event::poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error).context("waiting for messages"),

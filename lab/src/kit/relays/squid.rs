@@ -51,7 +51,7 @@ pub(super) fn chown_directory(directory: &Path) -> Result<()> {
     let user = user().context("this machine has no user that Squid could become")?;
     chown(directory, Some(user.id), Some(user.group))?;
     // The lab's own directory becomes searchable, but not readable.
-    let parent = directory.parent().context("Squid's directory is in the lab's")?;
+    let parent = directory.parent().context("the directory of Squid has no parent directory")?;
     fs::set_permissions(parent, fs::Permissions::from_mode(0o711))?;
     Ok(())
 }

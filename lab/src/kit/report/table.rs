@@ -5,7 +5,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use super::{Report, TARGETS_ACROSS_MAX, names_of};
 use crate::kit::markup::digits;
 use crate::kit::measurements::Row;
-use crate::kit::presentation::{Grid, Presentation, counted};
+use crate::kit::presentation::{NumberTable, Presentation, counted};
 use crate::kit::statistics;
 use crate::kit::verdict::Verdict;
 
@@ -14,7 +14,7 @@ const WIDTH_COLUMNS: u16 = 120;
 /// The whole report as text.
 pub(crate) fn print(report: &Report) -> String {
     let mut text = String::new();
-    if report.presentation.grids.is_empty() {
+    if report.presentation.terminal_tables.is_empty() {
         for (part, rows) in report.parts() {
             text.push_str(&format!(
                 "\n{part}: median [min-max]\n{}\n",
@@ -22,9 +22,9 @@ pub(crate) fn print(report: &Report) -> String {
             ));
         }
     }
-    for grid in report.presentation.grids {
-        let Some(table) = grid_table(report, *grid) else { continue };
-        let Grid { family, number } = grid;
+    for description in report.presentation.terminal_tables {
+        let Some(table) = number_table(report, *description) else { continue };
+        let NumberTable { family, number } = description;
         text.push_str(&format!("\n{number}, by {family}: medians\n{}\n", table.trim_fmt()));
     }
     if !report.verdicts.is_empty() {
@@ -83,10 +83,10 @@ fn cell(row: &Row, name: &str) -> String {
 }
 
 /// Medians; `None` where nothing was measured.
-fn grid_table(report: &Report, grid: Grid) -> Option<Table> {
-    let of_family = |row: &&Row| counted(row.part).is_some_and(|part| part.0 == grid.family);
+fn number_table(report: &Report, NumberTable { family, number }: NumberTable) -> Option<Table> {
+    let of_family = |row: &&Row| counted(row.part).is_some_and(|part| part.0 == family);
     let rows: Vec<&Row> = report.rows.iter().filter(of_family).collect();
-    let has_number = |row: &&&Row| !row.series(grid.number).is_empty();
+    let has_number = |row: &&&Row| !row.series(number).is_empty();
     let (mut parts, mut targets): (Vec<(f64, &str)>, Vec<&str>) = (Vec::new(), Vec::new());
     for row in rows.iter().filter(has_number) {
         let (_, count) = counted(row.part)?;
@@ -103,7 +103,7 @@ fn grid_table(report: &Report, grid: Grid) -> Option<Table> {
     let heads = parts.iter().map(|part| right(part.0.to_string()));
     table.set_header(std::iter::once(Cell::new("")).chain(heads));
     for target in &targets {
-        let median = |part: &str| report.row(part, target).and_then(|row| row.median(grid.number));
+        let median = |part: &str| report.row(part, target).and_then(|row| row.median(number));
         let cells = parts.iter().map(|part| right(median(part.1).map_or_else(String::new, digits)));
         table.add_row(std::iter::once(Cell::new(target)).chain(cells));
     }
@@ -151,8 +151,10 @@ mod tests {
     use super::*;
     use crate::kit::presentation::tests::SAMPLE;
 
-    const GRIDDED: Presentation =
-        Presentation { grids: &[Grid { family: "hogs", number: "connections_per_s" }], ..SAMPLE };
+    const WITH_TERMINAL_TABLE: Presentation = Presentation {
+        terminal_tables: &[NumberTable { family: "hogs", number: "connections_per_s" }],
+        ..SAMPLE
+    };
 
     #[test]
     fn terminal_shows_tables_verdicts_and_reasons() {
@@ -175,11 +177,11 @@ mod tests {
     }
 
     #[test]
-    fn grid_replaces_the_parts_of_its_family() {
+    fn terminal_table_replaces_the_parts_of_its_family() {
         let mut report = sample();
         report.rows[0].part = "hogs-16";
         report.rows[1].part = "hogs-0";
-        report.presentation = &GRIDDED;
+        report.presentation = &WITH_TERMINAL_TABLE;
         let text = print(&report);
         assert!(text.contains("connections_per_s, by hogs: medians"), "{text}");
         assert!(!text.contains("median [min-max]"), "{text}");

@@ -37,7 +37,7 @@ pub(super) fn error(limit: Limit) -> &'static str {
         Limit::Data => {
             "ENOMEM from mmap and brk: a thread is refused, or the process aborts for want of memory"
         }
-        Limit::Stack => "SIGSEGV in the first thread",
+        Limit::Stack => "SIGSEGV in the main thread",
         Limit::Commit => "ENOMEM from mmap: a thread is refused, or the process aborts for want of memory",
         Limit::Memory => "the kernel kills a process (SIGKILL), not necessarily this one",
         Limit::GroupMemory => "the kernel kills a process of the group (SIGKILL); `memory.events` counts it",
@@ -95,10 +95,10 @@ fn raised(finding: &Finding, bound: u64, count: u64) -> String {
         Limit::GroupThreads => group(file, "TasksMax", count),
         Limit::GroupMemory => group(file, "MemoryMax", count),
         Limit::Mappings => sysctl("vm.max_map_count", count),
-        Limit::AddressSpace => ulimit('v', "LimitAS", count),
-        Limit::Data => ulimit('d', "LimitDATA", count),
-        Limit::Stack => ulimit('s', "LimitSTACK", count),
-        Limit::LockedMemory => ulimit('l', "LimitMEMLOCK", count),
+        Limit::AddressSpace => ulimit_bytes('v', "LimitAS", count),
+        Limit::Data => ulimit_bytes('d', "LimitDATA", count),
+        Limit::Stack => ulimit_bytes('s', "LimitSTACK", count),
+        Limit::LockedMemory => ulimit_bytes('l', "LimitMEMLOCK", count),
         Limit::Commit => sysctl("vm.overcommit_memory", 0),
         Limit::Memory => "no command does: lower [limits] connections, or add memory".to_owned(),
         Limit::ListenQueue => sysctl("net.core.somaxconn", count),
@@ -123,8 +123,9 @@ fn sysctl(name: &str, value: u64) -> String {
     format!("sysctl -w {name}={value}")
 }
 
-/// `ulimit` takes KiB in the shell that starts Tollgate; the directive of systemd takes bytes.
-fn ulimit(letter: char, directive: &str, bytes: u64) -> String {
+/// The command that sets a limit in bytes: `ulimit`, in the shell that starts Tollgate, takes KiB, and the
+/// directive of systemd bytes.
+fn ulimit_bytes(letter: char, directive: &str, bytes: u64) -> String {
     format!("ulimit -{letter} {} # systemd: {directive}={bytes}", bytes.div_ceil(1024))
 }
 
@@ -137,7 +138,8 @@ fn descriptors(count: u64, most: Option<u64>) -> String {
     }
 }
 
-/// systemd keeps a property that it set itself. It overwrites what is written into its groups without it.
+/// Sets a bound of a systemd unit through systemd, which overwrites a value that is written into the unit's
+/// control group directly.
 fn group(file: Option<&Path>, property: &str, value: u64) -> String {
     let Some(file) = file else { return format!("systemctl set-property UNIT {property}={value}") };
     let unit = file.parent().and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or("");

@@ -6,10 +6,9 @@ use std::fs;
 
 use sys::limits::{self as kernel, LimitValue, ProcRoot};
 
-/// Maps that may be missing where the limit is the number of maps: one thread needs four (its stack and the
-/// guard below it, and the same for its signals), and threads that were about to end have unmapped two each
-/// before the lab has counted: on a machine with ten others for each CPU, 21 were missing. It is 0.3 % of the
-/// usual bound.
+/// Maps that may be missing where the limit is the number of maps: 0.3 % of the usual bound. A thread needs
+/// four: its stack, the guard below it, and the same for its signals. A thread that is about to end has
+/// unmapped two of them when the lab counts. With ten other threads for each CPU, 21 maps were missing.
 const MAPS_MISSING_MAX: u64 = 200;
 
 /// What `/proc/PID/maps` shows and the kernel does not count: `[vsyscall]`.
@@ -27,19 +26,19 @@ pub(in crate::experiments::pipeline) struct Limit {
     pub(in crate::experiments::pipeline) name: &'static str,
     pub(in crate::experiments::pipeline) used: u64,
     pub(in crate::experiments::pipeline) bound: u64,
-    /// How much may be left where one more thread is refused.
-    slack: u64,
+    /// The limit counts as exhausted when at most this much is left.
+    tolerance: u64,
 }
 
 impl Limit {
-    /// A limit that is reached when all of it is used.
+    /// A limit that is exhausted when all of it is used.
     pub(in crate::experiments::pipeline) fn new(name: &'static str, used: u64, bound: u64) -> Self {
-        Self { name, used, bound, slack: 0 }
+        Self { name, used, bound, tolerance: 0 }
     }
 
-    /// Whether it leaves no capacity for a thread.
-    pub(in crate::experiments::pipeline) fn is_reached(&self) -> bool {
-        self.used + self.slack >= self.bound
+    /// Whether at most the tolerance is left: the kernel refuses one more thread.
+    pub(in crate::experiments::pipeline) fn is_exhausted(&self) -> bool {
+        self.used + self.tolerance >= self.bound
     }
 
     /// The used share of the bound.
@@ -72,8 +71,8 @@ impl LimitSnapshot {
     }
 
     /// The limit that is at its bound; `None` if none is, or if several are, which proves nothing.
-    pub(in crate::experiments::pipeline) fn sole_reached(&self) -> Option<&Limit> {
-        let mut met = self.limits.iter().filter(|limit| limit.is_reached());
+    pub(in crate::experiments::pipeline) fn sole_exhausted(&self) -> Option<&Limit> {
+        let mut met = self.limits.iter().filter(|limit| limit.is_exhausted());
         let first = met.next()?;
         met.next().is_none().then_some(first)
     }
@@ -86,10 +85,10 @@ fn limit(reading: &LimitValue, maps: u64) -> Option<Limit> {
     match reading.limit {
         kernel::Limit::Mappings => {
             let used = maps.saturating_sub(MAPS_UNCOUNTED);
-            Some(Limit { name, used, bound, slack: MAPS_MISSING_MAX })
+            Some(Limit { name, used, bound, tolerance: MAPS_MISSING_MAX })
         }
         kernel::Limit::ThreadIds => {
-            Some(Limit { name, used: used + RESERVED_PIDS, bound, slack: PIDS_UNSEEN_MAX })
+            Some(Limit { name, used: used + RESERVED_PIDS, bound, tolerance: PIDS_UNSEEN_MAX })
         }
         kernel::Limit::Threads | kernel::Limit::UserThreads | kernel::Limit::GroupThreads => {
             Some(Limit::new(name, used, bound))
@@ -126,15 +125,15 @@ fn threads_in(status: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn limit(name: &'static str, used: u64, bound: u64, slack: u64) -> Limit {
-        Limit { name, used, bound, slack }
+    fn limit(name: &'static str, used: u64, bound: u64, tolerance: u64) -> Limit {
+        Limit { name, used, bound, tolerance }
     }
 
     #[test]
     fn sole_limit_at_its_bound_is_the_cause() {
         let check = |limits: &[Limit], expected: Option<&str>| {
             let moment = LimitSnapshot { maps: 0, threads: 0, tasks: 0, limits: limits.to_vec() };
-            assert_eq!(moment.sole_reached().map(|limit| limit.name), expected, "{limits:?}");
+            assert_eq!(moment.sole_exhausted().map(|limit| limit.name), expected, "{limits:?}");
         };
         let maps = |used| limit("maps", used, 65_530, 4);
         let pids = |used| limit("pids", used, 32_768, 64);
@@ -153,7 +152,10 @@ mod tests {
         assert!(moment.maps > 0 && moment.threads > 0 && moment.tasks >= moment.threads);
         for name in ["vm.max_map_count", "kernel.pid_max", "kernel.threads-max"] {
             let limit = moment.limits.iter().find(|limit| limit.name == name);
-            assert!(limit.is_some_and(|limit| limit.used > 0 && !limit.is_reached()), "{name} in {moment:?}");
+            assert!(
+                limit.is_some_and(|limit| limit.used > 0 && !limit.is_exhausted()),
+                "{name} in {moment:?}"
+            );
         }
         assert!(memory_left_bytes() > Some(0) && pids_left() > Some(0) && max_map_count() > Some(0));
         assert_eq!(LimitSnapshot::read(i32::MAX), None);

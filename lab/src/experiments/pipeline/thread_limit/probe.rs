@@ -152,7 +152,7 @@ fn parse_last_words(line: &str) -> Option<(u64, String)> {
 impl LimitHit {
     /// The limit that it proves.
     pub(in crate::experiments::pipeline) fn cause(&self) -> Option<&Limit> {
-        self.at.sole_reached()
+        self.at.sole_exhausted()
     }
 
     /// The error's number, as the runtime and the C library print it.
