@@ -37,10 +37,10 @@ mod idle;
 mod job;
 mod monitor;
 mod schedule;
-#[cfg(all(test, shuttle))]
-mod schedules;
 mod settings;
 mod shedding;
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 mod stats;
 #[cfg(all(test, not(shuttle)))]
 mod tests;

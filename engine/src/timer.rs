@@ -27,10 +27,10 @@ mod lazy;
 mod levels;
 mod local;
 mod remote_handle;
-#[cfg(all(test, shuttle))]
-mod schedules;
 mod service;
 mod shard;
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 mod slack;
 #[cfg(all(test, not(shuttle)))]
 mod tests;

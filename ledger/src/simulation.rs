@@ -25,7 +25,7 @@ mod process;
 #[cfg(test)]
 mod scenario;
 #[cfg(all(test, shuttle))]
-mod schedules;
+mod shuttle_tests;
 mod world;
 
 pub use crate::random::Random;

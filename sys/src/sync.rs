@@ -1,7 +1,7 @@
 //! Atomics, locks, threads and cells of `std`, replaced by those of `loom` or `shuttle` in their builds.
 //!
 //! Code that shares data between threads through these types only can be model-checked. The models are in
-//! `tests/*_loom.rs`, and in `schedules.rs` of ledger and engine.
+//! `tests/*_loom.rs`, and in `shuttle_tests.rs` of ledger and engine.
 
 #[cfg(not(any(loom, shuttle)))]
 pub use std::{

@@ -6,7 +6,7 @@
 //! contradiction is printed with seed, tag and history. Lateness is printed but never judged.
 //!
 //! Not handled here: schedules that a machine does not happen to run (`tests/timer_loom.rs`,
-//! `src/timer/schedules.rs`).
+//! `src/timer/shuttle_tests.rs`).
 //!
 //! ```text
 //!   round.rs    a service, its users, and the checks at its end

@@ -1,12 +1,12 @@
 //! The pool's threads under shuttle, which switches between them at every access to shared memory. The
 //! simulated kernel reports a job's thread at random as sleeping or running.
 //!
-//! Guarantees: in every schedule each accepted job gets one reply. No wake is lost, or the schedule would not
-//! end. All permits are returned, and all threads end.
+//! Guarantees: in every schedule each accepted job gets one reply. No wake-up is lost: a lost one would
+//! make the schedule run forever. All permits are returned, and all threads end.
 //!
 //! Not handled here: what the memory model may reorder (`tests/handoff_loom.rs`).
 //!
-//! `RUSTFLAGS="--cfg shuttle" cargo test -p engine --release --target-dir target/shuttle --lib schedules`
+//! `RUSTFLAGS="--cfg shuttle" cargo test -p engine --release --target-dir target/shuttle --lib shuttle_tests`
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +16,8 @@ use shuttle::thread;
 use super::*;
 use crate::explore::explore;
 
-/// Of each kind.
-const SCHEDULES: usize = 3_000;
+/// How many schedules each scheduler of shuttle runs: the random one, and the one by priorities.
+const SCHEDULES_PER_SCHEDULER: usize = 3_000;
 const JOBS: Class = Class(0);
 const OTHERS: Class = Class(1);
 
@@ -57,7 +57,7 @@ impl Replies {
 
 #[test]
 fn two_submitters_with_blocking_jobs() {
-    explore(SCHEDULES, || {
+    explore(SCHEDULES_PER_SCHEDULER, || {
         let (pool, replies) = (pool(1, 3), Replies::default());
         let other = {
             let (pool, replies) = (pool.clone(), replies.clone());
@@ -75,7 +75,7 @@ fn two_submitters_with_blocking_jobs() {
 
 #[test]
 fn blocking_job_lends_its_permit_to_its_successor() {
-    explore(SCHEDULES, || {
+    explore(SCHEDULES_PER_SCHEDULER, || {
         let (pool, replies) = (pool(1, 3), Replies::default());
         let (sender, receiver) = shuttle::sync::mpsc::channel();
         replies.submit(&pool, JOBS, 0, move || blocking(|| receiver.recv().unwrap()));
@@ -86,7 +86,7 @@ fn blocking_job_lends_its_permit_to_its_successor() {
 
 #[test]
 fn permits_change_while_jobs_run() {
-    explore(SCHEDULES, || {
+    explore(SCHEDULES_PER_SCHEDULER, || {
         let (pool, replies) = (pool(2, 3), Replies::default());
         for job in 0..3 {
             replies.submit(&pool, JOBS, job, || blocking(thread::yield_now));

@@ -1,13 +1,13 @@
 //! The timer service under shuttle, which switches between its threads and its callers at every access to
-//! shared memory. Time passes at once: a timer with a deadline fires as soon as its thread runs, and a timer
+//! shared memory. Timers do not wait: one with a deadline fires as soon as its thread runs, and a timer
 //! for `FAR` never fires.
 //!
-//! Guarantees: in every schedule a timer is fired or cancelled once and never both. No wake is lost, or the
-//! schedule would not end. All threads end, and all cells are returned.
+//! Guarantees: in every schedule a timer is fired or cancelled once and never both. No wake-up is
+//! lost: a lost one would make the schedule run forever. All threads end, and all cells are returned.
 //!
 //! Not handled here: what the memory model may reorder (`tests/timer_loom.rs`).
 //!
-//! `RUSTFLAGS="--cfg shuttle" cargo test -p engine --release --target-dir target/shuttle --lib schedules`
+//! `RUSTFLAGS="--cfg shuttle" cargo test -p engine --release --target-dir target/shuttle --lib shuttle_tests`
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,8 +19,8 @@ use sys::clock::Nanos;
 use super::{Cancel, Next, Service, Settings, Slack, TimerHandle, Timers};
 use crate::explore::explore;
 
-/// Of each kind.
-const SCHEDULES: usize = 8_000;
+/// How many schedules each scheduler of shuttle runs: the random one, and the one by priorities.
+const SCHEDULES_PER_SCHEDULER: usize = 8_000;
 const THREADS: u64 = 8;
 const SOON: Nanos = Nanos(0);
 const FAR: Nanos = Nanos::NEVER;
@@ -59,7 +59,7 @@ fn service(threads: usize) -> (Service, Fired) {
 
 #[test]
 fn eight_threads_arm_and_cancel_due_timers() {
-    explore(SCHEDULES, || {
+    explore(SCHEDULES_PER_SCHEDULER, || {
         let (service, fired) = service(1);
         let users: Vec<_> = (0..THREADS - 1)
             .map(|tag| {
@@ -87,7 +87,7 @@ fn eight_threads_arm_and_cancel_due_timers() {
 
 #[test]
 fn one_canceller_wins_and_cells_return() {
-    explore(SCHEDULES, || {
+    explore(SCHEDULES_PER_SCHEDULER, || {
         let (service, fired) = service(2);
         let timers = service.timers().clone();
         let handles: Arc<Vec<TimerHandle>> =
@@ -112,7 +112,7 @@ fn one_canceller_wins_and_cells_return() {
 
 #[test]
 fn no_wake_is_lost_during_cancel_and_collect() {
-    explore(SCHEDULES, || {
+    explore(SCHEDULES_PER_SCHEDULER, || {
         let (service, fired) = service(1);
         let users: Vec<_> = (0..3)
             .map(|_| {
@@ -139,7 +139,7 @@ fn cancel_many(timers: &Timers) {
 
 #[test]
 fn service_ends_while_threads_arm() {
-    explore(SCHEDULES, || {
+    explore(SCHEDULES_PER_SCHEDULER, || {
         let (service, fired) = service(1);
         let users: Vec<_> = (0..THREADS - 2)
             .map(|tag| {
@@ -165,7 +165,7 @@ fn service_ends_while_threads_arm() {
 
 #[test]
 fn remote_cancels_wake_local_timers() {
-    explore(SCHEDULES, || {
+    explore(SCHEDULES_PER_SCHEDULER, || {
         let (service, _fired) = service(1);
         let woken = Arc::new(AtomicU64::new(0));
         let wake = Arc::clone(&woken);

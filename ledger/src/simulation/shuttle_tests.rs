@@ -7,7 +7,7 @@
 //! Not handled here: reordering by the memory model (shuttle assumes one order of all accesses; loom tests
 //! the ring), and the sleep of threads.
 //!
-//! `RUSTFLAGS="--cfg shuttle" cargo test -p ledger --release --target-dir target/shuttle --lib schedules`
+//! `RUSTFLAGS="--cfg shuttle" cargo test -p ledger --release --target-dir target/shuttle --lib shuttle_tests`
 //!
 //! With `SHUTTLE_RANDOM_SEED=` the schedule of a failed seed comes first.
 
@@ -379,13 +379,14 @@ fn check_flow(crash: Crash, sink: &MemorySink, id: u128, expected: &Expected) {
     }
 }
 
-/// Schedules of each kind, unless the environment variable `SCHEDULES` sets another number.
-const SCHEDULES: usize = 5_000;
+/// How many schedules each scheduler runs, unless the environment variable `SCHEDULES` sets another number.
+const SCHEDULES_PER_SCHEDULER: usize = 5_000;
 
 /// Explores runs by random schedules with stalls, and by PCT (Burckhardt et al., "A Randomized Scheduler with
 /// Probabilistic Guarantees of Finding Bugs", ASPLOS 2010), for bugs that need three threads to meet.
 fn explore(durability: Durability, disk: Disk) {
-    let count = std::env::var("SCHEDULES").map_or(SCHEDULES, |count| count.parse().expect("a number"));
+    let count = std::env::var("SCHEDULES")
+        .map_or(SCHEDULES_PER_SCHEDULER, |count| count.parse().expect("SCHEDULES is a number"));
     explore_by(Stalls::new(count), durability, disk);
     explore_by(PctScheduler::new(3, count), durability, disk);
 }
