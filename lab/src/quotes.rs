@@ -279,10 +279,15 @@ mod tests {
     use crate::kit::report::{self, tests::sample};
 
     /// The pages with figures, and the section that has them where it is one. `xtask check` reads this too.
-    const PAGES: [(&str, Option<&str>); 3] = [
+    const PAGES: [(&str, Option<&str>); 8] = [
         ("/../README.md", Some("Speed")),
         ("/../docs/benchmarks/README.md", Some("The machine")),
+        ("/../docs/benchmarks/accept.md", None),
+        ("/../docs/benchmarks/inserts.md", None),
+        ("/../docs/benchmarks/overload.md", None),
+        ("/../docs/benchmarks/pipeline.md", None),
         ("/../docs/benchmarks/relay.md", None),
+        ("/../docs/benchmarks/timers.md", None),
     ];
 
     const FOLDER: &str = "/../docs/benchmarks/";
