@@ -57,8 +57,9 @@ pub(crate) const COMMITTER_NICENESS: i32 = -15;
 /// How long written entries wait for their sync, with delayed durability.
 pub const SYNC_PAUSE: Duration = Duration::from_millis(10);
 
-/// With delayed durability, the final of a flow is durable after this and two syncs of the journal: the one
-/// that runs when it is written, and the next. With [`crate::Durability::Sync`] the two syncs alone count.
+/// With delayed durability, the final of a flow is durable after this and three syncs: the one that runs when
+/// it is written, that of a part of a new segment, and its own. With [`crate::Durability::Sync`], two syncs
+/// after its end: the one that runs, and its own.
 pub const DURABLE_AFTER: Duration = COMMIT_PAUSE.saturating_add(SYNC_PAUSE);
 
 /// The pause between two transactions under traffic. A transaction costs as much as some twenty rows: a

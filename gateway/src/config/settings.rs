@@ -189,9 +189,9 @@ settings! {
         /// Where it is kept; a relative path starts at the configuration file's directory. One `serve` at a
         /// time may use it.
         directory: PathBuf = "tollgate-data";
-        /// When an ended flow is safe from a power failure. `delayed`: 15 ms and two syncs of the disk after
-        /// its end; `sync`: two syncs after it. Either way no flow waits for the disk, and a kill of the
-        /// process loses no counted byte.
+        /// When an ended flow is safe from a power failure. `delayed`: 15 ms and three syncs of the disk
+        /// after its end; `sync`: two syncs after it. Either way no flow waits for the disk, and a kill of
+        /// the process loses no counted byte.
         durability: Durability = "delayed";
         /// A directory for the live table, on a tmpfs that outlives the process; it must have enough space.
         /// `auto` takes `/dev/shm`, else systemd's `RuntimeDirectory`, else the ledger's own directory.
@@ -325,7 +325,7 @@ choice! {
 choice! {
     /// When an ended flow is safe from a power failure.
     Durability {
-        /// 15 ms and two syncs of the disk after its end.
+        /// 15 ms and three syncs of the disk after its end.
         Delayed = "delayed",
         /// Two syncs of the disk after its end: its slot of the live table is free only then.
         Sync = "sync",

@@ -235,8 +235,8 @@ impl OldTable {
         let error = fs::remove_file(&self.path).err()?;
         let path = self.path.display();
         Some(format!(
-            "the old live table {path} cannot be removed: {error}. The journal has its flows; the next start \
-             tries again; check the permissions of its directory"
+            "the old live table {path} cannot be removed: {error}. The journal has its flows, and the next \
+             start tries again. Check the permissions of its directory"
         ))
     }
 }

@@ -251,7 +251,7 @@ fn print_ledger_status(out: &mut impl Write, gateway: &Gateway) -> std::io::Resu
     writeln!(out, "  ledger in {directory}: every counted byte is billed once, also across kill -9")?;
     writeln!(out, "    live table: {}, {}", guarantees.table.display(), medium(guarantees))?;
     let durable = match guarantees.durability {
-        ledger::Durability::Delayed => format!("{} ms and two disk syncs", DURABLE_AFTER.as_millis()),
+        ledger::Durability::Delayed => format!("{} ms and three disk syncs", DURABLE_AFTER.as_millis()),
         ledger::Durability::Sync => "two disk syncs".to_owned(),
     };
     writeln!(
