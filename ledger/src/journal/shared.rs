@@ -257,14 +257,21 @@ impl<S: Storage> JournalState<S> {
 
     /// The next segment, made from a released one if there is any.
     fn reuse(&self, segments: &mut Segments<S::File>) -> Result<Option<S::File>, JournalError> {
-        let released = self.released.load(Ordering::Relaxed);
-        let reusable = segments.first_reusable(released).filter(|closed| !closed.failed);
+        let released_lsn = self.released.load(Ordering::Relaxed);
+        let reusable = segments.first_reusable(released_lsn).filter(|closed| !closed.failed);
         let Some(reusable) = reusable else { return Ok(None) };
-        let name = segment::name(segments.next);
-        self.storage.rename(&segment::name(reusable.number), &name)?;
+        let (released, name) = (segment::name(reusable.number), segment::name(segments.next));
+        let file = self.storage.open(&released)?;
+        // A file that was cut, or that was made with another setting, would look cut while it is written.
+        if file.length()? != self.settings.segment_bytes {
+            self.storage.remove(&released)?;
+            segments.closed.pop_front();
+            return Ok(None);
+        }
+        self.storage.rename(&released, &name)?;
         segments.closed.pop_front();
         self.storage.sync_names()?;
-        Ok(Some(self.storage.open(&name)?))
+        Ok(Some(file))
     }
 
     /// Whether another segment is permitted.
