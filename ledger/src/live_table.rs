@@ -126,11 +126,12 @@ impl TableHeader {
         if words[0] != MAGIC {
             return Err("it is not a live table");
         }
-        if words[1] as u32 != VERSION as u32 {
-            return Err(OTHER_VERSION);
-        }
+        // Every version has this checksum, so that a damaged version is no other one.
         if words[7] != u64::from(checksum(&words[..7])) {
             return Err("its header is damaged");
+        }
+        if words[1] as u32 != VERSION as u32 {
+            return Err(OTHER_VERSION);
         }
         Ok(TableHeader {
             process: (words[1] >> 32) as u32,

@@ -216,10 +216,11 @@ fn flipped(mut bytes: Vec<u8>, at: usize) -> Vec<u8> {
 
 #[test]
 fn damaged_live_table_is_reported_and_kept() {
-    let cases: [fn(Vec<u8>) -> Vec<u8>; 5] = [
+    let cases: [fn(Vec<u8>) -> Vec<u8>; 6] = [
         |_| b"garbage".to_vec(),
         |_| Vec::new(),
         |table| table[..9_000].to_vec(),
+        |table| flipped(table, 8),
         |table| flipped(table, 16),
         |table| flipped(table, 60),
     ];
@@ -238,7 +239,10 @@ fn damaged_live_table_is_reported_and_kept() {
 fn live_table_of_another_version_is_refused() {
     let (fixture, table) = killed_fixture();
     let whole = fs::read(&table).unwrap();
-    fs::write(&table, flipped(whole.clone(), 8)).unwrap();
+    let mut other = flipped(whole.clone(), 8);
+    let check = crc32c::crc32c(&other[..56]);
+    other[56..60].copy_from_slice(&check.to_le_bytes());
+    fs::write(&table, other).unwrap();
     let refusal = fixture.refusal();
     assert!(matches!(refusal, OpenError::Table { .. }), "{refusal}");
     assert!(refusal.to_string().contains("another version"), "{refusal}");
