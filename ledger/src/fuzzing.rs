@@ -152,7 +152,7 @@ pub fn entries(files: &Files, first: u64, last: u64) -> (Vec<Numbered>, bool) {
 /// The entries that the journal proves to be durable, and whether none is missing.
 pub fn proved(files: &Files) -> (Vec<Entry>, bool) {
     let mut found = Vec::new();
-    let outcome = scan::each_proved(&disk(files), 0, |entry| found.push(*entry));
+    let outcome = scan::each_proved(&disk(files), (0, 0), |entry| found.push(*entry));
     (found, outcome.is_ok())
 }
 

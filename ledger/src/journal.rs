@@ -30,6 +30,7 @@ pub(crate) mod reader;
 pub(crate) mod scan;
 pub(crate) mod segment;
 mod shared;
+mod walk;
 pub(crate) mod writer;
 
 use thiserror::Error;

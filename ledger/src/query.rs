@@ -36,6 +36,7 @@ use crate::database::pairing;
 use crate::database::schema::ledger_db::LEDGER;
 use crate::database::schema::month_db::MONTH;
 use crate::database::schema::{self, Migration, SchemaError, integer};
+use crate::database::watermarks::Source;
 use crate::directory;
 use crate::journal::scan;
 use crate::limits::READER_BUSY_MAX;
@@ -95,13 +96,20 @@ impl Usage {
     }
 
     fn read_journal(&mut self) -> Result<(), Box<dyn std::error::Error>> {
-        let Some(gateway) = directory::gateway(&self.directory)? else { return Ok(()) };
-        let number = i64::from(gateway);
-        let applied = self.applied.iter().find(|(found, _)| *found == number).map_or(0, |(_, lsn)| *lsn);
         let storage = Directory::for_reading(&directory::journal(&self.directory));
+        let gateway = match directory::gateway(&self.directory)? {
+            // The journal has a lost number too.
+            None => scan::gateway(&storage)?,
+            found => found,
+        };
+        let Some(number) = gateway.map(i64::from) else { return Ok(()) };
+        let source = Source::read(&self.connection, number)?;
+        let applied = source.map_or((0, 0), |source| {
+            (u32::try_from(source.epoch).unwrap_or(u32::MAX), source.applied_lsn.cast_unsigned())
+        });
         let mut unapplied = UnappliedEntries::default();
         unapplied.load_live(&self.connection, number)?;
-        scan::each_proved(&storage, applied.cast_unsigned(), |entry| unapplied.add(entry))?;
+        scan::each_proved(&storage, applied, |entry| unapplied.add(entry))?;
         self.unapplied = unapplied;
         Ok(())
     }

@@ -365,7 +365,7 @@ impl RecoveryScan {
     /// Findings that are no loss.
     pub(crate) fn notes(&self) -> Vec<String> {
         let torn = self.journal.corruption.as_ref().filter(|corruption| corruption.lost.is_empty());
-        torn.iter().map(|corruption| format!("{corruption}; nothing in it was durable")).collect()
+        torn.iter().map(|corruption| format!("{corruption}; no durable entry is missing")).collect()
     }
 
     /// The note that a table of boot `boot` is missing.

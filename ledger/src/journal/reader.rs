@@ -99,6 +99,18 @@ impl<F: StorageFile> Segment<F> {
         Ok(header.filter(|header| at + header.frame_bytes() as u64 <= self.bytes))
     }
 
+    /// The first header of a frame behind `at` whose first entry is `lsn` or later, and its position.
+    pub(crate) fn next_header(&self, at: u64, lsn: u64) -> io::Result<Option<(u64, FrameHeader)>> {
+        let mut at = at + BLOCK_BYTES as u64;
+        while at < self.bytes {
+            match self.header_at(at)? {
+                Some(header) if header.first_lsn >= lsn => return Ok(Some((at, header))),
+                header => at += header.map_or(BLOCK_BYTES, |header| header.frame_bytes()) as u64,
+            }
+        }
+        Ok(None)
+    }
+
     /// Reads the entries of the frame at `at` into `buffer`; `false` if they are incomplete or damaged.
     pub(crate) fn payload_at(&self, at: u64, header: &FrameHeader, buffer: &mut Vec<u8>) -> io::Result<bool> {
         buffer.resize(header.payload_bytes as usize, 0);

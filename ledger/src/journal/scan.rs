@@ -9,15 +9,14 @@
 //! where a later frame, a segment or the database proves that all was durable. Entries read behind that are
 //! rewritten.
 
-use std::collections::VecDeque;
 use std::mem;
 
 use super::corruption::Corruption;
-use super::frame::FrameHeader;
 pub(crate) use super::reader::ReadError;
 use super::reader::{Frame, Segment, numbers};
 use super::segment::{HEADER_BYTES, SegmentHeader};
 use super::shared::ClosedSegment;
+use super::walk::{Numbered, Walk};
 use super::writer::JournalPosition;
 use crate::entry::{Entry, EntryKey};
 use crate::storage::{Storage, StorageFile};
@@ -28,7 +27,7 @@ pub(crate) struct Scan {
     /// The end of the part that is known to be durable.
     pub(crate) end: JournalPosition,
     /// Entries behind that, with their numbers: they can be read and are not known to be durable.
-    pub(crate) tail: Vec<(u64, Entry)>,
+    pub(crate) tail: Vec<Numbered>,
     /// The gateway that wrote the journal; `None` for an empty journal.
     pub(crate) gateway: Option<u32>,
     /// The last run that wrote, 0 if none did.
@@ -37,6 +36,8 @@ pub(crate) struct Scan {
     pub(crate) boot: u128,
     /// The first entry of the first segment that counts, 0 if there is none.
     pub(crate) first_lsn: u64,
+    /// The same, but of all segments with entries, also of those that lost their header.
+    pub(crate) first_readable: u64,
     /// The last entry that can be read, 0 if there is none.
     pub(crate) last_lsn: u64,
     /// The first entry of the last frame with entries: what a run writes with one call.
@@ -75,46 +76,44 @@ pub(crate) fn scan<S: Storage>(
         scan.end.closed = journal.closed_segments(u64::MAX);
         return Ok(scan);
     }
-    let start = journal.begun.iter().rposition(|(_, header)| header.first_lsn <= applied + 1).unwrap_or(0);
-    for (index, (segment, header)) in journal.begun.iter().enumerate().skip(start) {
+    let start = journal.begun.iter().rposition(|(_, header)| header.first_lsn <= applied + 1);
+    if start.is_none() {
+        // The first entries are in segments without a header, or there are none.
+        walk.next_lsn = if journal.begun.is_empty() { 1 } else { applied + 1 };
+        scan.corruption = journal.find_corruption(None, walk.next_lsn, (epoch, applied))?;
+    }
+    let begun = journal.begun.iter().enumerate().skip(start.unwrap_or(journal.begun.len()));
+    for (index, (segment, header)) in begun {
         // The frame that it names may be in a segment between the two, which holds nothing else and was left
         // out.
-        let is_next = index > start && journal.begun[index - 1].0.number + 1 == segment.number;
+        let is_next = Some(index) > start && journal.begun[index - 1].0.number + 1 == segment.number;
         if is_next && !walk.is_continued_by(header) {
             scan.breaks += 1;
         }
-        walk.ends.clear();
-        // A jump forward is a new run after a journal that was lost or repaired.
-        (walk.next_lsn, walk.previous) = (header.first_lsn, header.previous);
-        walk.note_proved(header.synced_lsn);
+        walk.begin(header);
         let limit = journal.begun.get(index + 1).map(|(_, next)| next.first_lsn);
         if let Some(at) = walk.walk_segment(segment, limit, &mut each)? {
-            scan.corruption = journal.find_corruption(index, at, walk.next_lsn, (epoch, applied))?;
+            scan.corruption = journal.find_corruption(Some((index, at)), walk.next_lsn, (epoch, applied))?;
             break;
         }
     }
-    if journal.begun.is_empty() && !journal.without_header.is_empty() {
-        scan.corruption = journal.find_corruption(0, 0, walk.next_lsn, (epoch, applied))?;
-    }
     scan.corruption = scan.corruption.or_else(|| journal.torn_behind(walk.next_lsn));
-    let salvaged =
-        scan.corruption.iter().flat_map(|corruption| &corruption.salvaged).map(|(lsn, _)| *lsn).max();
-    scan.last_lsn = salvaged.unwrap_or(0).max(walk.next_lsn - 1);
+    let salvaged = scan.corruption.as_ref().map_or(&[][..], |corruption| &corruption.salvaged);
+    scan.last_lsn = salvaged.last().map_or(0, |(lsn, _)| *lsn).max(walk.next_lsn - 1);
     scan.last_frame = walk.last_frame;
-    scan.entries = walk.count;
+    scan.entries = walk.count + salvaged.len() as u64;
     scan.end.next_lsn = walk.durable.0 + 1;
     scan.end.previous = walk.durable.1;
     scan.end.closed = journal.closed_segments(walk.next_lsn);
-    for frame in walk.tail {
-        frame.read(applied, &mut scan.tail)?;
-    }
+    scan.tail = walk.into_tail()?;
     Ok(scan)
 }
 
 impl Scan {
-    fn note_headers<F>(&mut self, journal: &Journal<F>) {
+    fn note_headers<F: StorageFile>(&mut self, journal: &Journal<F>) {
         self.short.clone_from(&journal.short);
         self.first_lsn = journal.begun.first().map_or(0, |(_, header)| header.first_lsn);
+        self.first_readable = journal.first_without_header().unwrap_or(u64::MAX).min(self.first_lsn);
         let Some((_, last)) = journal.begun.last() else { return };
         (self.gateway, self.epoch, self.boot) = (Some(last.gateway), last.epoch, last.boot);
         let foreign = journal.begun.iter().find(|(_, header)| header.gateway != last.gateway);
@@ -123,7 +122,7 @@ impl Scan {
 
     /// Whether entries behind `applied` are missing before the journal's first one.
     pub(crate) fn begins_behind(&self, applied: u64) -> bool {
-        self.first_lsn > applied + 1
+        self.first_readable > applied + 1
     }
 }
 
@@ -138,29 +137,36 @@ pub(crate) fn tables(storage: &impl Storage) -> Result<Vec<String>, ReadError> {
     Ok(tables)
 }
 
-/// Calls `each` with the entries behind `applied` that a later frame or header proves to be durable.
+/// Calls `each` with the entries behind `applied`, of run `epoch`, that a later frame or header proves to be
+/// durable, as a start finds them: also behind damage, if it took none of them.
 ///
 /// # Errors
 /// The disk's, or one of them is missing.
 pub(crate) fn each_proved<S: Storage>(
     storage: &S,
-    applied: u64,
+    (epoch, applied): (u32, u64),
     mut each: impl FnMut(&Entry),
 ) -> Result<(), ReadError> {
     let journal = Journal::open(storage)?;
-    let mut proved = 0;
-    for (segment, header) in &journal.begun[journal.index_of(applied + 1)..] {
-        let of_frames = segment.synced_lsn()?;
-        // The confirmation of a rewritten segment is no proof that it was synced itself.
-        let is_proof = header.rewrites_to == 0 || of_frames > header.rewrites_to;
-        proved = proved.max(header.synced_lsn).max(if is_proof { of_frames } else { 0 });
-    }
+    let proved = journal.proved_behind(applied)?;
     if proved <= applied {
         return Ok(());
     }
-    journal.each_frame(applied + 1, proved, |_, first_lsn, entries| {
+    let mut next_lsn = applied + 1;
+    let read = journal.each_frame(next_lsn, proved, |_, first_lsn, entries| {
         (first_lsn..).zip(&entries).filter(|(lsn, _)| *lsn > applied).for_each(|(_, entry)| each(entry));
-    })
+        next_lsn = first_lsn + entries.len() as u64;
+    });
+    let Err(ReadError::Damaged { segment, at, .. }) = read else { return read };
+    let index = journal.begun.iter().position(|(begun, _)| begun.number == segment);
+    let corruption = journal.find_corruption(index.map(|index| (index, at)), next_lsn, (epoch, applied))?;
+    let salvaged = corruption.map(|corruption| corruption.salvaged).unwrap_or_default();
+    let salvaged: Vec<Numbered> = salvaged.into_iter().filter(|(lsn, _)| *lsn <= proved).collect();
+    if !salvaged.iter().map(|(lsn, _)| *lsn).eq(next_lsn..=proved) {
+        return read;
+    }
+    salvaged.iter().for_each(|(_, entry)| each(entry));
+    Ok(())
 }
 
 /// Calls `each`, frame by frame, with the entries `first` to `last`, their run and the number of the first.
@@ -301,38 +307,43 @@ impl<F: StorageFile> Journal<F> {
         }
     }
 
-    /// The corruption at frame `next_lsn`, which is missing at `at` in segment `index`; `None` if that frame
-    /// was never written, as far as is known.
+    /// The corruption at frame `next_lsn`, which is missing in a segment of `begun` at a position, or else in
+    /// the first segment without a header; `None` if that frame was never written, as far as is known.
     fn find_corruption(
         &self,
-        index: usize,
-        at: u64,
+        missing_at: Option<(usize, u64)>,
         next_lsn: u64,
         (applied_epoch, applied): (u32, u64),
     ) -> Result<Option<Corruption>, ReadError> {
         let (mut frames, mut synced_lsn, mut began) = (Vec::new(), applied, false);
-        let (mut number, mut epoch) = (self.without_header.first().map_or(0, |(number, _)| *number), 0);
-        if let Some((segment, header)) = self.begun.get(index) {
-            (number, epoch) = (segment.number, header.epoch);
+        let (mut number, mut at, mut epoch) = (0, 0, 0);
+        if let Some((index, missing_at)) = missing_at {
+            let (segment, header) = &self.begun[index];
+            (number, at, epoch) = (segment.number, missing_at, header.epoch);
             synced_lsn = synced_lsn.max(header.synced_lsn);
             // A header without its entries is a frame that was begun, and so is a damaged one.
             began = segment.is_begun(at, epoch, next_lsn)?;
             frames.extend(segment.frames_from(at)?);
         }
-        for (later, header) in self.begun.iter().skip(index + 1) {
+        for (later, header) in self.begun.iter().skip(missing_at.map_or(0, |(index, _)| index + 1)) {
             synced_lsn = synced_lsn.max(header.synced_lsn);
             frames.extend(later.frames_from(HEADER_BYTES as u64)?);
         }
         let without_header = self.without_header.iter().filter(|(later, _)| *later >= number);
+        let is_behind = |frame: &&Frame| frame.header.last_lsn() >= next_lsn;
+        let mut headless =
+            without_header.clone().filter(|(_, frames)| frames.iter().any(|frame| is_behind(&frame)));
+        // The frame may be missing because its segment lost the header.
+        let place = headless.next().filter(|_| !began).map_or((number, at), |(later, _)| (*later, 0));
         let without_header: Vec<&Frame> = without_header.flat_map(|(_, frames)| frames).collect();
-        let mut frames: Vec<&Frame> =
-            frames.iter().chain(without_header).filter(|frame| frame.header.last_lsn() >= next_lsn).collect();
+        let mut frames: Vec<&Frame> = frames.iter().chain(without_header).filter(is_behind).collect();
         synced_lsn = frames.iter().map(|frame| frame.header.synced_lsn).fold(synced_lsn, u64::max);
         // Entries of earlier runs that the run of the last applied entry salvaged were rewritten with other
         // numbers.
         frames.retain(|frame| frame.header.epoch >= applied_epoch);
         let (salvaged, lost) = salvage(frames, next_lsn.max(applied + 1), synced_lsn);
-        let corruption = Corruption { segment: number, at, first_lsn: next_lsn, epoch, lost, salvaged };
+        let (segment, at) = place;
+        let corruption = Corruption { segment, at, first_lsn: next_lsn, epoch, lost, salvaged };
         let is_clean = !began && corruption.lost.is_empty() && corruption.salvaged.is_empty();
         Ok((!is_clean).then_some(corruption))
     }
@@ -351,6 +362,26 @@ impl<F: StorageFile> Journal<F> {
             lost: Vec::new(),
             salvaged: Vec::new(),
         })
+    }
+
+    /// The first entry of segments without a header that precede all others.
+    fn first_without_header(&self) -> Option<u64> {
+        let first_begun = self.begun.first().map_or(0, |(segment, _)| segment.number);
+        let (_, frames) = self.without_header.first().filter(|(number, _)| *number < first_begun)?;
+        frames.first().map(|frame| frame.header.first_lsn)
+    }
+
+    /// The number up to which frames and headers behind entry `applied` prove that all is durable.
+    fn proved_behind(&self, applied: u64) -> Result<u64, ReadError> {
+        let frames = self.without_header.iter().flat_map(|(_, frames)| frames);
+        let mut proved = frames.map(|frame| frame.header.synced_lsn).max().unwrap_or(0);
+        for (segment, header) in &self.begun[self.index_of(applied + 1)..] {
+            let of_frames = segment.synced_lsn()?;
+            // The confirmation of a rewritten segment is no proof that it was synced itself.
+            let is_proof = header.rewrites_to == 0 || of_frames > header.rewrites_to;
+            proved = proved.max(header.synced_lsn).max(if is_proof { of_frames } else { 0 });
+        }
+        Ok(proved)
     }
 
     /// The index in `begun` of the segment with entry `lsn`.
@@ -377,6 +408,15 @@ impl<F: StorageFile> Journal<F> {
             while next_lsn < limit {
                 let damaged = ReadError::Damaged { segment: segment.number, at, lsn: next_lsn };
                 let frame = segment.header_at(at)?.filter(|frame| frame.first_lsn == next_lsn);
+                // Frames that were not requested may be damaged.
+                if frame.is_none()
+                    && next_lsn <= first
+                    && let Some((behind, later)) = segment.next_header(at, next_lsn)?
+                    && later.first_lsn <= first
+                {
+                    (at, next_lsn) = (behind, later.first_lsn);
+                    continue;
+                }
                 let Some(frame) = frame.filter(|_| header.first_lsn <= next_lsn) else { return Err(damaged) };
                 let mut entries = Vec::new();
                 if frame.last_lsn() >= first
@@ -443,135 +483,4 @@ fn salvage(mut frames: Vec<&Frame>, first: u64, synced: u64) -> (Vec<Numbered>, 
         lost.push((next, synced));
     }
     (salvaged, lost)
-}
-
-/// An entry and its number.
-type Numbered = (u64, Entry);
-
-/// The state of a scan.
-struct Walk {
-    next_lsn: u64,
-    previous: u64,
-    count: u64,
-    applied: u64,
-    /// The number up to which all is known to be durable, and the hash of that frame's header.
-    durable: (u64, u64),
-    /// The last entry of each frame of the segment, and the hash of the frame's header.
-    ends: Vec<(u64, u64)>,
-    /// The first entry of the last frame with entries.
-    last_frame: u64,
-    /// Frames beyond the durable part, except applied ones.
-    tail: VecDeque<Tail>,
-    /// The buffer for the next payload.
-    buffer: Vec<u8>,
-}
-
-/// A frame that is not known to be durable.
-struct Tail {
-    header: FrameHeader,
-    payload: Vec<u8>,
-}
-
-impl Tail {
-    /// Appends its entries beyond `applied` to `out`.
-    fn read(&self, applied: u64, out: &mut Vec<Numbered>) -> Result<(), ReadError> {
-        let mut entries = Vec::new();
-        let segment = self.header.segment;
-        let malformed = |what| ReadError::Malformed { segment, what };
-        self.header.entries(&self.payload, &mut entries).map_err(malformed)?;
-        out.extend((self.header.first_lsn..).zip(entries).filter(|(lsn, _)| *lsn > applied));
-        Ok(())
-    }
-}
-
-impl Walk {
-    fn new(applied: u64) -> Walk {
-        Walk {
-            next_lsn: 1,
-            previous: 0,
-            count: 0,
-            applied,
-            durable: (applied, 0),
-            ends: Vec::new(),
-            last_frame: 0,
-            tail: VecDeque::new(),
-            buffer: Vec::new(),
-        }
-    }
-
-    /// Notes that all entries up to `lsn` were durable once.
-    fn note_proved(&mut self, lsn: u64) {
-        while let Some(frame) =
-            self.tail.pop_front_if(|frame| frame.header.last_lsn() <= lsn.max(self.applied))
-        {
-            // Nothing proves a frame without entries: a power failure may take it and keep the segment behind
-            // it.
-            if frame.header.count > 0 {
-                self.durable = (frame.header.last_lsn().max(self.durable.0), frame.header.hash());
-            }
-            self.buffer = frame.payload;
-        }
-    }
-
-    /// Walks through the frames of a segment up to `limit`, where the next one begins. Returns the position
-    /// at which the next frame is not intact; behind the last frame of the last segment, that is its end.
-    fn walk_segment<F: StorageFile>(
-        &mut self,
-        segment: &Segment<F>,
-        limit: Option<u64>,
-        each: &mut impl FnMut(EntryKey),
-    ) -> Result<Option<u64>, ReadError> {
-        let mut at = HEADER_BYTES as u64;
-        let rewrites_to = segment.header.as_ref().map_or(0, |header| header.rewrites_to);
-        while limit.is_none_or(|limit| self.next_lsn < limit) {
-            let Some(header) = segment.header_at(at)?.filter(|header| self.is_next(header)) else {
-                return Ok(Some(at));
-            };
-            if !segment.payload_at(at, &header, &mut self.buffer)? {
-                return Ok(Some(at));
-            }
-            let Walk { applied, count, .. } = self;
-            let show = |lsn: u64, key: EntryKey| {
-                if lsn > *applied {
-                    *count += 1;
-                    each(key);
-                }
-            };
-            if header.keys(&self.buffer, show).is_err() {
-                return Ok(Some(at));
-            }
-            self.tail.push_back(Tail { header, payload: mem::take(&mut self.buffer) });
-            // The confirmation of a rewritten segment is no proof that it was synced itself.
-            if header.count > 0 || header.synced_lsn > rewrites_to {
-                self.note_proved(header.synced_lsn);
-            }
-            self.ends.push((header.last_lsn(), header.hash()));
-            if header.count > 0 {
-                self.last_frame = header.first_lsn;
-            }
-            (self.next_lsn, self.previous) = (header.last_lsn() + 1, header.hash());
-            at += header.frame_bytes() as u64;
-        }
-        // Frames without entries may follow, and the next segment may name the last of them.
-        while let Some(header) =
-            segment.header_at(at)?.filter(|header| self.is_next(header) && header.count == 0)
-        {
-            self.ends.push((header.last_lsn(), header.hash()));
-            self.previous = header.hash();
-            at += header.frame_bytes() as u64;
-        }
-        Ok(None)
-    }
-
-    /// Whether a segment names a frame that ends where it begins. (A segment that begins later names
-    /// another.)
-    fn is_continued_by(&self, header: &SegmentHeader) -> bool {
-        let continues =
-            |(last_lsn, hash): &(u64, u64)| *last_lsn + 1 == header.first_lsn && *hash == header.previous;
-        header.first_lsn != self.next_lsn || self.ends.is_empty() || self.ends.iter().any(continues)
-    }
-
-    fn is_next(&self, header: &FrameHeader) -> bool {
-        header.first_lsn == self.next_lsn && header.previous == self.previous
-    }
 }

@@ -28,8 +28,7 @@ fn recycled_fixture() -> Fixture {
 
 /// Runs flows with small segments, each flow in a frame of its own, until the first segment was reused.
 fn run_flows_until_recycled(fixture: &Fixture, ids: RangeInclusive<u128>) {
-    let settings = OpenSettings { segment_bytes: 64 << 10, ..fixture.settings(1, 64) };
-    let (ledger, mut writers) = Ledger::open(&settings).unwrap();
+    let (ledger, mut writers) = Ledger::open(&small_segments(fixture)).unwrap();
     let writer = &mut writers[0];
     let middle = ids.start() + 30;
     for id in ids {
@@ -44,6 +43,10 @@ fn run_flows_until_recycled(fixture: &Fixture, ids: RangeInclusive<u128>) {
     let first = fixture.journal().join("segment-000000000001");
     wait_for(|| !first.exists());
     close_ledger(ledger, writers);
+}
+
+fn small_segments(fixture: &Fixture) -> OpenSettings {
+    OpenSettings { segment_bytes: 64 << 10, ..fixture.settings(1, 64) }
 }
 
 /// The same files in another fixture, as after a kill of the gateway.
@@ -754,4 +757,113 @@ fn usage_without_a_damaged_row_says_so() {
         let listed = |usage: &Usage| usage.flows(&filter, 100).unwrap().len() as u64;
         assert_eq!(is_broken(&listed, rows), rows < 60);
     }
+}
+
+/// Flips a bit of a file.
+fn flip(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+/// The positions of the frames with entries in a segment.
+fn frames_with_entries(segment: &Path) -> Vec<usize> {
+    let bytes = fs::read(segment).unwrap();
+    let is_frame = |at: &usize| bytes[*at..].starts_with(b"FRAM") && bytes[at + 12..at + 16] != [0; 4];
+    (4096..bytes.len()).step_by(4096).filter(is_frame).collect()
+}
+
+/// A segment that is not begun has no header with its length. While it was written, it looked cut, and the
+/// applier could not read it.
+#[test]
+fn truncated_spare_segment_is_not_reused() {
+    let fixture = recycled_fixture();
+    let last = begun_segments(&fixture).pop().unwrap();
+    let number: u64 = last.to_str().unwrap().rsplit_once('-').unwrap().1.parse().unwrap();
+    fs::write(last.with_file_name(format!("segment-{:012}", number + 1)), [0; 8192]).unwrap();
+    run_flows_until_recycled(&fixture, 61..=120);
+    for segment in begun_segments(&fixture) {
+        assert_eq!(fs::metadata(&segment).unwrap().len(), 64 << 10, "{}", segment.display());
+    }
+    let expected: Vec<_> = (1..=120).map(|id| (id, 10, 20, "client_closed")).collect();
+    assert_eq!(fixture.bill(), billed(&expected));
+}
+
+/// The database has the entries of the frame. Without the skip, they looked like the journal's end.
+#[test]
+fn damaged_frame_that_is_applied_has_no_effect() {
+    for (part, at) in [("its header", 20), ("its entries", 100)] {
+        let fixture = Fixture::new();
+        let (ledger, mut writer) = fixture.open();
+        let mut run_flows = |ids: RangeInclusive<u128>| {
+            for id in ids {
+                let before = ledger.status().durable;
+                run_flow(&mut writer, id, 10, 20);
+                wait_for(|| ledger.status().durable > before);
+            }
+            wait_for(|| ledger.status().applied == ledger.status().appended);
+        };
+        run_flows(1..=10);
+        let segment = begun_segments(&fixture).pop().unwrap();
+        flip(&segment, frames_with_entries(&segment)[3] + at);
+        run_flows(11..=20);
+        let found = inspect(&fixture.settings(1, 64)).unwrap();
+        assert!(found.losses.0.is_empty() && found.notes.is_empty(), "{part}: {found:?}");
+        let killed = copied(&fixture);
+        close_ledger(ledger, writer);
+        killed.live_tables().iter().for_each(|table| fs::remove_file(table).unwrap());
+        assert_eq!(killed.restart().corruption, None, "{part}");
+        assert_eq!(killed.bill(), all_flows(false), "{part}");
+    }
+}
+
+/// The files of a killed ledger with 60 closed flows in several segments, which no database has.
+fn unapplied_fixture() -> Fixture {
+    let fixture = Fixture::new();
+    let (ledger, mut writers) = Ledger::open(&small_segments(&fixture)).unwrap();
+    wait_for(|| ledger.status().applied == ledger.status().appended);
+    let lock = rusqlite::Connection::open(fixture.directory().join("ledger.db")).unwrap();
+    lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+    for id in 1..=60 {
+        let before = ledger.status().durable;
+        run_flow(&mut writers[0], id, 10, 20);
+        wait_for(|| ledger.status().durable > before);
+    }
+    let killed = copied(&fixture);
+    lock.execute_batch("COMMIT").unwrap();
+    drop(lock);
+    close_ledger(ledger, writers);
+    killed
+}
+
+/// The number of flows that `usage` shows, of the journal too.
+fn flows_in_usage(fixture: &Fixture) -> u64 {
+    let usage = Usage::open_with_journal(&fixture.directory()).unwrap();
+    assert_eq!(usage.unread_cause(), None);
+    usage.total(&Filter::default()).unwrap().flows
+}
+
+#[test]
+fn damaged_header_of_a_segment_takes_no_proved_entry() {
+    let fixture = unapplied_fixture();
+    let shown = flows_in_usage(&fixture);
+    assert!(shown > 50, "{shown}: each frame is proved by the next one");
+    let segments = begun_segments(&fixture);
+    assert!(segments.len() > 3, "{segments:?}");
+    for segment in &segments[..segments.len() - 1] {
+        let damaged = copied(&fixture);
+        flip(&damaged.journal().join(segment.file_name().unwrap()), 200);
+        assert_eq!(flows_in_usage(&damaged), shown, "{}", segment.display());
+        damaged.restart();
+        let expected: Vec<_> = (1..=60).map(|id| (id, 10, 20, "client_closed")).collect();
+        assert_eq!(damaged.bill(), billed(&expected), "{}", segment.display());
+    }
+}
+
+#[test]
+fn usage_without_identity_includes_the_journal() {
+    let fixture = unapplied_fixture();
+    let shown = flows_in_usage(&fixture);
+    fs::remove_file(fixture.directory().join("identity")).unwrap();
+    assert_eq!(flows_in_usage(&fixture), shown);
 }
