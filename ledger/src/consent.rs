@@ -89,7 +89,12 @@ impl Pending {
     /// # Errors
     /// The disk's.
     pub(crate) fn read(directory: &Path) -> io::Result<Vec<Consent>> {
-        match fs::read(directory.join(directory::CONSENTS)) {
+        let path = directory.join(directory::CONSENTS);
+        // Reading from a pipe would wait for its writer.
+        if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
+            return Err(io::Error::other("`consents` in it is not a file: move it away"));
+        }
+        match fs::read(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             bytes => Ok(String::from_utf8_lossy(&bytes?).lines().map(Pending::parse).collect()),
         }

@@ -62,7 +62,8 @@ pub(crate) fn print_json(value: &Value) -> io::Result<()> {
 
 /// A count with its noun, which gets an `s` unless the count is 1.
 pub(crate) fn counted(count: u64, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+    let plural = if noun.ends_with('s') { "es" } else { "s" };
+    format!("{count} {noun}{}", if count == 1 { "" } else { plural })
 }
 
 /// Renders a table without lines; the columns in `numbers` are aligned to the right.

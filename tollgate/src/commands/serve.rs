@@ -312,9 +312,6 @@ fn medium(guarantees: &ledger::Guarantees) -> &'static str {
             "in shared memory that outlives the process, but not its container; it may be swapped, which a \
              larger LimitMEMLOCK (ulimit -l) prevents"
         }
-        (false, _) => {
-            "on a disk, since no tmpfs has enough space: counting may wait for the disk (`tollgate doctor` \
-             says what space it needs)"
-        }
+        (false, _) => "on a disk: counting may wait for it (`tollgate doctor` says what space a tmpfs needs)",
     }
 }
