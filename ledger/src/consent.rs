@@ -89,15 +89,8 @@ impl Pending {
     /// # Errors
     /// The disk's.
     pub(crate) fn read(directory: &Path) -> io::Result<Vec<Consent>> {
-        let path = directory.join(directory::CONSENTS);
-        // Reading from a pipe would wait for its writer.
-        if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
-            return Err(io::Error::other("`consents` in it is not a file: move it away"));
-        }
-        match fs::read(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            bytes => Ok(String::from_utf8_lossy(&bytes?).lines().map(Pending::parse).collect()),
-        }
+        let bytes = directory::read_file(&directory.join(directory::CONSENTS))?.unwrap_or_default();
+        Ok(String::from_utf8_lossy(&bytes).lines().map(Pending::parse).collect())
     }
 
     /// Removes the file: the consents are in the journal, or the start was refused.
@@ -176,5 +169,7 @@ mod tests {
         Pending::clear(path).unwrap();
         assert_eq!(Pending::read(path).unwrap(), []);
         Pending::clear(path).unwrap();
+        fs::create_dir(path.join(directory::CONSENTS)).unwrap();
+        assert!(Pending::read(path).unwrap_err().to_string().contains("it is not a file"));
     }
 }

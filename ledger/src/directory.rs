@@ -89,19 +89,27 @@ pub(crate) fn make_journal(directory: &Path) -> Result<PathBuf, OpenError> {
     Ok(path)
 }
 
+/// The bytes of a small file; `None` if it does not exist.
+///
+/// # Errors
+/// The disk's, or it is a directory or a pipe.
+pub(crate) fn read_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    // Opening a pipe would block.
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(io::Error::other("it is not a file: remove it"));
+    }
+    match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        bytes => bytes.map(Some),
+    }
+}
+
 /// The permanent number of this directory's gateway: in its journal, its database, and the name of its live
 /// table. Drawn at the first start; `None` before it.
 pub(crate) fn gateway(directory: &Path) -> Result<Option<u32>, OpenError> {
     let path = directory.join(IDENTITY);
     let failed = |cause| OpenError::Directory { directory: path.clone(), cause };
-    // Opening a pipe would block.
-    if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
-        return Err(failed(io::Error::other("it is not a file: remove it")));
-    }
-    let bytes = match fs::read(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        bytes => bytes.map_err(failed)?,
-    };
+    let Some(bytes) = read_file(&path).map_err(failed)? else { return Ok(None) };
     let text = String::from_utf8_lossy(&bytes);
     let number = text.trim().strip_prefix("gateway ").and_then(|hex| u32::from_str_radix(hex, 16).ok());
     let damaged = "it should say `gateway` and eight hexadecimal digits; the journal says them too: remove \

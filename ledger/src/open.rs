@@ -192,7 +192,7 @@ impl Ledger {
         let lock = Lock::acquire(&settings.directory)?;
         let (mut found, old) = Findings::collect(settings)?;
         let directory = &settings.directory;
-        let failed = |cause| OpenError::Directory { directory: directory.clone(), cause };
+        let failed = |cause| OpenError::Directory { directory: directory.join(directory::CONSENTS), cause };
         let earlier = Pending::read(directory).map_err(failed)?;
         let mut consents = earlier.clone();
         let mut notes = found.resend_months(settings, &old)?;

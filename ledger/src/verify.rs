@@ -173,9 +173,8 @@ fn report_gaps(report: &mut VerifyReport, usage: &Usage) -> Result<(), QueryErro
     let gaps = "SELECT count(*) FROM gap";
     let gaps: i64 = usage.connection.query_row(gaps, [], |row| row.get(0))?;
     if gaps > 0 {
-        report
-            .notes
-            .push(format!("{gaps} gaps in the journal, where frames were torn by a crash or damaged"));
+        let text = format!("gaps in the journal, where frames were torn by a crash or damaged: {gaps}");
+        report.notes.push(text);
     }
     Ok(())
 }

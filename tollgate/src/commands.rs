@@ -60,7 +60,7 @@ pub(crate) fn print_json(value: &Value) -> io::Result<()> {
     print(&format!("{value:#}\n"))
 }
 
-/// A count with its noun, which gets an `s` unless the count is 1.
+/// A count with its noun, which gets an `s`, or `es` behind an `s`, unless the count is 1.
 pub(crate) fn counted(count: u64, noun: &str) -> String {
     let plural = if noun.ends_with('s') { "es" } else { "s" };
     format!("{count} {noun}{}", if count == 1 { "" } else { plural })

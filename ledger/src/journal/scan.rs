@@ -331,10 +331,10 @@ impl<F: StorageFile> Journal<F> {
         }
         let without_header = self.without_header.iter().filter(|(later, _)| *later >= number);
         let is_behind = |frame: &&Frame| frame.header.last_lsn() >= next_lsn;
-        let mut headless =
-            without_header.clone().filter(|(_, frames)| frames.iter().any(|frame| is_behind(&frame)));
-        // The frame may be missing because its segment lost the header.
-        let place = headless.next().filter(|_| !began).map_or((number, at), |(later, _)| (*later, 0));
+        let has_behind = |(_, frames): &&(u64, Vec<Frame>)| frames.iter().any(|frame| is_behind(&frame));
+        // A frame that was not begun may be missing because its segment lost the header.
+        let without = without_header.clone().find(has_behind).filter(|_| !began);
+        let (segment, at) = without.map_or((number, at), |(later, _)| (*later, 0));
         let without_header: Vec<&Frame> = without_header.flat_map(|(_, frames)| frames).collect();
         let mut frames: Vec<&Frame> = frames.iter().chain(without_header).filter(is_behind).collect();
         synced_lsn = frames.iter().map(|frame| frame.header.synced_lsn).fold(synced_lsn, u64::max);
@@ -342,7 +342,6 @@ impl<F: StorageFile> Journal<F> {
         // numbers.
         frames.retain(|frame| frame.header.epoch >= applied_epoch);
         let (salvaged, lost) = salvage(frames, next_lsn.max(applied + 1), synced_lsn);
-        let (segment, at) = place;
         let corruption = Corruption { segment, at, first_lsn: next_lsn, epoch, lost, salvaged };
         let is_clean = !began && corruption.lost.is_empty() && corruption.salvaged.is_empty();
         Ok((!is_clean).then_some(corruption))

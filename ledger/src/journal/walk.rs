@@ -119,7 +119,8 @@ impl Walk {
                 }
                 continue;
             };
-            // The payload of an applied frame is not needed, and may be damaged.
+            // The payload of an applied frame is not needed, and may be damaged. The buffer is empty then,
+            // since no payload of an earlier frame was read.
             if header.last_lsn() > self.applied && !self.read_payload(segment, at, &header, each)? {
                 return Ok(Some(at));
             }

@@ -15,6 +15,7 @@ use ledger::{Ledger, Loss, OpenError, OpenSettings, Recovery};
 use sys::clock::WallNanos;
 
 use crate::fixture::{Bill, Fixture, bill, billed, close, close_ledger, copy_files, count, open, run_flow};
+use crate::{flipped, locked};
 
 /// The month in which [`crate::fixture::close`] closes flows.
 const MONTH: &str = "usage-202605.db";
@@ -761,9 +762,7 @@ fn usage_without_a_damaged_row_says_so() {
 
 /// Flips a bit of a file.
 fn flip(path: &Path, at: usize) {
-    let mut bytes = fs::read(path).unwrap();
-    bytes[at] ^= 1;
-    fs::write(path, bytes).unwrap();
+    fs::write(path, flipped(fs::read(path).unwrap(), at)).unwrap();
 }
 
 /// The positions of the frames with entries in a segment.
@@ -822,15 +821,13 @@ fn unapplied_fixture() -> Fixture {
     let fixture = Fixture::new();
     let (ledger, mut writers) = Ledger::open(&small_segments(&fixture)).unwrap();
     wait_for(|| ledger.status().applied == ledger.status().appended);
-    let lock = rusqlite::Connection::open(fixture.directory().join("ledger.db")).unwrap();
-    lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let lock = locked(&fixture);
     for id in 1..=60 {
         let before = ledger.status().durable;
         run_flow(&mut writers[0], id, 10, 20);
         wait_for(|| ledger.status().durable > before);
     }
     let killed = copied(&fixture);
-    lock.execute_batch("COMMIT").unwrap();
     drop(lock);
     close_ledger(ledger, writers);
     killed
