@@ -98,8 +98,8 @@ impl Usage {
     fn read_journal(&mut self) -> Result<(), Box<dyn std::error::Error>> {
         let storage = Directory::for_reading(&directory::journal(&self.directory));
         let gateway = match directory::gateway(&self.directory)? {
-            // The journal has a lost number too.
-            None => scan::gateway(&storage)?,
+            // The journal has a lost number too, unless it belongs to another ledger.
+            None => scan::gateway(&storage)?.filter(|gateway| self.has_entries_of(i64::from(*gateway))),
             found => found,
         };
         let Some(number) = gateway.map(i64::from) else { return Ok(()) };
@@ -112,6 +112,11 @@ impl Usage {
         scan::each_proved(&storage, applied, |entry| unapplied.add(entry))?;
         self.unapplied = unapplied;
         Ok(())
+    }
+
+    /// Whether the database has entries of `gateway`, or of none.
+    fn has_entries_of(&self, gateway: i64) -> bool {
+        self.applied.is_empty() || self.applied.iter().any(|(found, _)| *found == gateway)
     }
 
     /// Why some entries of the journal are missing from the results.

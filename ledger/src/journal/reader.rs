@@ -4,6 +4,7 @@
 //! Bytes of a segment's earlier use are never taken for frames.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -99,12 +100,19 @@ impl<F: StorageFile> Segment<F> {
         Ok(header.filter(|header| at + header.frame_bytes() as u64 <= self.bytes))
     }
 
-    /// The first header of a frame behind `at` whose first entry is `lsn` or later, and its position.
-    pub(crate) fn next_header(&self, at: u64, lsn: u64) -> io::Result<Option<(u64, FrameHeader)>> {
+    /// The frame behind a missing or damaged one at `at`, and its position, if its first entry is one of
+    /// `lsns`. The entries of a segment ascend, so what is missing has none from that one on.
+    pub(crate) fn next_frame(
+        &self,
+        at: u64,
+        lsns: RangeInclusive<u64>,
+    ) -> io::Result<Option<(u64, FrameHeader)>> {
         let mut at = at + BLOCK_BYTES as u64;
-        while at < self.bytes {
+        while !lsns.is_empty() && at < self.bytes {
             match self.header_at(at)? {
-                Some(header) if header.first_lsn >= lsn => return Ok(Some((at, header))),
+                Some(header) if header.first_lsn >= *lsns.start() => {
+                    return Ok(lsns.contains(&header.first_lsn).then_some((at, header)));
+                }
                 header => at += header.map_or(BLOCK_BYTES, |header| header.frame_bytes()) as u64,
             }
         }
@@ -220,7 +228,14 @@ impl<S: Storage> Reader<S> {
     fn read_in(&mut self, segment: &Segment<S::File>, out: &mut Vec<Entry>) -> Result<u32, ReadError> {
         loop {
             let damaged = ReadError::Damaged { segment: segment.number, at: self.at, lsn: self.next_lsn };
-            let Some(header) = segment.header_at(self.at)? else { return Err(damaged) };
+            let Some(header) = segment.header_at(self.at)? else {
+                // Frames that were read before may be damaged.
+                let Some((at, _)) = segment.next_frame(self.at, 0..=self.next_lsn)? else {
+                    return Err(damaged);
+                };
+                self.at = at;
+                continue;
+            };
             if header.last_lsn() >= self.next_lsn {
                 let before = out.len();
                 let is_next = header.first_lsn <= self.next_lsn;

@@ -285,6 +285,7 @@ impl<F: StorageFile> Journal<F> {
             }
         }
         journal.drop_replaced();
+        journal.cut_without_header();
         journal.begun.reverse();
         journal.without_header.reverse();
         journal.unused.reverse();
@@ -307,6 +308,24 @@ impl<F: StorageFile> Journal<F> {
         }
     }
 
+    /// Cuts segments without a header where a later one begins, as is done with others: what was rewritten
+    /// there may have other numbers.
+    fn cut_without_header(&mut self) {
+        for (number, mut frames) in mem::take(&mut self.without_header) {
+            let later = self.begun.iter().filter(|(segment, _)| segment.number > number);
+            let limit = later.map(|(_, header)| header.first_lsn).min().unwrap_or(u64::MAX);
+            let first_lsn = frames.first().map_or(0, |frame| frame.header.first_lsn);
+            frames.retain(|frame| frame.header.first_lsn < limit);
+            if let Some(last) = frames.last_mut() {
+                last.entries.truncate(usize::try_from(limit - last.header.first_lsn).unwrap_or(usize::MAX));
+            }
+            match frames.is_empty() {
+                true => self.replaced.push((number, first_lsn)),
+                false => self.without_header.push((number, frames)),
+            }
+        }
+    }
+
     /// The corruption at frame `next_lsn`, which is missing in a segment of `begun` at a position, or else in
     /// the first segment without a header; `None` if that frame was never written, as far as is known.
     fn find_corruption(
@@ -316,7 +335,8 @@ impl<F: StorageFile> Journal<F> {
         (applied_epoch, applied): (u32, u64),
     ) -> Result<Option<Corruption>, ReadError> {
         let (mut frames, mut synced_lsn, mut began) = (Vec::new(), applied, false);
-        let (mut number, mut at, mut epoch) = (0, 0, 0);
+        let first_frame = self.without_header.iter().flat_map(|(_, frames)| frames).next();
+        let (mut number, mut at, mut epoch) = (0, 0, first_frame.map_or(0, |frame| frame.header.epoch));
         if let Some((index, missing_at)) = missing_at {
             let (segment, header) = &self.begun[index];
             (number, at, epoch) = (segment.number, missing_at, header.epoch);
@@ -409,9 +429,7 @@ impl<F: StorageFile> Journal<F> {
                 let frame = segment.header_at(at)?.filter(|frame| frame.first_lsn == next_lsn);
                 // Frames that were not requested may be damaged.
                 if frame.is_none()
-                    && next_lsn <= first
-                    && let Some((behind, later)) = segment.next_header(at, next_lsn)?
-                    && later.first_lsn <= first
+                    && let Some((behind, later)) = segment.next_frame(at, next_lsn..=first)?
                 {
                     (at, next_lsn) = (behind, later.first_lsn);
                     continue;

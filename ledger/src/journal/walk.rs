@@ -170,15 +170,10 @@ impl Walk {
     }
 
     /// Continues behind a frame that is missing at `at` if the database has all that is missing; returns the
-    /// position there. A frame names its segment, which no other run uses, so what is found belongs here.
+    /// position there.
     fn resume<F: StorageFile>(&mut self, segment: &Segment<F>, at: u64) -> Result<Option<u64>, ReadError> {
-        if self.next_lsn > self.applied + 1 {
-            return Ok(None);
-        }
-        let next = segment.next_header(at, self.next_lsn)?;
-        let Some((behind, header)) = next.filter(|(_, header)| header.first_lsn <= self.applied + 1) else {
-            return Ok(None);
-        };
+        let next = segment.next_frame(at, self.next_lsn..=self.applied + 1)?;
+        let Some((behind, header)) = next else { return Ok(None) };
         (self.next_lsn, self.previous) = (header.first_lsn, header.previous);
         Ok(Some(behind))
     }

@@ -2,7 +2,8 @@
 //! a live table that is missing, zeroed or older.
 //!
 //! Guarantees: a start on damaged files is refused, or reports it, or bills each flow as a start on intact
-//! ones does. In any case no flow is billed twice, nor for more than it moved.
+//! ones does. In any case no flow is billed twice, nor for more than it moved, and what a start takes can be
+//! applied.
 //! Not handled here: databases (`sink`), and an older table that lacks less than a frame, which cannot be
 //! distinguished from the last one.
 
@@ -74,9 +75,9 @@ impl KilledState<'_> {
             process.is_stale || found.corruption.is_some() || found.damaged > 0 || found.table_missing;
         for _ in 0..PASSES {
             process.pass(Duration::from_secs(1));
-            // The applier refuses entries that it cannot read.
-            let pass = process.commit().and_then(|()| process.flush()).and_then(|()| process.apply());
-            is_reported |= pass.and_then(|()| process.checkpoint()).is_err();
+            let written = process.commit().and_then(|()| process.flush());
+            process.apply().map_err(|error| format!("the start took what cannot be applied: {error}"))?;
+            is_reported |= written.and_then(|()| process.checkpoint()).is_err();
             let _ = process.prepare();
         }
         match previous.sink.doubled() {

@@ -168,7 +168,8 @@ impl Scenario {
         self.previous = PreviousState { sink, table: None, boot: self.previous.boot + 1 };
     }
 
-    /// Restarts on a healthy disk and runs until everything is applied; returns the report of the start.
+    /// Restarts on a healthy disk and runs until everything is applied; returns the report of the start, or
+    /// its refusal.
     pub(super) fn finish(&mut self) -> Result<crate::Recovery, String> {
         self.kill();
         self.storage = Faulty::new(self.memory.clone(), Random::from_seed(7), Box::new(|_, _| None));
@@ -176,7 +177,8 @@ impl Scenario {
         let mut process =
             Process::start(&self.storage, build, &self.previous).map_err(|error| error.to_string())?;
         for _ in 0..4 {
-            process.commit().and_then(|()| process.flush()).and_then(|()| process.apply())?;
+            let applied = process.commit().and_then(|()| process.flush()).and_then(|()| process.apply());
+            assert_eq!(applied, Ok(()), "the start took what cannot be applied");
         }
         Ok(process.recovery)
     }

@@ -788,10 +788,17 @@ fn truncated_spare_segment_is_not_reused() {
     assert_eq!(fixture.bill(), billed(&expected));
 }
 
-/// The database has the entries of the frame. Without the skip, they looked like the journal's end.
+/// The database has the entries of the frame. It looked like the journal's end, or the start took what the
+/// applier then could not read.
 #[test]
 fn damaged_frame_that_is_applied_has_no_effect() {
-    for (part, at) in [("its header", 20), ("its entries", 100)] {
+    type Choice = fn(&[usize]) -> usize;
+    let cases: [(&str, Choice); 3] = [
+        ("a header", |frames| frames[1] + 20),
+        ("entries", |frames| frames[1] + 100),
+        ("the last header", |frames| frames.last().unwrap() + 20),
+    ];
+    for (part, byte) in cases {
         let fixture = Fixture::new();
         let (ledger, mut writer) = fixture.open();
         let mut run_flows = |ids: RangeInclusive<u128>| {
@@ -800,19 +807,23 @@ fn damaged_frame_that_is_applied_has_no_effect() {
                 run_flow(&mut writer, id, 10, 20);
                 wait_for(|| ledger.status().durable > before);
             }
-            wait_for(|| ledger.status().applied == ledger.status().appended);
         };
         run_flows(1..=10);
+        wait_for(|| ledger.status().applied == ledger.status().appended);
+        let lock = locked(&fixture);
         let segment = begun_segments(&fixture).pop().unwrap();
-        flip(&segment, frames_with_entries(&segment)[3] + at);
+        flip(&segment, byte(&frames_with_entries(&segment)));
         run_flows(11..=20);
         let found = inspect(&fixture.settings(1, 64)).unwrap();
         assert!(found.losses.0.is_empty() && found.notes.is_empty(), "{part}: {found:?}");
         let killed = copied(&fixture);
+        drop(lock);
         close_ledger(ledger, writer);
         killed.live_tables().iter().for_each(|table| fs::remove_file(table).unwrap());
         assert_eq!(killed.restart().corruption, None, "{part}");
-        assert_eq!(killed.bill(), all_flows(false), "{part}");
+        for fixture in [fixture, killed] {
+            assert_eq!(fixture.bill(), all_flows(false), "{part}");
+        }
     }
 }
 
@@ -854,6 +865,33 @@ fn damaged_header_of_a_segment_takes_no_proved_entry() {
         damaged.restart();
         let expected: Vec<_> = (1..=60).map(|id| (id, 10, 20, "client_closed")).collect();
         assert_eq!(damaged.bill(), billed(&expected), "{}", segment.display());
+    }
+}
+
+/// What a start kept of such a segment has other numbers in the next one, and counts there alone.
+#[test]
+fn entries_of_a_damaged_segment_count_once() {
+    let fixture = unapplied_fixture();
+    for segment in begun_segments(&fixture) {
+        let damaged = copied(&fixture);
+        flip(&damaged.journal().join(segment.file_name().unwrap()), 200);
+        let (ledger, mut writers) = Ledger::open(&small_segments(&damaged)).unwrap();
+        let lock = locked(&damaged);
+        for id in 61..=63 {
+            let before = ledger.status().durable;
+            run_flow(&mut writers[0], id, 10, 20);
+            wait_for(|| ledger.status().durable > before);
+        }
+        let killed = copied(&damaged);
+        drop(lock);
+        close_ledger(ledger, writers);
+        let shown = flows_in_usage(&killed);
+        assert!((60..=63).contains(&shown), "{}: {shown}", segment.display());
+        killed.restart();
+        let expected: Vec<_> = (1..=63).map(|id| (id, 10, 20, "client_closed")).collect();
+        for fixture in [damaged, killed] {
+            assert_eq!(fixture.bill(), billed(&expected), "{}", segment.display());
+        }
     }
 }
 
