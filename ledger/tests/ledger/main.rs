@@ -1,7 +1,8 @@
 //! The ledger from outside: flows are counted and closed, ledgers killed, copied, lost or damaged, and then
 //! the bill is compared.
 //!
-//! `fixture.rs` is the ledger of a test, `losses.rs` has files that are missing or older at a start.
+//! `fixture.rs` is the ledger of a test, `losses.rs` has files that are missing or older at a start,
+//! `versions.rs` has ledgers of earlier versions.
 //!
 //! Guarantees: each test has its own directories for the ledger and the live table, and no test depends on
 //! the speed of a thread.
@@ -11,6 +12,7 @@
 
 mod fixture;
 mod losses;
+mod versions;
 
 use std::fs;
 use std::ops::Range;
