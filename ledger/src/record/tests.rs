@@ -5,6 +5,7 @@ use std::net::Ipv6Addr;
 use proptest::prelude::*;
 
 use super::*;
+use crate::limits::{HOST_BYTES_MAX, RULE_BYTES_MAX, USER_BYTES_MAX};
 
 /// A sample flow for tests.
 pub(crate) const FLOW: Flow<'_> = Flow {
