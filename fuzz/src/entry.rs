@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ledger::entry::Entry;
 use ledger::fuzzing::{consent, has_key_of, read_entry, write_entry};
-use ledger::limits::{HOST_BYTES_MAX, RULE_BYTES_MAX, USER_BYTES_MAX};
+use ledger::limits::{HOST_BYTES_MAX, IDENTITY_BYTES_MAX, RULE_BYTES_MAX, USER_BYTES_MAX};
 use ledger::record::{Class, CloseReason, Flow, Legs, Protocol, Record, Uncertain};
 use sys::clock::WallNanos;
 
@@ -14,6 +14,9 @@ use crate::choices::Choices;
 /// Bytes of an entry at most.
 const ENTRY_BYTES_MAX: usize = 512;
 
+/// Bytes of an identity before its addresses and texts.
+const FIXED_BYTES: usize = 44;
+
 /// Bytes of a consent's texts at most.
 const AUTHOR_BYTES_MAX: usize = 64;
 const WHAT_BYTES_MAX: usize = 288;
@@ -21,6 +24,7 @@ const WHAT_BYTES_MAX: usize = 288;
 /// The input as an entry, and entries that are made from it.
 pub fn entry(data: &[u8]) {
     assert_read(data);
+    assert_old_is_read(data);
     let mut choices = Choices::new(data);
     while !choices.is_empty() {
         let texts = [choices.text(), choices.text(), choices.text()];
@@ -30,29 +34,56 @@ pub fn entry(data: &[u8]) {
     }
 }
 
-/// An entry that is read has a bounded length, and is written as the same bytes.
+/// An entry that is read is written as the same bytes, but for fields behind it, which may be skipped.
 fn assert_read(bytes: &[u8]) {
-    let read = read_entry(bytes);
-    let has_key = has_key_of(bytes, read.as_ref().ok().map(|(entry, length)| (entry, *length)));
+    let read = read_entry(bytes, false);
+    let has_key = has_key_of(bytes, false, read.as_ref().ok().map(|(entry, length)| (entry, *length)));
     let Ok((entry, length)) = read else { return };
     assert!(has_key);
-    assert!(length <= bytes.len().min(ENTRY_BYTES_MAX));
-    assert_eq!(read_entry(&bytes[..length]), Ok((entry, length)));
-    assert!(read_entry(&bytes[..length - 1]).is_err());
-    let mut expected = bytes[..length].to_vec();
+    assert!(length <= bytes.len());
+    assert_eq!(read_entry(&bytes[..length], false), Ok((entry, length)));
+    assert!(read_entry(&bytes[..length - 1], false).is_err());
+    let known = bytes_of(&entry);
+    let (mut expected, mut fields) = (bytes[..known.len()].to_vec(), &bytes[known.len()..length]);
+    expected[..2].copy_from_slice(&known[..2]);
     clear_ignored(&mut expected);
-    assert_eq!(bytes_of(&entry), expected);
+    assert_eq!(known, expected);
+    while let [tag, value_bytes, rest @ ..] = fields {
+        assert!(*tag >= 128);
+        fields = &rest[usize::from(*value_bytes)..];
+    }
+    assert!(fields.is_empty());
     if let Entry::Final(record) | Entry::Interim(record) = &entry {
         assert_packed_again(record);
     }
     assert_reread(&entry);
 }
 
+/// An entry of version 1 that is read can be written, and read again.
+fn assert_old_is_read(bytes: &[u8]) {
+    let read = read_entry(bytes, true);
+    let has_key = has_key_of(bytes, true, read.as_ref().ok().map(|(entry, length)| (entry, *length)));
+    let Ok((entry, length)) = read else { return };
+    assert!(has_key);
+    assert_eq!(read_entry(&bytes[..length], true), Ok((entry, length)));
+    assert!(read_entry(&bytes[..length - 1], true).is_err());
+    assert_reread(&entry);
+}
+
+/// The bytes of an entry as this version writes them; as they are, if it cannot read them.
+pub(crate) fn rewritten(entry: &[u8], is_old: bool) -> Vec<u8> {
+    match read_entry(entry, is_old) {
+        Ok((read, length)) if length == entry.len() => bytes_of(&read),
+        _ => entry.to_vec(),
+    }
+}
+
 /// Clears the bytes that an entry has and a reader ignores.
-pub(crate) fn clear_ignored(entry: &mut [u8]) {
+fn clear_ignored(entry: &mut [u8]) {
     const FINAL: u8 = 1;
     const CONSENT: u8 = 6;
-    if entry[2] != FINAL {
+    const SKIPPED_FROM: u8 = 128;
+    if (FINAL + 1..SKIPPED_FROM).contains(&entry[2]) {
         entry[3] = 0;
     }
     if entry[2] == CONSENT {
@@ -91,6 +122,9 @@ pub(crate) fn flow<'a>(choices: &mut Choices<'_>, texts: &'a [String; 3]) -> Flo
         id: u128::from_le_bytes(choices.array()),
         opened,
         closed,
+        account: u32::from_le_bytes(choices.array()),
+        policy: u32::from_le_bytes(choices.array()),
+        set: u16::from_le_bytes(choices.array()),
         user,
         host,
         port: u16::from_le_bytes(choices.array()),
@@ -100,6 +134,7 @@ pub(crate) fn flow<'a>(choices: &mut Choices<'_>, texts: &'a [String; 3]) -> Flo
         protocol: protocols[usize::from(protocol) % protocols.len()],
         rule,
         reason: CloseReason::ALL[usize::from(reason) % CloseReason::ALL.len()],
+        requests: u64::from(choices.byte()),
         legs,
         uncertain: Uncertain {
             up: u32::from_le_bytes(choices.array()),
@@ -120,10 +155,13 @@ fn address(choices: &mut Choices<'_>) -> IpAddr {
 fn assert_record_of(flow: &Flow<'_>) {
     let record = Record::new(flow);
     let packed = record.flow();
+    let address_bytes = |address: IpAddr| if address.is_ipv4() { 4 } else { 16 };
+    let others = address_bytes(packed.client.ip()) + packed.address.map_or(0, address_bytes);
+    let room = IDENTITY_BYTES_MAX - FIXED_BYTES - others - packed.user.len() - packed.host.len();
     let texts = [
         (flow.user, packed.user, USER_BYTES_MAX),
         (flow.host, packed.host, HOST_BYTES_MAX),
-        (flow.rule, packed.rule, RULE_BYTES_MAX),
+        (flow.rule, packed.rule, RULE_BYTES_MAX.min(room)),
     ];
     for (text, kept, bytes_max) in texts {
         assert_cut(text, kept, bytes_max);
@@ -160,8 +198,8 @@ fn assert_reread(entry: &Entry) {
     let length = bytes.len();
     assert!(length <= ENTRY_BYTES_MAX);
     bytes.extend_from_slice(&[0xff; 3]);
-    assert_eq!(read_entry(&bytes), Ok((*entry, length)));
-    assert!(has_key_of(&bytes, Some((entry, length))));
+    assert_eq!(read_entry(&bytes, false), Ok((*entry, length)));
+    assert!(has_key_of(&bytes, false, Some((entry, length))));
 }
 
 pub(crate) fn bytes_of(entry: &Entry) -> Vec<u8> {

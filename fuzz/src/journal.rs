@@ -3,7 +3,7 @@
 //! An input is one of three: the bytes of a segment; segments with any fields and valid checksums; or a
 //! journal that the product writes and that is damaged then.
 
-use ledger::entry::Entry;
+use ledger::entry::{Entry, TableFinding};
 use ledger::fuzzing::{Files, Journal, Numbered, entries, proved, recovered, scan, tables};
 use ledger::record::{CloseReason, Flow, Record};
 use sys::clock::WallNanos;
@@ -154,7 +154,7 @@ impl Made {
 fn entry(choices: &mut Choices<'_>) -> Entry {
     let (epoch, at) = (u32::from(choices.byte()), WallNanos(u64::from(choices.byte())));
     match choices.below(6) {
-        0 => Entry::RunBegan { epoch, at },
+        0 => Entry::RunBegan { epoch, at, run: choices.near(1).into(), table: TableFinding::Found },
         1 => Entry::RunEnded { epoch, at },
         2 => Entry::Gap { epoch, at, first_lsn: choices.near(1) },
         3 => Entry::Accepted(ledger::fuzzing::consent(at, (1, 2), &choices.text(), &choices.text())),

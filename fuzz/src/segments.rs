@@ -10,7 +10,7 @@ use blake2::digest::{Digest, consts::U8};
 use crc32c::crc32c;
 use ledger::fuzzing::{Files, GATEWAY};
 
-use crate::entry::clear_ignored;
+use crate::entry::rewritten;
 
 /// Frames begin at multiples of this, and the header takes as much.
 pub(crate) const BLOCK_BYTES: usize = 4096;
@@ -24,7 +24,7 @@ pub(crate) struct Frame {
     pub(crate) at: usize,
     pub(crate) first_lsn: u64,
     pub(crate) synced_lsn: u64,
-    /// The bytes of each entry.
+    /// The bytes of each entry, as the product writes them.
     pub(crate) entries: Vec<Vec<u8>>,
     payload_bytes: usize,
 }
@@ -54,7 +54,8 @@ pub(crate) fn frames(files: &Files) -> Vec<Frame> {
 
 fn frame(file: &str, number: u64, bytes: &[u8], at: usize) -> Option<Frame> {
     let header = bytes.get(at..at + FRAME_HEADER_BYTES)?;
-    let is_intact = header.starts_with(b"FRAM")
+    let is_old = header.starts_with(b"FRAM");
+    let is_intact = (is_old || header.starts_with(b"FRM2"))
         && u32_at(header, 4) == crc32c(&header[8..])
         && u64_at(header, 16) == number;
     let payload_bytes = u32_at(header, 48) as usize;
@@ -69,22 +70,18 @@ fn frame(file: &str, number: u64, bytes: &[u8], at: usize) -> Option<Frame> {
         at,
         first_lsn: u64_at(header, 24),
         synced_lsn: u64_at(header, 32),
-        entries: split(payload, u32_at(header, 12))?,
+        entries: split(payload, u32_at(header, 12), is_old)?,
         payload_bytes,
     })
 }
 
-/// The bytes of `count` entries, of which each begins with its length.
-fn split(mut payload: &[u8], count: u32) -> Option<Vec<Vec<u8>>> {
+/// The bytes of `count` entries, of which each begins with its length, as the product writes them.
+fn split(mut payload: &[u8], count: u32, is_old: bool) -> Option<Vec<Vec<u8>>> {
     let mut entries = Vec::new();
     for _ in 0..count {
         let length = usize::from(u16::from_le_bytes(*payload.first_chunk()?));
         let (entry, remaining) = payload.split_at_checked(length).filter(|_| length >= 4)?;
-        let mut entry = entry.to_vec();
-        if entry.len() > 35 || entry[2] != 6 {
-            clear_ignored(&mut entry);
-        }
-        entries.push(entry);
+        entries.push(rewritten(entry, is_old));
         payload = remaining;
     }
     payload.is_empty().then_some(entries)
@@ -128,7 +125,7 @@ pub(crate) struct SegmentHeader<'a> {
 impl SegmentHeader<'_> {
     pub(crate) fn write(&self) -> Vec<u8> {
         let mut block = Vec::from(*b"TOLLJRNL");
-        for number in [1, GATEWAY] {
+        for number in [2, GATEWAY] {
             block.extend_from_slice(&number.to_le_bytes());
         }
         block.extend_from_slice(&self.number.to_le_bytes());
@@ -173,7 +170,7 @@ impl FrameHeader {
             sealed.extend_from_slice(&number.to_le_bytes());
         }
         let crc = crc32c(&sealed).to_le_bytes();
-        let header = [b"FRAM", &crc[..], &sealed].concat();
+        let header = [b"FRM2", &crc[..], &sealed].concat();
         header.try_into().expect("the fields have 64 bytes")
     }
 }

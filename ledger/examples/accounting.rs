@@ -47,6 +47,9 @@ fn identity() -> Identity {
         id: 1,
         opened: WallNanos(1),
         closed: WallNanos(0),
+        account: 0,
+        policy: 0,
+        set: 0,
         user: "ci",
         host: "example.com",
         port: 443,
@@ -56,6 +59,7 @@ fn identity() -> Identity {
         protocol: Protocol::Socks5,
         rule: "",
         reason: CloseReason::Fault,
+        requests: 0,
         legs: Legs::default(),
         uncertain: Uncertain::default(),
     })

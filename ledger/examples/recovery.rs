@@ -68,6 +68,9 @@ fn identity(id: u128) -> Identity {
         id,
         opened: WallNanos(1_700_000_000_000_000_000),
         closed: WallNanos(0),
+        account: 0,
+        policy: 0,
+        set: 0,
         user: "ci",
         host: "registry.example.org",
         port: 443,
@@ -77,6 +80,7 @@ fn identity(id: u128) -> Identity {
         protocol: Protocol::HttpConnect,
         rule: "user:ci/allow[0] @registry",
         reason: CloseReason::Fault,
+        requests: 0,
         legs: Legs::default(),
         uncertain: Uncertain::default(),
     })

@@ -3,45 +3,18 @@
 //! Guarantees: counts are cumulative, so that a lost, repeated or late [`Entry::Interim`] does no harm. Each
 //! flow has one [`Entry::Final`], and no interim behind it.
 //!
-//! An entry's bytes, little-endian; `docs/ledger-format.md` has the full description:
-//!
-//! | offset | bytes | final, interim                     | run began, ended  | gap                   |
-//! |-------:|------:|------------------------------------|-------------------|-----------------------|
-//! |      0 |     2 | bytes of the entry, these included | the same          | the same              |
-//! |      2 |     1 | kind: 1, 2                         | 3, 5              | 4                     |
-//! |      3 |     1 | close reason of a final, else 0    | 0                 | 0                     |
-//! |      4 |     8 | closed or counted at, wall clock   | began or ended at | found at              |
-//! |     12 |     4 | `client_rx` (8 bytes)              | epoch             | epoch                 |
-//! |     16 |     8 | `upstream_tx` (at 20)              |                   | first lost number     |
-//! |     28 |    16 | `upstream_rx`, `client_tx`         |                   |                       |
-//! |     44 |     8 | uncertain up, uncertain down       |                   |                       |
-//! |     52 |     . | identity                           |                   |                       |
-//!
-//! A consent is kind 6: epoch at 12, the first and the last missing number at 16 and 24, the lengths of
-//! author (1 byte) and text (2 bytes) at 32, zero at 35, author and text from 36 on.
+//! `format.rs` has their bytes, and `version_1.rs` those that an earlier program wrote.
+
+mod format;
+mod version_1;
 
 use sys::clock::WallNanos;
 
 use crate::consent::Consent;
-use crate::limits::{ENTRY_BYTES_MAX, IDENTITY_BYTES_MAX};
-use crate::record::{CloseReason, Identity, Legs, MalformedRecord, Record, Uncertain};
+use crate::limits::ENTRY_BYTES_MAX;
+use crate::record::{MalformedRecord, Record};
 
-const HEAD_BYTES: usize = 4;
-/// Bytes of a flow's entry before its identity.
-const FLOW_BYTES: usize = 52;
-const RUN_BYTES: usize = 16;
-const GAP_BYTES: usize = 24;
-
-const _: () = assert!(FLOW_BYTES + IDENTITY_BYTES_MAX <= ENTRY_BYTES_MAX);
-
-const FINAL: u8 = 1;
-const INTERIM: u8 = 2;
-const RUN_BEGAN: u8 = 3;
-const GAP: u8 = 4;
-const RUN_ENDED: u8 = 5;
-const CONSENT: u8 = 6;
-/// Bytes of a consent before its texts.
-const CONSENT_BYTES: usize = 36;
+pub(crate) use format::FlowEntry;
 
 /// One entry of the journal.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -57,6 +30,10 @@ pub enum Entry {
         epoch: u32,
         /// When it began, by the wall clock.
         at: WallNanos,
+        /// A number drawn by the run, by which a copied ledger is told from its original; 0: not known.
+        run: u128,
+        /// The live table of the run before.
+        table: TableFinding,
     },
     /// Frames of a run were torn before they were durable.
     Gap {
@@ -76,66 +53,85 @@ pub enum Entry {
     },
     /// An operator accepted a loss.
     Accepted(Consent),
+    /// An entry of a later version, which says that this one may skip it.
+    Skipped(SkippedEntry),
+}
+
+/// What a start found of the live table that the last run left.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub enum TableFinding {
+    /// Not recorded, or there was nothing to find: the last run had ended in order, or in another boot.
+    None = 0,
+    /// The table was found: flows are billed to the last counted byte.
+    Found = 1,
+    /// The table was missing: flows are billed as they were last journaled.
+    Missing = 2,
+}
+
+/// The bytes of an entry that this version skips, unchanged.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub struct SkippedEntry {
+    length: u16,
+    /// Zero from `length` on.
+    bytes: [u8; ENTRY_BYTES_MAX],
+}
+
+impl SkippedEntry {
+    fn new(entry: &[u8]) -> Result<SkippedEntry, MalformedRecord> {
+        let mut bytes = [0; ENTRY_BYTES_MAX];
+        let Some(copy) = bytes.get_mut(..entry.len()) else {
+            return Err(MalformedRecord("an entry of an impossible length"));
+        };
+        copy.copy_from_slice(entry);
+        Ok(SkippedEntry { length: entry.len() as u16, bytes })
+    }
+
+    /// The entry's bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
+impl std::fmt::Debug for SkippedEntry {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "SkippedEntry({:02x?})", self.bytes())
+    }
+}
+
+/// The version of an entry's bytes; each frame has one.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum EntryVersion {
+    /// Read only.
+    V1,
+    /// The version that is written.
+    V2,
 }
 
 impl Entry {
     /// Appends the entry's bytes to `out`.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        match self {
-            Entry::Final(record) => write_record(out, FINAL, record),
-            Entry::Interim(record) => write_record(out, INTERIM, record),
-            Entry::RunBegan { epoch, at } => {
-                head(out, RUN_BYTES, RUN_BEGAN, 0, *at);
-                out.extend_from_slice(&epoch.to_le_bytes());
-            }
-            Entry::Gap { epoch, at, first_lsn } => {
-                head(out, GAP_BYTES, GAP, 0, *at);
-                out.extend_from_slice(&epoch.to_le_bytes());
-                out.extend_from_slice(&first_lsn.to_le_bytes());
-            }
-            Entry::RunEnded { epoch, at } => {
-                head(out, RUN_BYTES, RUN_ENDED, 0, *at);
-                out.extend_from_slice(&epoch.to_le_bytes());
-            }
-            Entry::Accepted(consent) => write_consent(out, consent),
-        }
+        format::write(self, out);
     }
 
     /// The entry at the beginning of `bytes`, and its length.
-    pub(crate) fn read(bytes: &[u8]) -> Result<(Entry, usize), MalformedRecord> {
-        let head =
-            bytes.first_chunk::<HEAD_BYTES>().ok_or(MalformedRecord("an entry that ends too early"))?;
-        let length = usize::from(u16::from_le_bytes([head[0], head[1]]));
-        let entry = bytes.get(..length).ok_or(MalformedRecord("an entry that ends too early"))?;
-        let [.., kind, reason] = *head;
-        let exactly = |expected: usize| match length == expected {
-            true => Ok(Fields(entry)),
-            false => Err(MalformedRecord("an entry of an impossible length")),
+    pub(crate) fn read(bytes: &[u8], version: EntryVersion) -> Result<(Entry, usize), MalformedRecord> {
+        let entry = one(bytes)?;
+        let read = match version {
+            EntryVersion::V1 => version_1::read(entry)?,
+            EntryVersion::V2 => format::read(entry)?,
         };
-        let read = match kind {
-            FINAL => {
-                let reason =
-                    CloseReason::from_number(reason).ok_or(MalformedRecord("an unknown close reason"))?;
-                Entry::Final(read_record(entry, reason)?)
-            }
-            INTERIM => Entry::Interim(read_record(entry, CloseReason::Fault)?),
-            RUN_BEGAN => {
-                let fields = exactly(RUN_BYTES)?;
-                Entry::RunBegan { at: WallNanos(fields.u64(4)), epoch: fields.u32(12) }
-            }
-            GAP => {
-                let fields = exactly(GAP_BYTES)?;
-                Entry::Gap { at: WallNanos(fields.u64(4)), epoch: fields.u32(12), first_lsn: fields.u64(16) }
-            }
-            RUN_ENDED => {
-                let fields = exactly(RUN_BYTES)?;
-                Entry::RunEnded { at: WallNanos(fields.u64(4)), epoch: fields.u32(12) }
-            }
-            CONSENT => Entry::Accepted(read_consent(entry)?),
-            _ => return Err(MalformedRecord("an entry of an unknown kind")),
-        };
-        Ok((read, length))
+        Ok((read, entry.len()))
     }
+}
+
+/// The bytes of the entry at the beginning of `bytes`. In every version they begin with their number.
+fn one(bytes: &[u8]) -> Result<&[u8], MalformedRecord> {
+    let too_early = MalformedRecord("an entry that ends too early");
+    let [low, high, ..] = *bytes else { return Err(too_early) };
+    let length = usize::from(u16::from_le_bytes([low, high]));
+    let entry = bytes.get(..length).ok_or(too_early)?;
+    if length < format::HEAD_BYTES { Err(too_early) } else { Ok(entry) }
 }
 
 /// The part of an entry that recovery needs; there may be millions.
@@ -155,22 +151,22 @@ pub(crate) enum EntryKey {
 
 impl EntryKey {
     /// The key of the entry at the beginning of `bytes`, whose checksum was compared, and the entry's length.
-    pub(crate) fn read(bytes: &[u8]) -> Result<(EntryKey, usize), MalformedRecord> {
-        let head =
-            bytes.first_chunk::<HEAD_BYTES>().ok_or(MalformedRecord("an entry that ends too early"))?;
-        let length = usize::from(u16::from_le_bytes([head[0], head[1]]));
-        let field =
-            |at: usize| bytes.get(at..length).ok_or(MalformedRecord("an entry of an impossible length"));
-        let flow = || Ok(field(FLOW_BYTES)?.first_chunk().map(|id| u128::from_le_bytes(*id)));
-        let key = match head[2] {
-            FINAL => flow()?.map(EntryKey::Final),
-            INTERIM => flow()?.map(EntryKey::Interim),
-            RUN_BEGAN => field(12)?.first_chunk().map(|epoch| EntryKey::RunBegan(u32::from_le_bytes(*epoch))),
-            RUN_ENDED => field(12)?.first_chunk().map(|epoch| EntryKey::RunEnded(u32::from_le_bytes(*epoch))),
+    pub(crate) fn read(bytes: &[u8], version: EntryVersion) -> Result<(EntryKey, usize), MalformedRecord> {
+        let entry = one(bytes)?;
+        let flow_bytes = match version {
+            EntryVersion::V1 => version_1::FLOW_BYTES,
+            EntryVersion::V2 => format::FLOW_BYTES,
+        };
+        let flow = || entry.get(flow_bytes..)?.first_chunk().map(|id| u128::from_le_bytes(*id));
+        let epoch = || entry.get(format::EPOCH..)?.first_chunk().map(|epoch| u32::from_le_bytes(*epoch));
+        let key = match entry[format::KIND] {
+            format::FINAL => flow().map(EntryKey::Final),
+            format::INTERIM => flow().map(EntryKey::Interim),
+            format::RUN_BEGAN => epoch().map(EntryKey::RunBegan),
+            format::RUN_ENDED => epoch().map(EntryKey::RunEnded),
             _ => Some(EntryKey::Other),
         };
-        let key = key.filter(|_| (HEAD_BYTES..=bytes.len()).contains(&length));
-        key.map(|key| (key, length)).ok_or(MalformedRecord("an entry of an impossible length"))
+        key.map(|key| (key, entry.len())).ok_or(MalformedRecord("an entry of an impossible length"))
     }
 }
 
@@ -181,111 +177,8 @@ impl From<&Entry> for EntryKey {
             Entry::RunBegan { epoch, .. } => EntryKey::RunBegan(*epoch),
             Entry::Interim(record) => EntryKey::Interim(record.identity().id()),
             Entry::RunEnded { epoch, .. } => EntryKey::RunEnded(*epoch),
-            Entry::Gap { .. } | Entry::Accepted(_) => EntryKey::Other,
+            Entry::Gap { .. } | Entry::Accepted(_) | Entry::Skipped(_) => EntryKey::Other,
         }
-    }
-}
-
-/// A flow's entry as the committer writes it: the identity is already packed in the live table's slot.
-pub(crate) struct FlowEntry<'a> {
-    /// `None` for an interim.
-    pub(crate) closed: Option<CloseReason>,
-    pub(crate) at: WallNanos,
-    pub(crate) legs: Legs,
-    pub(crate) uncertain: Uncertain,
-    /// The packed identity.
-    pub(crate) identity: &'a [u8],
-}
-
-impl FlowEntry<'_> {
-    /// Appends the entry's bytes to `out`.
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        let (kind, reason) = self.closed.map_or((INTERIM, 0), |reason| (FINAL, reason as u8));
-        let Legs { client_rx, upstream_tx, upstream_rx, client_tx } = self.legs;
-        head(out, FLOW_BYTES + self.identity.len(), kind, reason, self.at);
-        for count in [client_rx, upstream_tx, upstream_rx, client_tx] {
-            out.extend_from_slice(&count.to_le_bytes());
-        }
-        out.extend_from_slice(&self.uncertain.up.to_le_bytes());
-        out.extend_from_slice(&self.uncertain.down.to_le_bytes());
-        out.extend_from_slice(self.identity);
-    }
-}
-
-fn head(out: &mut Vec<u8>, bytes: usize, kind: u8, reason: u8, at: WallNanos) {
-    let bytes = u16::try_from(bytes).expect("ENTRY_BYTES_MAX is less than 64 KiB");
-    out.extend_from_slice(&bytes.to_le_bytes());
-    out.extend_from_slice(&[kind, reason]);
-    out.extend_from_slice(&at.0.to_le_bytes());
-}
-
-fn write_consent(out: &mut Vec<u8>, consent: &Consent) {
-    let (author, what) = (consent.author(), consent.what());
-    head(out, CONSENT_BYTES + author.len() + what.len(), CONSENT, 0, consent.at);
-    out.extend_from_slice(&consent.epoch.to_le_bytes());
-    out.extend_from_slice(&consent.first_lsn.to_le_bytes());
-    out.extend_from_slice(&consent.last_lsn.to_le_bytes());
-    out.push(author.len() as u8);
-    out.extend_from_slice(&(what.len() as u16).to_le_bytes());
-    out.push(0);
-    out.extend_from_slice(author.as_bytes());
-    out.extend_from_slice(what.as_bytes());
-}
-
-fn read_consent(entry: &[u8]) -> Result<Consent, MalformedRecord> {
-    let impossible = MalformedRecord("a consent of an impossible length");
-    let texts = entry.get(CONSENT_BYTES..).ok_or(impossible)?;
-    let lengths = (usize::from(entry[32]), usize::from(u16::from_le_bytes([entry[33], entry[34]])));
-    let (author, what) = texts.split_at_checked(lengths.0).ok_or(impossible)?;
-    let text = |bytes| str::from_utf8(bytes).map_err(|_| MalformedRecord("a consent that is not UTF-8"));
-    let (author, what_text) = (text(author)?, text(what)?);
-    let fields = Fields(entry);
-    let lsns = (fields.u64(16), fields.u64(24));
-    let consent = Consent::new(fields.u32(12), WallNanos(fields.u64(4)), lsns, author, what_text);
-    let is_whole = what.len() == lengths.1 && consent.author() == author && consent.what() == what_text;
-    is_whole.then_some(consent).ok_or(impossible)
-}
-
-fn write_record(out: &mut Vec<u8>, kind: u8, record: &Record) {
-    let flow = record.flow();
-    FlowEntry {
-        closed: (kind == FINAL).then_some(flow.reason),
-        at: flow.closed,
-        legs: flow.legs,
-        uncertain: flow.uncertain,
-        identity: record.identity().bytes(),
-    }
-    .write(out);
-}
-
-fn read_record(entry: &[u8], reason: CloseReason) -> Result<Record, MalformedRecord> {
-    let identity = entry.get(FLOW_BYTES..).ok_or(MalformedRecord("an entry of an impossible length"))?;
-    let identity = Identity::parse(identity)?;
-    let fields = Fields(entry);
-    let legs = Legs {
-        client_rx: fields.u64(12),
-        upstream_tx: fields.u64(20),
-        upstream_rx: fields.u64(28),
-        client_tx: fields.u64(36),
-    };
-    let uncertain = Uncertain { up: fields.u32(44), down: fields.u32(48) };
-    Ok(Record::from_parts(identity, WallNanos(fields.u64(4)), reason, legs).with_uncertain(uncertain))
-}
-
-/// The fixed fields of an entry whose length was checked.
-struct Fields<'a>(&'a [u8]);
-
-impl Fields<'_> {
-    fn u64(&self, at: usize) -> u64 {
-        u64::from_le_bytes(self.array(at))
-    }
-
-    fn u32(&self, at: usize) -> u32 {
-        u32::from_le_bytes(self.array(at))
-    }
-
-    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
-        *self.0[at..].first_chunk().expect("the entry's length was checked")
     }
 }
 
@@ -293,9 +186,10 @@ impl Fields<'_> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::EntryVersion::{V1, V2};
     use super::*;
-    use crate::record::Flow;
     use crate::record::tests::FLOW;
+    use crate::record::{CloseReason, Flow};
 
     fn record(host: &str, reason: CloseReason) -> Record {
         Record::new(&Flow { host, address: Some("192.0.2.1".parse().unwrap()), reason, ..FLOW })
@@ -306,22 +200,36 @@ mod tests {
         vec![
             Entry::Final(record("example.com", CloseReason::Killed)),
             Entry::Interim(record(&"x".repeat(253), CloseReason::Fault)),
-            Entry::RunBegan { epoch: u32::MAX, at },
+            Entry::RunBegan { epoch: u32::MAX, at, run: 1 << 100, table: TableFinding::Missing },
             Entry::Gap { epoch: 3, at, first_lsn: u64::MAX },
             Entry::RunEnded { epoch: 3, at },
             Entry::Accepted(Consent::new(3, at, (4, 5), "root", "the journal is missing")),
+            Entry::Skipped(SkippedEntry::new(&[5, 0, 128, 0, 9]).unwrap()),
         ]
+    }
+
+    fn written(entry: &Entry) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        entry.write(&mut bytes);
+        bytes
+    }
+
+    /// The entry's bytes with `behind` behind them, as a later version may write them.
+    fn extended(entry: &Entry, behind: &[u8]) -> Vec<u8> {
+        let mut bytes = [&written(entry)[..], behind].concat();
+        let length = (bytes.len() as u16).to_le_bytes();
+        bytes[..2].copy_from_slice(&length);
+        bytes
     }
 
     #[test]
     fn entries_round_trip() {
-        let mut bytes = Vec::new();
-        all().iter().for_each(|entry| entry.write(&mut bytes));
+        let bytes: Vec<u8> = all().iter().flat_map(written).collect();
         let mut remaining = &bytes[..];
         for expected in all() {
-            let (entry, length) = Entry::read(remaining).unwrap();
+            let (entry, length) = Entry::read(remaining, V2).unwrap();
             assert_eq!(entry, expected);
-            assert_eq!(EntryKey::read(remaining), Ok((EntryKey::from(&entry), length)));
+            assert_eq!(EntryKey::read(remaining, V2), Ok((EntryKey::from(&entry), length)));
             assert!(length <= ENTRY_BYTES_MAX);
             remaining = &remaining[length..];
         }
@@ -331,15 +239,45 @@ mod tests {
     #[test]
     fn truncated_entries_are_refused() {
         for entry in all() {
-            let mut bytes = Vec::new();
-            entry.write(&mut bytes);
+            let bytes = written(&entry);
             for length in 0..bytes.len() {
-                assert!(Entry::read(&bytes[..length]).is_err());
-                assert!(EntryKey::read(&bytes[..length]).is_err() || length > FLOW_BYTES);
+                for version in [V1, V2] {
+                    assert!(Entry::read(&bytes[..length], version).is_err());
+                    assert!(EntryKey::read(&bytes[..length], version).is_err());
+                }
             }
-            for kind in [0, 7, 255] {
-                bytes[2] = kind;
-                assert!(Entry::read(&bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn unknown_kinds_are_refused_or_skipped_as_they_say() {
+        for entry in all() {
+            let mut bytes = written(&entry);
+            for kind in [0, 7, 127] {
+                bytes[format::KIND] = kind;
+                assert!(Entry::read(&bytes, V2).is_err());
+            }
+            for kind in [128, 255] {
+                bytes[format::KIND] = kind;
+                let (skipped, length) = Entry::read(&bytes, V2).unwrap();
+                assert_eq!((written(&skipped), length), (bytes.clone(), bytes.len()));
+                assert!(matches!(skipped, Entry::Skipped(_)));
+                assert!(Entry::read(&bytes, V1).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_refused_or_skipped_as_they_say() {
+        let skipped: [&[u8]; 4] = [&[128, 0], &[255, 3, 1, 2, 3], &[200, 1, 0, 128, 0], &[]];
+        let refused: [&[u8]; 6] = [&[127, 0], &[0, 0], &[128], &[128, 1], &[128, 0, 1, 0], &[0]];
+        for entry in all().into_iter().filter(|entry| !matches!(entry, Entry::Skipped(_))) {
+            for behind in skipped {
+                let bytes = extended(&entry, behind);
+                assert_eq!(Entry::read(&bytes, V2), Ok((entry, bytes.len())), "{behind:?}");
+            }
+            for behind in refused {
+                assert!(Entry::read(&extended(&entry, behind), V2).is_err(), "{entry:?} {behind:?}");
             }
         }
     }
@@ -347,8 +285,10 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
-            let _ = Entry::read(&bytes);
-            let _ = EntryKey::read(&bytes);
+            for version in [V1, V2] {
+                let _ = Entry::read(&bytes, version);
+                let _ = EntryKey::read(&bytes, version);
+            }
         }
     }
 }

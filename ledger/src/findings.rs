@@ -251,5 +251,5 @@ pub(crate) fn images(old: &[OldTable]) -> Vec<TableImage<'_>> {
 }
 
 fn image(old: &OldTable) -> TableImage<'_> {
-    TableImage { header: old.header, word: Box::new(|index| old.view.word(index)) }
+    TableImage { header: old.header, layout: old.layout, word: Box::new(|index| old.view.word(index)) }
 }

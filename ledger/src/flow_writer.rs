@@ -51,6 +51,7 @@ struct RingCounters {
 pub struct LiveFlow {
     slot: u32,
     generation: u64,
+    requests: u64,
     legs: Legs,
     /// The bytes sent both ways at which it requests its next interim.
     interim_at: u64,
@@ -82,12 +83,19 @@ impl FlowWriter {
             // The committer sweeps open flows now and then, as long as there are any.
             self.shared.committer.wake();
         }
-        Some(LiveFlow { slot, generation, legs: Legs::default(), interim_at: INTERIM_BYTES })
+        let (requests, legs) = (0, Legs::default());
+        Some(LiveFlow { slot, generation, requests, legs, interim_at: INTERIM_BYTES })
     }
 
     /// The counters of an open flow.
     pub fn counters<'a>(&'a self, flow: &'a mut LiveFlow) -> FlowCounters<'a> {
         self.region.slot(flow.slot).counters(&mut flow.legs)
+    }
+
+    /// Counts a request of the flow.
+    pub fn count_request(&mut self, flow: &mut LiveFlow) {
+        flow.requests += 1;
+        self.region.slot(flow.slot).store_requests(flow.requests);
     }
 
     /// Requests an interim if the flow has moved enough since its last one.
@@ -102,7 +110,7 @@ impl FlowWriter {
     /// The record of an open flow, as if it were closed now.
     pub fn record(&self, flow: &LiveFlow, at: WallNanos, reason: CloseReason) -> Option<Record> {
         let identity = self.region.slot(flow.slot).identity().ok()?;
-        Some(Record::from_parts(identity, at, reason, flow.legs))
+        Some(Record::from_parts(identity, at, reason, flow.legs).with_requests(flow.requests))
     }
 
     /// Ends a flow. The committer journals it and frees its slot.
@@ -261,7 +269,7 @@ mod tests {
 
     #[test]
     fn damaged_free_slot_is_skipped_and_counted() {
-        let header = TableHeader { gateway: 7, epoch: 1, boot: 1, process: 1, regions: 1, slots: 3 };
+        let header = TableHeader { gateway: 7, epoch: 1, boot: 1, process: 1, regions: 1, slots: 3, run: 1 };
         let table = LiveTable::create(SharedWords::in_memory(header.table_words()), header);
         let region = table.regions().next().expect("the table has one region");
         let shared = Arc::new(LedgerState::new(0));

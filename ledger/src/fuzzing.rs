@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use sys::clock::WallNanos;
 
 use crate::consent::Consent;
-use crate::entry::{Entry, EntryKey};
+use crate::entry::{Entry, EntryKey, EntryVersion};
 use crate::journal::reader::Reader;
 use crate::journal::writer::JournalPosition;
 use crate::journal::{Settings, TableReference, Writer, scan};
@@ -24,12 +24,16 @@ pub const EPOCH: u32 = 1;
 
 const BYTES_MAX: u64 = 1 << 30;
 
-/// The entry at the beginning of `bytes`, and its length.
+/// The entry at the beginning of `bytes`, and its length; of version 1 if `is_old`.
 ///
 /// # Errors
 /// The bytes are no entry.
-pub fn read_entry(bytes: &[u8]) -> Result<(Entry, usize), MalformedRecord> {
-    Entry::read(bytes)
+pub fn read_entry(bytes: &[u8], is_old: bool) -> Result<(Entry, usize), MalformedRecord> {
+    Entry::read(bytes, version(is_old))
+}
+
+fn version(is_old: bool) -> EntryVersion {
+    if is_old { EntryVersion::V1 } else { EntryVersion::V2 }
 }
 
 /// Appends the bytes of `entry` to `out`.
@@ -38,8 +42,8 @@ pub fn write_entry(entry: &Entry, out: &mut Vec<u8>) {
 }
 
 /// Reads the part of an entry that recovery reads; whether that is the key and the length of `entry`.
-pub fn has_key_of(bytes: &[u8], entry: Option<(&Entry, usize)>) -> bool {
-    let key = EntryKey::read(bytes);
+pub fn has_key_of(bytes: &[u8], is_old: bool, entry: Option<(&Entry, usize)>) -> bool {
+    let key = EntryKey::read(bytes, version(is_old));
     entry.is_some_and(|(entry, length)| key == Ok((EntryKey::from(entry), length)))
 }
 
@@ -63,7 +67,7 @@ pub struct Journal {
 impl Journal {
     /// A journal without entries, in segments of so many bytes.
     pub fn new(segment_bytes: u64) -> Journal {
-        let settings = Settings { gateway: GATEWAY, epoch: EPOCH, segment_bytes, bytes_max: BYTES_MAX };
+        let settings = settings(EPOCH, segment_bytes);
         let begin = JournalPosition { next_lsn: 1, next_segment: 1, ..JournalPosition::default() };
         let mut writer = Writer::open(Memory::default(), settings, TableReference::default(), &begin, 0)
             .expect("a disk in memory takes every write");
@@ -171,10 +175,14 @@ pub fn recovered(files: &Files, segment_bytes: u64) -> Option<Files> {
         return None;
     }
     let epoch = scan.epoch(&[]);
-    let settings = Settings { gateway: GATEWAY, epoch, segment_bytes, bytes_max: BYTES_MAX };
+    let settings = settings(epoch, segment_bytes);
     let start = Start { settings, table: TableReference::default(), boot: 0, tables: &[], consents: &[] };
     let recovered = scan.recover(storage, start).expect("a disk in memory takes every write");
     Some(contents(recovered.journal.shared().storage()))
+}
+
+fn settings(epoch: u32, segment_bytes: u64) -> Settings {
+    Settings { gateway: GATEWAY, epoch, run: epoch.into(), segment_bytes, bytes_max: BYTES_MAX }
 }
 
 fn disk(files: &Files) -> Memory {

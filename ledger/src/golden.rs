@@ -1,68 +1,127 @@
-//! Golden bytes of every format: later versions must read what an earlier one wrote.
+//! Golden bytes of every format, in the files of `golden/`: later versions must read what an earlier one
+//! wrote.
 //!
-//! Guarantees: a change of a format fails here. Such a change needs a new version number and a reader of the
-//! old one, never another line in this file.
+//! Guarantees: a change of a format fails here. Such a change needs a new version number, a directory of new
+//! files, and a reader of the old ones, which never change.
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use sys::clock::WallNanos;
 use sys::mapping::SharedWords;
 
-use crate::entry::Entry;
+use crate::consent::Consent;
+use crate::entry::{Entry, EntryVersion, TableFinding};
 use crate::journal::frame::{FRAME_HEADER_BYTES, FrameBuffer, FrameHeader};
 use crate::journal::segment::{BLOCK_BYTES, HEADER_BYTES, SegmentHeader};
-use crate::live_table::{LiveTable, PAGE_WORDS, SLOT_WORDS, SlotContents, TableHeader};
+use crate::live_table::{LiveTable, PAGE_WORDS, SLOT_WORDS, SlotContents, SlotLayout, TableHeader};
 use crate::record::{Class, CloseReason, Flow, Legs, Protocol, Record, Uncertain};
 
 const AT: WallNanos = WallNanos(0x1122_3344_5566_7788);
 
-fn record(reason: CloseReason) -> Record {
-    Record::new(&Flow {
-        id: 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff,
-        opened: WallNanos(0x0102_0304_0506_0708),
-        closed: AT,
-        user: "ci",
-        host: "example.com",
-        port: 443,
-        address: Some("192.0.2.1".parse().unwrap()),
-        client: "[2001:db8::1]:50000".parse().unwrap(),
-        class: Class::Internal,
-        protocol: Protocol::HttpConnect,
-        rule: "rule",
-        reason,
-        legs: Legs { client_rx: 1, upstream_tx: 2, upstream_rx: 3, client_tx: 4 },
-        uncertain: Uncertain { up: 5, down: 6 },
-    })
+/// A flow, as version 1 knows it.
+const FLOW_1: Flow<'_> = Flow {
+    id: 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff,
+    opened: WallNanos(0x0102_0304_0506_0708),
+    closed: AT,
+    account: 0,
+    policy: 0,
+    set: 0,
+    user: "ci",
+    host: "example.com",
+    port: 443,
+    address: Some(std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1))),
+    client: std::net::SocketAddr::new(
+        std::net::IpAddr::V6(std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+        50_000,
+    ),
+    class: Class::Internal,
+    protocol: Protocol::HttpConnect,
+    rule: "rule",
+    reason: CloseReason::Killed,
+    requests: 0,
+    legs: Legs { client_rx: 1, upstream_tx: 2, upstream_rx: 3, client_tx: 4 },
+    uncertain: Uncertain { up: 5, down: 6 },
+};
+
+fn final_1() -> Record {
+    Record::new(&FLOW_1)
 }
 
-fn entry(entry: Entry) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    entry.write(&mut bytes);
-    assert_eq!(Entry::read(&bytes), Ok((entry, bytes.len())));
-    bytes
+fn interim_1() -> Record {
+    Record::new(&Flow { reason: CloseReason::Fault, ..FLOW_1 })
 }
 
-/// Compares bytes with hexadecimal digits, ignoring white space.
-fn check(name: &str, bytes: &[u8], expected: &str) {
-    let found: Vec<String> =
-        bytes.chunks(16).map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect()).collect();
-    let expected: Vec<&str> = expected.split_whitespace().collect();
-    assert!(found == expected, "{name}, found:\n{}", found.join("\n"));
+fn final_2() -> Record {
+    let (account, policy, set) = (0x0a0b_0c0d, 0x1a1b_1c1d, 0x2a2b);
+    Record::new(&Flow { account, policy, set, requests: 7, ..FLOW_1 })
+}
+
+/// The digits of a file, in lines of 16 bytes.
+fn golden(version: u32, name: &str) -> String {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/golden/version-{version}"));
+    std::fs::read_to_string(directory.join(format!("{name}.hex"))).unwrap_or_default()
+}
+
+fn golden_bytes(version: u32, name: &str) -> Vec<u8> {
+    let digits: String = golden(version, name).split_whitespace().collect();
+    (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
+}
+
+/// Compares bytes with the file `name` of version 2.
+fn check(name: &str, bytes: &[u8]) {
+    let line = |line: &[u8]| line.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n";
+    let found: String = bytes.chunks(16).map(line).collect();
+    assert!(found == golden(2, name), "{name}, found:\n{found}");
 }
 
 #[test]
 fn entry_bytes_are_unchanged() {
-    check("final", &entry(Entry::Final(record(CloseReason::Killed))), FINAL);
-    check("interim", &entry(Entry::Interim(record(CloseReason::Fault))), INTERIM);
-    check("run began", &entry(Entry::RunBegan { epoch: 7, at: AT }), RUN_BEGAN);
-    check("gap", &entry(Entry::Gap { epoch: 7, at: AT, first_lsn: 8 }), GAP);
+    let entries = [
+        ("final", Entry::Final(final_2())),
+        ("interim", Entry::Interim(interim_1())),
+        ("run-began", Entry::RunBegan { epoch: 7, at: AT, run: 8 << 64 | 9, table: TableFinding::Found }),
+        ("gap", Entry::Gap { epoch: 7, at: AT, first_lsn: 8 }),
+        ("run-ended", Entry::RunEnded { epoch: 7, at: AT }),
+        ("consent", Entry::Accepted(Consent::new(7, AT, (8, 9), "root", "entries 8 to 9 are lost"))),
+    ];
+    for (name, entry) in entries {
+        let mut bytes = Vec::new();
+        entry.write(&mut bytes);
+        assert_eq!(Entry::read(&bytes, EntryVersion::V2), Ok((entry, bytes.len())));
+        check(name, &bytes);
+    }
+}
+
+#[test]
+fn entries_of_version_1_are_read() {
+    let began = Entry::RunBegan { epoch: 7, at: AT, run: 0, table: TableFinding::None };
+    let entries = [
+        ("final", Entry::Final(final_1())),
+        ("interim", Entry::Interim(interim_1())),
+        ("run-began", began),
+        ("gap", Entry::Gap { epoch: 7, at: AT, first_lsn: 8 }),
+    ];
+    for (name, entry) in entries {
+        let bytes = golden_bytes(1, name);
+        assert_eq!(Entry::read(&bytes, EntryVersion::V1), Ok((entry, bytes.len())), "{name}");
+    }
+    let frame = golden_bytes(1, "frame");
+    let header = FrameHeader::parse(&frame, 9).unwrap();
+    assert_eq!((header.version, header.hash()), (EntryVersion::V1, 0x9beb_ea59_00c9_b653));
+    let mut entries = Vec::new();
+    header.entries(&frame[FRAME_HEADER_BYTES..], &mut entries).unwrap();
+    assert_eq!(entries, [began, Entry::Gap { epoch: 7, at: AT, first_lsn: 8 }]);
 }
 
 #[test]
 fn frame_bytes_are_unchanged() {
     let mut frame = FrameBuffer::default();
     frame.clear();
-    frame.push(&Entry::RunBegan { epoch: 7, at: AT });
+    frame.push(&Entry::RunEnded { epoch: 7, at: AT });
     frame.push(&Entry::Gap { epoch: 7, at: AT, first_lsn: 8 });
     let header = frame.seal(|count, payload_bytes, payload_crc| FrameHeader {
+        version: EntryVersion::V2,
         epoch: 7,
         count,
         segment: 9,
@@ -75,15 +134,15 @@ fn frame_bytes_are_unchanged() {
     });
     assert_eq!(frame.bytes().len(), BLOCK_BYTES);
     let (whole, padding) = frame.bytes().split_at(FRAME_HEADER_BYTES + header.payload_bytes as usize);
-    check("frame", whole, FRAME);
+    check("frame", whole);
     assert!(padding.iter().all(|byte| *byte == 0));
     assert_eq!(FrameHeader::parse(frame.bytes(), 9), Some(header));
-    assert_eq!(header.hash(), FRAME_HASH, "found {:#x}", header.hash());
+    check("frame-hash", &header.hash().to_le_bytes());
 }
 
-#[test]
-fn segment_header_bytes_are_unchanged() {
-    let header = SegmentHeader {
+/// The header of both versions, but for the run.
+fn segment_header() -> SegmentHeader {
+    SegmentHeader {
         gateway: 1,
         number: 2,
         epoch: 3,
@@ -95,29 +154,48 @@ fn segment_header_bytes_are_unchanged() {
         table: "/dev/shm/tollgate-00000001.live".to_owned(),
         boot: 0,
         bytes: 0,
-    };
+        run: 0,
+    }
+}
+
+#[test]
+fn segment_header_bytes_are_unchanged() {
+    let header = SegmentHeader { boot: 9 << 64 | 10, bytes: 1 << 20, run: 11 << 64 | 12, ..segment_header() };
     let block = header.write();
     assert_eq!(block.len(), HEADER_BYTES);
-    check("segment header", &block[..112], SEGMENT);
-    assert!(block[112..HEADER_BYTES - 4].iter().all(|byte| *byte == 0));
-    check("its checksum", &block[HEADER_BYTES - 4..], SEGMENT_CRC);
+    let (path_end, known) = (1104, 1144);
+    check("segment-header", &block[..112]);
+    assert!(block[112..path_end].iter().all(|byte| *byte == 0));
+    check("segment-header-behind-the-path", &block[path_end..known]);
+    assert!(block[known..HEADER_BYTES - 4].iter().all(|byte| *byte == 0));
+    check("segment-header-checksum", &block[HEADER_BYTES - 4..]);
+}
+
+#[test]
+fn segment_header_of_version_1_is_read() {
+    let mut block = golden_bytes(1, "segment-header");
+    block.resize(HEADER_BYTES - 4, 0);
+    block.extend(golden_bytes(1, "segment-header-checksum"));
+    assert_eq!(SegmentHeader::parse(&block), Some(segment_header()));
 }
 
 /// A flow in one slot, with a call in progress; then closed.
 #[test]
 fn live_table_bytes_are_unchanged() {
-    let header = TableHeader { gateway: 1, epoch: 2, boot: 3 << 64 | 4, process: 5, regions: 1, slots: 2 };
+    let header =
+        TableHeader { gateway: 1, epoch: 2, boot: 3 << 64 | 4, process: 5, regions: 1, slots: 2, run: 6 };
     let table = LiveTable::create(SharedWords::in_memory(header.table_words()), header);
     let words = table.words();
     let bytes = |from: usize, count: usize| -> Vec<u8> {
-        let word = |at: usize| words.words()[at].load(std::sync::atomic::Ordering::Acquire);
+        let word = |at: usize| words.words()[at].load(Ordering::Acquire);
         (from..from + count).flat_map(|at| word(at).to_le_bytes()).collect()
     };
     table.note_alive(WallNanos(1_780_000_000_000_000_000));
-    check("table header", &bytes(0, 9), TABLE);
+    check("table-header", &bytes(0, 14));
     let region = table.regions().next().unwrap();
     let (slot, mut legs) = (region.slot(1), Legs::default());
-    slot.open(record(CloseReason::Fault).identity(), 6);
+    slot.open(final_2().identity(), 6);
+    slot.store_requests(7);
     slot.counters(&mut legs).up().0.add(100);
     slot.counters(&mut legs).down().0.add(200);
     let start = PAGE_WORDS + SLOT_WORDS;
@@ -127,77 +205,39 @@ fn live_table_bytes_are_unchanged() {
         .down()
         .1
         .around(30, || {
-            check("live slot", &bytes(start, 20), LIVE);
+            check("live-slot", &bytes(start, 22));
             Ok(30)
         })
         .unwrap();
     slot.close(6, WallNanos(1_780_000_000_000_000_000), CloseReason::IdleTimeout);
-    check("closing slot", &bytes(start, 8), CLOSING);
+    check("closing-slot", &bytes(start, 9));
     assert!(matches!(slot.read(), SlotContents::Closing(_)));
     slot.free(6);
-    check("free slot", &bytes(start, 1), FREE);
+    check("free-slot", &bytes(start, 1));
 }
 
-const FINAL: &str = "
-    7d00010c887766554433221101000000
-    00000000020000000000000003000000
-    00000000040000000000000005000000
-    06000000ffeeddccbbaa998877665544
-    332211000807060504030201bb0150c3
-    020100100402040b20010db800000000
-    0000000000000001c000020163697275
-    6c656578616d706c652e636f6d";
-const INTERIM: &str = "
-    7d000200887766554433221101000000
-    00000000020000000000000003000000
-    00000000040000000000000005000000
-    06000000ffeeddccbbaa998877665544
-    332211000807060504030201bb0150c3
-    020100100402040b20010db800000000
-    0000000000000001c000020163697275
-    6c656578616d706c652e636f6d";
-const RUN_BEGAN: &str = "10000300887766554433221107000000";
-const GAP: &str = "
-    18000400887766554433221107000000
-    0800000000000000";
-const FRAME: &str = "
-    4652414d2fa4da570700000002000000
-    09000000000000000a00000000000000
-    0b000000000000001918171615141312
-    280000001587b2228877665544332211
-    10000300887766554433221107000000
-    18000400887766554433221107000000
-    0800000000000000";
-const FRAME_HASH: u64 = 0x9beb_ea59_00c9_b653;
-const SEGMENT: &str = "
-    544f4c4c4a524e4c0100000001000000
-    02000000000000000300000000000000
-    04000000000000000500000000000000
-    06000000000000008877665544332211
-    08000000000000001f002f6465762f73
-    686d2f746f6c6c676174652d30303030
-    303030312e6c69766500000000000000";
-const SEGMENT_CRC: &str = "bd68c618";
-const TABLE: &str = "
-    544f4c4c4c4956450100000005000000
-    01000000020000000400000000000000
-    03000000000000000100000000000000
-    0200000000000000aa7417b500000000
-    00c0bff80a483306";
-const LIVE: &str = "
-    fb881700000000003827000000000000
-    00000000000000000631000000000000
-    6a1d0000000000000c62000000000000
-    18c40000000000000000000000000000
-    49000000320d45c2ffeeddccbbaa9988
-    77665544332211000807060504030201
-    bb0150c3020100100402040b20010db8
-    000000000000000000000001c0000201
-    636972756c656578616d706c652e636f
-    6d000000000000000000000000000000";
-const CLOSING: &str = "
-    929d1700000000003827000000000000
-    6a1d0000000000000631000000000000
-    6a1d0000000000000c62000000000000
-    18c400000000000000c0bff80a483306";
-const FREE: &str = "00741b0000000000";
+#[test]
+fn live_table_of_version_1_is_read() {
+    let words = |name: &str| -> Vec<u64> {
+        let bytes = golden_bytes(1, name);
+        bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
+    };
+    let word = |words: Vec<u64>| move |at: usize| words.get(at).copied().unwrap_or(0);
+    let (header, layout) = TableHeader::parse(word(words("table-header"))).unwrap();
+    let expected =
+        TableHeader { gateway: 1, epoch: 2, boot: 3 << 64 | 4, process: 5, regions: 1, slots: 2, run: 0 };
+    assert_eq!((header, layout), (expected, SlotLayout::V1));
+    let legs = Legs { client_rx: 100, upstream_tx: 40, upstream_rx: 200, client_tx: 0 };
+    let live = Record::from_parts(*final_1().identity(), WallNanos(0), CloseReason::Killed, legs);
+    let live = live.with_uncertain(Uncertain { up: 0, down: 30 });
+    let found = SlotContents::from_words(layout, word(words("live-slot")));
+    assert_eq!(found, SlotContents::Live(live));
+    let mut closing = words("closing-slot");
+    closing.extend_from_slice(&words("live-slot")[8..]);
+    let SlotContents::Closing(closed) = SlotContents::from_words(layout, word(closing)) else { panic!() };
+    let flow = closed.flow();
+    assert_eq!(flow.reason, CloseReason::IdleTimeout);
+    assert_eq!((flow.legs.client_tx, flow.closed), (30, WallNanos(1_780_000_000_000_000_000)));
+    let free = SlotContents::from_words(layout, word(words("free-slot")));
+    assert_eq!(free, SlotContents::Nothing);
+}

@@ -43,6 +43,8 @@ pub(crate) use writer::Writer;
 pub(crate) struct Settings {
     pub(crate) gateway: u32,
     pub(crate) epoch: u32,
+    /// A number that the run drew.
+    pub(crate) run: u128,
     /// Bytes of a segment, a multiple of 4 KiB.
     pub(crate) segment_bytes: u64,
     /// Bytes that all segments together may take.

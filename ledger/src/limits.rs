@@ -9,14 +9,15 @@ pub const BATCH_ENTRIES_MAX: usize = 8192;
 /// Bytes of a user's name in a record; longer ones are cut and flagged.
 pub const USER_BYTES_MAX: usize = 64;
 
-/// Bytes of a rule's text in a record; longer ones are cut and flagged.
+/// Bytes of a rule's text in a record; longer ones are cut and flagged. Beside the longest user, host and
+/// addresses 39 of them fit.
 pub const RULE_BYTES_MAX: usize = 48;
 
 /// Bytes of a host in a record: the longest DNS name without its last dot (RFC 1035 section 2.3.4).
 pub const HOST_BYTES_MAX: usize = 253;
 
 /// Bytes of a packed identity: what fits into a slot of the live table beside its counters.
-pub const IDENTITY_BYTES_MAX: usize = 440;
+pub const IDENTITY_BYTES_MAX: usize = 432;
 
 /// A moving flow is journaled at least each time it has sent this many bytes...
 pub const INTERIM_BYTES: u64 = 8 << 20;

@@ -20,13 +20,14 @@
 //!
 //!   of a slot   0..8, one cache line:   state | up | down | up intent | down intent | client_rx |
 //!                                       upstream_rx | closed, microseconds since the Unix epoch
-//!               8:                      bytes of the identity | their CRC32C << 32
-//!               9..64:                  the identity
+//!               8:                      requests
+//!               9:                      bytes of the identity | their CRC32C << 32
+//!               10..64:                 the identity
 //! ```
 //!
 //! Rules (the code cites them):
 //!
-//! 1. Each of the first eight words holds its value times 251. This is an AN code: a flipped bit adds or
+//! 1. Each of the first nine words holds its value times 251. This is an AN code: a flipped bit adds or
 //!    subtracts a power of two, which 251 does not divide. A value is less than 2^56; 72 PB is the most that
 //!    a flow can count.
 //! 2. Around each outgoing call: before it intent = (count's low 36 bits, length); after it the new count, or
@@ -44,7 +45,7 @@ use std::sync::Arc;
 use sys::clock::WallNanos;
 use sys::mapping::SharedWords;
 
-pub(crate) use slot::{CommitIntent, STATE, Slot, SlotContents, State};
+pub(crate) use slot::{CommitIntent, STATE, Slot, SlotContents, SlotLayout, State};
 pub use slot::{FlowCounters, Received, Sent};
 
 /// Words of a slot: 512 bytes.
@@ -66,11 +67,14 @@ pub(crate) const PAGE_WORDS: usize = 512;
 const MAGIC: u64 = u64::from_le_bytes(*b"TOLLLIVE");
 
 /// The error for a table whose flows this program cannot read; it is refused, not skipped.
-pub(crate) const OTHER_VERSION: &str =
-    "it is a live table of another version of the program: start and stop that version once";
+pub(crate) const LATER_VERSION: &str =
+    "it is a live table of a later version of the program: start and stop that version once";
 
-/// The version of the layout.
-const VERSION: u64 = 1;
+/// The version of the layout that is written.
+const VERSION: u32 = 2;
+
+/// The version without requests and runs, which is read.
+const VERSION_1: u32 = 1;
 
 /// The header word with the time at which the process was last known to be alive, in microseconds since the
 /// Unix epoch, times 251 (rule 1). It is the best known end of a flow that was killed.
@@ -91,6 +95,8 @@ pub struct TableHeader {
     pub regions: u32,
     /// Slots of each region.
     pub slots: u32,
+    /// The number that the run drew; 0: not known.
+    pub run: u128,
 }
 
 /// The last entry that was appended to the journal, times 251: after a kill the journal ends there or later.
@@ -99,6 +105,10 @@ const APPENDED_AT: usize = 9;
 
 /// The last entry that the database was seen to have, times 251. Zero: not known.
 const APPLIED_AT: usize = 10;
+
+/// The number that the run drew, low word first, and the CRC-32C of the two.
+const RUN_AT: usize = 11;
+const RUN_CRC_AT: usize = 13;
 
 /// From this word on, one word for each region: slots below that number were used, times 251.
 const USED_AT: usize = 32;
@@ -109,7 +119,7 @@ impl TableHeader {
     fn words(&self) -> [u64; TableHeader::WORDS] {
         let mut words = [
             MAGIC,
-            VERSION | u64::from(self.process) << 32,
+            u64::from(VERSION) | u64::from(self.process) << 32,
             u64::from(self.gateway) | u64::from(self.epoch) << 32,
             self.boot as u64,
             (self.boot >> 64) as u64,
@@ -121,8 +131,14 @@ impl TableHeader {
         words
     }
 
-    /// The header in the first words of a file.
-    pub(crate) fn parse(words: &[u64; TableHeader::WORDS]) -> Result<TableHeader, &'static str> {
+    fn run_words(&self) -> [u64; 3] {
+        let run = [self.run as u64, (self.run >> 64) as u64];
+        [run[0], run[1], u64::from(checksum(&run))]
+    }
+
+    /// The header of a table, whose words `word` reads, and the layout of its slots.
+    pub(crate) fn parse(word: impl Fn(usize) -> u64) -> Result<(TableHeader, SlotLayout), &'static str> {
+        let words: [u64; TableHeader::WORDS] = std::array::from_fn(&word);
         if words[0] != MAGIC {
             return Err("it is not a live table");
         }
@@ -130,17 +146,23 @@ impl TableHeader {
         if words[7] != u64::from(checksum(&words[..7])) {
             return Err("its header is damaged");
         }
-        if words[1] as u32 != VERSION as u32 {
-            return Err(OTHER_VERSION);
-        }
-        Ok(TableHeader {
+        let layout = match words[1] as u32 {
+            VERSION => SlotLayout::V2,
+            VERSION_1 => SlotLayout::V1,
+            _ => return Err(LATER_VERSION),
+        };
+        let run = [word(RUN_AT), word(RUN_AT + 1)];
+        let has_run = layout == SlotLayout::V2 && word(RUN_CRC_AT) == u64::from(checksum(&run));
+        let header = TableHeader {
             process: (words[1] >> 32) as u32,
             gateway: words[2] as u32,
             epoch: (words[2] >> 32) as u32,
             boot: u128::from(words[3]) | u128::from(words[4]) << 64,
             regions: words[5] as u32,
             slots: words[6] as u32,
-        })
+            run: if has_run { u128::from(run[0]) | u128::from(run[1]) << 64 } else { 0 },
+        };
+        Ok((header, layout))
     }
 
     /// Whether a file of `words` words holds the whole table. A damaged or forged header may claim any size.
@@ -208,6 +230,8 @@ impl LiveTable {
     /// Creates a table in `words`, which are zero: all slots are free. The header is written last.
     pub(crate) fn create(words: SharedWords, header: TableHeader) -> LiveTable {
         assert!(words.words().len() >= header.table_words(), "the table fits into its memory");
+        let run_words = words.words()[RUN_AT..].iter().zip(header.run_words());
+        run_words.for_each(|(word, value)| word.store(value, slot::RELEASE));
         for (word, value) in words.words().iter().zip(header.words()).rev() {
             word.store(value, slot::RELEASE);
         }

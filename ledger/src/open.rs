@@ -252,6 +252,7 @@ fn recover(
         .map(|(old, _)| old.path.clone())
         .collect();
     let epoch = scan.epoch(&images);
+    let run = draw_run()?;
     sink.begin_run(epoch, clock::wall())?;
     let header = TableHeader {
         gateway,
@@ -260,6 +261,7 @@ fn recover(
         process: std::process::id(),
         regions: u32::try_from(settings.flow_writers).expect("there are fewer than 2^32 flow writers"),
         slots: settings.slots,
+        run,
     };
     // Where the old table occupies the space of the new one, the new one is created after the old one's
     // removal.
@@ -267,7 +269,7 @@ fn recover(
     let reference = |table: &NewTable| TableReference { path: table.path.display().to_string(), boot };
     let consents: Vec<Consent> = consents.iter().map(|consent| consent.for_run(epoch)).collect();
     let start = Start {
-        settings: journal_settings(settings, gateway, epoch),
+        settings: journal_settings(settings, gateway, (epoch, run)),
         table: table.as_ref().map(reference).unwrap_or_default(),
         boot,
         tables: &images,
@@ -317,10 +319,18 @@ fn open_database(
     Ok(sink)
 }
 
-fn journal_settings(settings: &OpenSettings, gateway: u32, epoch: u32) -> Settings {
+/// Draws the number by which this run is told from any other, also from one of a copied ledger.
+fn draw_run() -> Result<u128, OpenError> {
+    let mut run = [0; 16];
+    getrandom::fill(&mut run).map_err(|error| OpenError::Thread(io::Error::other(error)))?;
+    Ok(u128::from_le_bytes(run).max(1))
+}
+
+fn journal_settings(settings: &OpenSettings, gateway: u32, (epoch, run): (u32, u128)) -> Settings {
     Settings {
         gateway,
         epoch,
+        run,
         segment_bytes: settings.segment_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64,
         bytes_max: settings.journal_bytes_max,
     }

@@ -4,6 +4,7 @@
 //! checked before they become a record.
 
 mod identity;
+pub(crate) mod version_1;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -26,6 +27,7 @@ pub struct Record {
     at: WallNanos,
     /// Why it was closed.
     reason: CloseReason,
+    requests: u64,
     legs: Legs,
     uncertain: Uncertain,
 }
@@ -39,6 +41,7 @@ impl Record {
             identity: Identity::new(flow),
             at: flow.closed,
             reason: flow.reason,
+            requests: flow.requests,
             legs: flow.legs,
             uncertain: flow.uncertain,
         }
@@ -46,7 +49,12 @@ impl Record {
 
     /// The record of a flow: its identity, and its counts as of `at`.
     pub fn from_parts(identity: Identity, at: WallNanos, reason: CloseReason, legs: Legs) -> Record {
-        Record { identity, at, reason, legs, uncertain: Uncertain { up: 0, down: 0 } }
+        Record { identity, at, reason, requests: 0, legs, uncertain: Uncertain { up: 0, down: 0 } }
+    }
+
+    /// The same record, with its number of requests.
+    pub fn with_requests(self, requests: u64) -> Record {
+        Record { requests, ..self }
     }
 
     /// The same record, with bytes of which it is not known whether they were sent.
@@ -56,15 +64,17 @@ impl Record {
 
     /// Copies `other`, and touches only the bytes that one of the two uses.
     pub fn copy_from(&mut self, other: &Record) {
-        let Record { identity, at, reason, legs, uncertain } = other;
+        let Record { identity, at, reason, requests, legs, uncertain } = other;
         self.identity.copy_from(identity);
-        (self.at, self.reason, self.legs, self.uncertain) = (*at, *reason, *legs, *uncertain);
+        (self.at, self.reason, self.requests) = (*at, *reason, *requests);
+        (self.legs, self.uncertain) = (*legs, *uncertain);
     }
 
     /// The unpacked record. Addresses are canonical: IPv4-mapped ones become IPv4.
     pub fn flow(&self) -> Flow<'_> {
         let start = self.identity.unpack().expect("an identity is checked when it is made");
-        Flow { closed: self.at, reason: self.reason, legs: self.legs, uncertain: self.uncertain, ..start }
+        let Record { at, reason, requests, legs, uncertain, .. } = *self;
+        Flow { closed: at, reason, requests, legs, uncertain, ..start }
     }
 
     /// The identity of the flow.
@@ -88,6 +98,12 @@ pub struct Flow<'a> {
     pub opened: WallNanos,
     /// When it was closed. Usage is billed to the UTC day of this moment.
     pub closed: WallNanos,
+    /// The account that is billed: the user's, whatever its name; 0 if that is not known.
+    pub account: u32,
+    /// The version of the policy that admitted the flow; 0 if that is not known.
+    pub policy: u32,
+    /// The number of the named set by which the destination is metered; 0 if there is none.
+    pub set: u16,
     /// The user's name, at most [`USER_BYTES_MAX`] bytes.
     pub user: &'a str,
     /// The host as requested, name or address, at most [`HOST_BYTES_MAX`] bytes.
@@ -106,6 +122,8 @@ pub struct Flow<'a> {
     pub rule: &'a str,
     /// Why the flow ended.
     pub reason: CloseReason,
+    /// Requests that were made in it, as far as the protocol has any; others count none.
+    pub requests: u64,
     /// The counted bytes.
     pub legs: Legs,
     /// Bytes that may have been sent besides; they are not billed.

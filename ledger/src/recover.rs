@@ -21,13 +21,15 @@ use sys::crash::point;
 use thiserror::Error;
 
 use crate::consent::Consent;
-use crate::entry::{Entry, EntryKey};
+use crate::entry::{Entry, EntryKey, TableFinding};
 use crate::journal::corruption::Corruption;
 use crate::journal::reader::ReadError;
 use crate::journal::scan::{self, Scan};
 use crate::journal::{JournalError, Settings, TableReference, Writer};
 use crate::limits::ENTRY_BYTES_MAX;
-use crate::live_table::{ALIVE_AT, ProgressMarks, STATE, SlotContents, TableHeader, alive_at, used};
+use crate::live_table::{
+    ALIVE_AT, ProgressMarks, STATE, SlotContents, SlotLayout, TableHeader, alive_at, used,
+};
 #[cfg(any(test, feature = "simulation"))]
 use crate::loss::Losses;
 use crate::loss::{Damage, Loss};
@@ -50,6 +52,7 @@ pub(crate) struct Applied {
 /// A live table that an earlier run left.
 pub(crate) struct TableImage<'a> {
     pub(crate) header: TableHeader,
+    pub(crate) layout: SlotLayout,
     /// Reads one of its words.
     pub(crate) word: Box<dyn Fn(usize) -> u64 + 'a>,
 }
@@ -65,7 +68,7 @@ impl TableImage<'_> {
                     show(SlotContents::Damaged { what: "a slot that was used and is empty", id: None });
                     continue;
                 }
-                match SlotContents::from_words(|index| (self.word)(start + index)) {
+                match SlotContents::from_words(self.layout, |index| (self.word)(start + index)) {
                     SlotContents::Nothing => {}
                     found => show(found),
                 }
@@ -140,6 +143,17 @@ pub enum RecoverError {
         /// The gateway of the ledger.
         expected: u32,
     },
+    /// The journal has segments of two copies of the ledger.
+    #[error(
+        "segments {one} and {next} of the journal were written by two copies of this ledger: put back the \
+         segments of the copy to which the databases belong"
+    )]
+    Forked {
+        /// The last segment of the one copy.
+        one: u64,
+        /// The next one, of the other.
+        next: u64,
+    },
 }
 
 impl From<ReadError> for RecoverError {
@@ -213,6 +227,9 @@ pub(crate) fn scan(
     let foreign = journal.foreign.map(|(_, found)| found).filter(|found| *found != gateway);
     if let Some(found) = journal.gateway.filter(|found| *found != gateway).or(foreign) {
         return Err(RecoverError::Foreign { found, expected: gateway });
+    }
+    if let Some((one, next)) = journal.forked {
+        return Err(RecoverError::Forked { one, next });
     }
     for (_, entry) in journal.corruption.iter().flat_map(|corruption| &corruption.salvaged) {
         scan.note(entry.into());
@@ -335,9 +352,13 @@ impl RecoveryScan {
 
     /// Whether a table is an older copy: its run wrote frames, or the database has entries, that it does not
     /// record. A table records each frame before the next one is written, and before the database has it.
+    /// A table of another run with the journal's epoch is that of a copied ledger.
     pub(crate) fn is_stale(&self, table: &TableImage<'_>) -> bool {
         let ProgressMarks { appended, .. } = table.reached();
-        let epoch = table.header.epoch;
+        let TableHeader { epoch, run, .. } = table.header;
+        if epoch == self.journal.epoch && run != self.journal.run && run != 0 && self.journal.run != 0 {
+            return true;
+        }
         let misses_frames = epoch == self.journal.epoch && appended + 1 < self.journal.last_frame;
         let misses_entries = epoch == self.applied.epoch && appended < self.applied.lsn;
         appended > 0 && (misses_frames || misses_entries)
@@ -418,8 +439,8 @@ impl RecoveryScan {
         report.table_missing = self.lacks_table(boot, tables);
         let mut end = self.journal.end.clone();
         end.next_lsn = end.next_lsn.max(self.applied.lsn + 1);
-        let (epoch, at) = (settings.epoch, clock::wall());
-        let previous = PreviousRun { scan: &self, tables, boot, epoch, at, consents };
+        let (epoch, run, at) = (settings.epoch, settings.run, clock::wall());
+        let previous = PreviousRun { scan: &self, tables, boot, epoch, run, at, consents };
         let mut count = 0;
         previous.each(&mut Recovery::default(), |_| {
             count += 1;
@@ -451,8 +472,9 @@ struct PreviousRun<'a> {
     scan: &'a RecoveryScan,
     tables: &'a [TableImage<'a>],
     boot: u128,
-    /// The new run.
+    /// The new run, and the number that it drew.
     epoch: u32,
+    run: u128,
     at: WallNanos,
     consents: &'a [Consent],
 }
@@ -476,7 +498,12 @@ impl PreviousRun<'_> {
             report.table |= table.header.epoch >= last_epoch;
             self.finish_flows(table, report, &mut show)?;
         }
-        show(Entry::RunBegan { epoch, at })
+        let table = match (report.table, scan.lacks_table(self.boot, self.tables)) {
+            (true, _) => TableFinding::Found,
+            (false, true) => TableFinding::Missing,
+            (false, false) => TableFinding::None,
+        };
+        show(Entry::RunBegan { epoch, at, run: self.run, table })
     }
 
     /// Calls `show` with the finals of the table's flows that have none.

@@ -29,7 +29,7 @@ use crate::database::schema::ledger_db::LEDGER;
 use crate::database::schema::{self, SchemaError, integer};
 use crate::database::watermarks::{Source, put_month};
 use crate::directory::{self, PathIdentity};
-use crate::entry::Entry;
+use crate::entry::{Entry, TableFinding};
 use crate::query::{QueryError, Usage};
 use crate::sink::{Sink, SinkError, SinkSettings};
 use batch::BatchAggregator;
@@ -119,7 +119,7 @@ impl SqliteSink {
         for (other, epoch, applied_lsn) in others {
             let (other, epoch) = (u32::try_from(other).unwrap_or(0), u32::try_from(epoch).unwrap_or(0));
             let mut sink = Self::open(directory, other, SinkSettings::default())?;
-            let ended = [Entry::RunBegan { epoch, at }];
+            let ended = [Entry::RunBegan { epoch, at, run: 0, table: TableFinding::None }];
             sink.apply(epoch, applied_lsn.cast_unsigned() + 1, &ended)?;
             sink.seal()?;
         }

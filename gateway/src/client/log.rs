@@ -33,6 +33,9 @@ impl Client {
             id: self.id,
             opened: self.accepted,
             closed: WallNanos(0),
+            account: 0,
+            policy: 0,
+            set: 0,
             user,
             host,
             port,
@@ -44,6 +47,7 @@ impl Client {
             protocol: self.protocol.unwrap_or(Protocol::HttpConnect),
             rule: route.rule,
             reason: CloseReason::Fault,
+            requests: 0,
             legs: Legs::default(),
             uncertain: Uncertain { up: 0, down: 0 },
         })

@@ -152,7 +152,10 @@ impl Meter {
             path,
         } = start;
         drop(reservation);
-        let live = self.writer.open(record.identity())?;
+        let mut live = self.writer.open(record.identity())?;
+        if method.is_some() {
+            self.writer.count_request(&mut live);
+        }
         self.stats.opened(protocol);
         let request = method.map(|method| {
             let outcome = RequestOutcome { method, status: None };

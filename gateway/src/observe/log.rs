@@ -75,6 +75,9 @@ const NO_FLOW: Flow<'_> = Flow {
     id: 0,
     opened: WallNanos(0),
     closed: WallNanos(0),
+    account: 0,
+    policy: 0,
+    set: 0,
     user: "",
     host: "",
     port: 0,
@@ -84,6 +87,7 @@ const NO_FLOW: Flow<'_> = Flow {
     protocol: Protocol::Forward,
     rule: "",
     reason: CloseReason::Fault,
+    requests: 0,
     legs: Legs { client_rx: 0, upstream_tx: 0, upstream_rx: 0, client_tx: 0 },
     uncertain: Uncertain { up: 0, down: 0 },
 };

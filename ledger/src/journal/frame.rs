@@ -4,7 +4,7 @@
 //!
 //! | offset | bytes | field                                                                     |
 //! |-------:|------:|---------------------------------------------------------------------------|
-//! |      0 |     4 | "FRAM"                                                                    |
+//! |      0 |     4 | "FRM2"; "FRAM" if the entries are of version 1                            |
 //! |      4 |     4 | CRC32C of the other bytes of the header                                   |
 //! |      8 |     4 | epoch                                                                     |
 //! |     12 |     4 | number of entries; 0 in a frame that only states how far all is durable   |
@@ -22,17 +22,20 @@ use blake2::digest::consts::U8;
 use sys::clock::WallNanos;
 
 use super::segment::{BLOCK_BYTES, LSN_MAX};
-use crate::entry::{Entry, EntryKey};
+use crate::entry::{Entry, EntryKey, EntryVersion};
 use crate::record::MalformedRecord;
 
 /// Bytes of a frame's header.
 pub(crate) const FRAME_HEADER_BYTES: usize = 64;
 
-const MAGIC: &[u8; 4] = b"FRAM";
+/// The first bytes, which name the version of the entries.
+const MAGICS: [(&[u8; 4], EntryVersion); 2] = [(b"FRM2", EntryVersion::V2), (b"FRAM", EntryVersion::V1)];
 
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct FrameHeader {
+    /// The version of its entries.
+    pub(crate) version: EntryVersion,
     pub(crate) epoch: u32,
     pub(crate) count: u32,
     pub(crate) segment: u64,
@@ -48,7 +51,8 @@ impl FrameHeader {
     /// The header's bytes.
     pub(crate) fn write(&self) -> [u8; FRAME_HEADER_BYTES] {
         let mut bytes = [0; FRAME_HEADER_BYTES];
-        bytes[..4].copy_from_slice(MAGIC);
+        let magic = MAGICS.into_iter().find(|(_, version)| *version == self.version);
+        bytes[..4].copy_from_slice(magic.expect("each version has a magic").0);
         bytes[8..12].copy_from_slice(&self.epoch.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.count.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.segment.to_le_bytes());
@@ -69,13 +73,15 @@ impl FrameHeader {
         let bytes: &[u8; FRAME_HEADER_BYTES] = bytes.first_chunk()?;
         let u32_at = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().expect("within the header"));
         let u64_at = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().expect("within the header"));
-        let whole = bytes.starts_with(MAGIC) && u32_at(4) == crc32c::crc32c(&bytes[8..]);
+        let (_, version) = MAGICS.into_iter().find(|(magic, _)| bytes.starts_with(*magic))?;
+        let whole = u32_at(4) == crc32c::crc32c(&bytes[8..]);
         let (first_lsn, synced_lsn) = (u64_at(24), u64_at(32));
         let is_possible = first_lsn > 0 && first_lsn.max(synced_lsn) <= LSN_MAX;
         if !whole || u64_at(16) != segment || !is_possible {
             return None;
         }
         Some(FrameHeader {
+            version,
             epoch: u32_at(8),
             count: u32_at(12),
             segment,
@@ -94,7 +100,7 @@ impl FrameHeader {
         let Some(bytes) = bytes.first_chunk::<FRAME_HEADER_BYTES>() else { return false };
         let position = [&epoch.to_le_bytes()[..], &first_lsn.to_le_bytes()];
         let marks = [
-            bytes.starts_with(MAGIC),
+            MAGICS.iter().any(|(magic, _)| bytes.starts_with(*magic)),
             bytes[16..24] == segment.to_le_bytes(),
             [&bytes[8..12], &bytes[24..32]] == position,
         ];
@@ -129,7 +135,7 @@ impl FrameHeader {
     ) -> Result<(), MalformedRecord> {
         let mut remaining = payload;
         for lsn in self.first_lsn..self.first_lsn + u64::from(self.count) {
-            let (key, length) = EntryKey::read(remaining)?;
+            let (key, length) = EntryKey::read(remaining, self.version)?;
             each(lsn, key);
             remaining = &remaining[length..];
         }
@@ -143,7 +149,7 @@ impl FrameHeader {
         }
         let mut remaining = payload;
         for _ in 0..self.count {
-            let (entry, length) = Entry::read(remaining)?;
+            let (entry, length) = Entry::read(remaining, self.version)?;
             out.push(entry);
             remaining = &remaining[length..];
         }
@@ -222,6 +228,7 @@ mod tests {
 
     fn header() -> FrameHeader {
         FrameHeader {
+            version: EntryVersion::V2,
             epoch: 1,
             count: 2,
             segment: 3,

@@ -34,7 +34,7 @@ pub(crate) enum ReadError {
     },
     /// An intact frame holds an unknown entry.
     #[error(
-        "segment {segment} of the journal holds {what}: it was written by another version of the program"
+        "segment {segment} of the journal holds {what}: it was written by a later version of the program"
     )]
     Malformed {
         /// The segment's number.
@@ -75,6 +75,13 @@ impl<F: StorageFile> Segment<F> {
         let file = storage.open(&name).map_err(named)?;
         let mut block = vec![0; HEADER_BYTES];
         let read = file.read_at(&mut block, 0).map_err(named)?;
+        if let Some(version) = segment::later_version(&block[..read]) {
+            let text = format!(
+                "it is of version {version} of the journal, which this program does not know: use a later \
+                 program"
+            );
+            return Err(named(io::Error::other(text)));
+        }
         let header = SegmentHeader::parse(&block[..read]).filter(|header| header.number == number);
         let bytes = file.length()?;
         Ok(Segment { number, header, file, bytes })

@@ -45,8 +45,12 @@ pub(crate) struct Scan {
     /// Segments that are shorter than when they were created: number, length, and the length that they should
     /// have, or 0.
     pub(crate) short: Vec<(u64, u64, u64)>,
+    /// The number that the last run drew; 0 if that is not known.
+    pub(crate) run: u128,
     /// A segment of another gateway: its number and that gateway.
     pub(crate) foreign: Option<(u64, u32)>,
+    /// Two segments of one epoch and different runs.
+    pub(crate) forked: Option<(u64, u64)>,
     /// Entries that were read.
     pub(crate) entries: u64,
     /// Segments that do not continue the one before them by the hash of a frame's header.
@@ -116,6 +120,8 @@ impl Scan {
         self.first_readable = journal.first_without_header().unwrap_or(u64::MAX).min(self.first_lsn);
         let Some((_, last)) = journal.begun.last() else { return };
         (self.gateway, self.epoch, self.boot) = (Some(last.gateway), last.epoch, last.boot);
+        self.run = last.run;
+        self.forked = forked(&journal.begun);
         let foreign = journal.begun.iter().find(|(_, header)| header.gateway != last.gateway);
         self.foreign = foreign.map(|(segment, header)| (segment.number, header.gateway));
     }
@@ -205,6 +211,16 @@ impl SegmentHeader {
         let same = (self.epoch, self.rewrites_to) == (later.epoch, later.rewrites_to);
         same && self.first_lsn < later.first_lsn
     }
+}
+
+/// Two segments that two copies of a ledger wrote.
+fn forked<F>(begun: &[(Segment<F>, SegmentHeader)]) -> Option<(u64, u64)> {
+    let are_forked = |one: &SegmentHeader, next: &SegmentHeader| {
+        one.epoch == next.epoch && one.run != next.run && one.run != 0 && next.run != 0
+    };
+    let pairs = begun.iter().zip(begun.iter().skip(1));
+    let mut forks = pairs.filter(|((_, one), (_, next))| are_forked(one, next));
+    forks.next().map(|((one, _), (next, _))| (one.number, next.number))
 }
 
 /// The segments of a journal.

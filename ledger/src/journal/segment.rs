@@ -5,7 +5,7 @@
 //! | offset | bytes | field                                                             |
 //! |-------:|------:|-------------------------------------------------------------------|
 //! |      0 |     8 | "TOLLJRNL"                                                        |
-//! |      8 |     4 | version, 1                                                        |
+//! |      8 |     4 | version, 2; 1: without a run                                      |
 //! |     12 |     4 | gateway                                                           |
 //! |     16 |     8 | the segment's number                                              |
 //! |     24 |     4 | epoch                                                             |
@@ -19,6 +19,7 @@
 //! |     74 |  1024 | that path, then zeros                                             |
 //! |   1104 |    16 | boot id of the machine when it was begun; zero: not known         |
 //! |   1120 |     8 | bytes of the segment; zero: not known                             |
+//! |   1128 |    16 | run: a number drawn by it; zero: not known                        |
 //! |   4092 |     4 | CRC32C of all before                                              |
 
 use sys::clock::WallNanos;
@@ -34,12 +35,14 @@ pub(crate) const HEADER_BYTES: usize = BLOCK_BYTES;
 pub(super) const LSN_MAX: u64 = 1 << 62;
 
 const MAGIC: &[u8; 8] = b"TOLLJRNL";
-const VERSION: u32 = 1;
+/// The version that is written. Version 1 has no run.
+const VERSION: u32 = 2;
 const PATH: usize = 74;
 /// Bytes of a path that are stored.
 const PATH_BYTES_MAX: usize = 1024;
 const BOOT: usize = 1104;
 const BYTES: usize = 1120;
+const RUN: usize = 1128;
 const CRC: usize = HEADER_BYTES - 4;
 
 const PREFIX: &str = "segment-";
@@ -78,6 +81,8 @@ pub(crate) struct SegmentHeader {
     pub(crate) boot: u128,
     /// Bytes of the segment; 0 in segments of an earlier version.
     pub(crate) bytes: u64,
+    /// The number that the run drew; 0 in segments of an earlier version.
+    pub(crate) run: u128,
 }
 
 impl SegmentHeader {
@@ -100,6 +105,7 @@ impl SegmentHeader {
         block.resize(BOOT, 0);
         block.extend_from_slice(&self.boot.to_le_bytes());
         block.extend_from_slice(&self.bytes.to_le_bytes());
+        block.extend_from_slice(&self.run.to_le_bytes());
         block.resize(CRC, 0);
         block.extend_from_slice(&crc32c::crc32c(&block).to_le_bytes());
         block
@@ -111,9 +117,7 @@ impl SegmentHeader {
         let block: &[u8; HEADER_BYTES] = block.try_into().ok()?;
         let u32_at = |at: usize| u32::from_le_bytes(*block[at..].first_chunk().expect("within the block"));
         let u64_at = |at: usize| u64::from_le_bytes(*block[at..].first_chunk().expect("within the block"));
-        let whole =
-            block.starts_with(MAGIC) && u32_at(8) == VERSION && u32_at(CRC) == crc32c::crc32c(&block[..CRC]);
-        if !whole {
+        if version(block).is_none_or(|version| version > VERSION) {
             return None;
         }
         let (first_lsn, synced_lsn, rewrites_to) = (u64_at(32), u64_at(40), u64_at(64));
@@ -134,8 +138,21 @@ impl SegmentHeader {
             table: str::from_utf8(path).ok()?.to_owned(),
             boot: u128::from_le_bytes(*block[BOOT..].first_chunk().expect("within the block")),
             bytes: u64_at(BYTES),
+            run: u128::from_le_bytes(*block[RUN..].first_chunk().expect("within the block")),
         })
     }
+}
+
+/// The version of a whole header; `None` if there is none in the block.
+fn version(block: &[u8; HEADER_BYTES]) -> Option<u32> {
+    let u32_at = |at: usize| u32::from_le_bytes(*block[at..].first_chunk().expect("within the block"));
+    let is_whole = block.starts_with(MAGIC) && u32_at(CRC) == crc32c::crc32c(&block[..CRC]);
+    is_whole.then(|| u32_at(8)).filter(|version| *version > 0)
+}
+
+/// The version of a header that only a later program can read, if the block has one.
+pub(super) fn later_version(block: &[u8]) -> Option<u32> {
+    version(block.try_into().ok()?).filter(|version| *version > VERSION)
 }
 
 #[cfg(test)]
@@ -155,6 +172,7 @@ mod tests {
             table: "/dev/shm/tollgate-1.live".to_owned(),
             boot: 9,
             bytes: 10,
+            run: 11,
         }
     }
 

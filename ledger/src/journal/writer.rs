@@ -16,7 +16,7 @@ use super::frame::{FRAME_HEADER_BYTES, FrameBuffer, FrameHeader};
 use super::segment::{self, BLOCK_BYTES, HEADER_BYTES, SegmentHeader};
 use super::shared::{ClosedSegment, JournalState, Segments, lock};
 use super::{JournalError, Settings, TableReference};
-use crate::entry::Entry;
+use crate::entry::{Entry, EntryVersion};
 use crate::record::Record;
 use crate::storage::{Storage, StorageFile};
 
@@ -176,6 +176,7 @@ impl<S: Storage> Writer<S> {
     /// Seals a frame and appends it to those that are to be written.
     fn push(&mut self, mut frame: FrameBuffer, synced_lsn: u64) {
         let header = frame.seal(|count, payload_bytes, payload_crc| FrameHeader {
+            version: EntryVersion::V2,
             epoch: self.shared.settings.epoch,
             count,
             segment: self.current.as_ref().map_or(0, |current| current.number),
@@ -359,6 +360,7 @@ impl<S: Storage> Writer<S> {
             table: self.table.path.clone(),
             boot: self.table.boot,
             bytes: self.shared.settings.segment_bytes,
+            run: self.shared.settings.run,
         };
         let written = file.write_at(&header.write(), 0);
         lock(&self.shared.unsynced).push(Arc::clone(&file));

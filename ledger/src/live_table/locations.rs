@@ -23,7 +23,7 @@ use std::time::Duration;
 use sys::clock;
 use sys::mapping::{SYMLINK_ERRNO, SharedView, SharedWords, WORD_BYTES, is_tmpfs};
 
-use super::{LiveTable, OTHER_VERSION, TableHeader};
+use super::{LATER_VERSION, LiveTable, SlotLayout, TableHeader};
 use crate::directory;
 use crate::journal::scan;
 use crate::storage::file::Directory;
@@ -60,6 +60,7 @@ pub(crate) struct FoundTables {
 pub(crate) struct OldTable {
     pub(crate) path: PathBuf,
     pub(crate) header: TableHeader,
+    pub(crate) layout: SlotLayout,
     pub(crate) view: SharedView,
     _locked: File,
 }
@@ -150,8 +151,8 @@ impl TableLocations {
                 continue;
             }
             match read_header(&file) {
-                Ok((header, view)) if header.gateway == self.gateway => {
-                    found.tables.push(OldTable { path, header, view, _locked: file });
+                Ok((header, layout, view)) if header.gateway == self.gateway => {
+                    found.tables.push(OldTable { path, header, layout, view, _locked: file });
                 }
                 // The table of another gateway, whose journal was put here: it is left alone.
                 Ok(_) => {}
@@ -273,22 +274,22 @@ fn open_if_owned(path: &Path, users: [u32; 2]) -> io::Result<Option<(File, (u64,
     Ok(is_owned.then(|| (file, (metadata.dev(), metadata.ino()))))
 }
 
-/// The header of the table in `file`, and the whole table.
+/// The header of the table in `file`, the layout of its slots, and the whole table.
 ///
 /// # Errors
-/// Of the kind [`DAMAGED`] if the file holds no table. Otherwise the file cannot be read, or is of another
+/// Of the kind [`DAMAGED`] if the file holds no table. Otherwise the file cannot be read, or is of a later
 /// version.
-pub(crate) fn read_header(file: &File) -> io::Result<(TableHeader, SharedView)> {
+pub(crate) fn read_header(file: &File) -> io::Result<(TableHeader, SlotLayout, SharedView)> {
     let damaged = |what| Err(io::Error::new(DAMAGED, what));
     if file.metadata()?.len() < (TableHeader::WORDS * WORD_BYTES) as u64 {
         return damaged("it is shorter than a header");
     }
     let view = SharedView::from_file(file)?;
-    let words = |index: usize| if index < view.len() { view.word(index) } else { 0 };
-    match TableHeader::parse(&std::array::from_fn(words)) {
-        Ok(header) if header.fits(view.len()) => Ok((header, view)),
+    let word = |index: usize| if index < view.len() { view.word(index) } else { 0 };
+    match TableHeader::parse(word) {
+        Ok((header, layout)) if header.fits(view.len()) => Ok((header, layout, view)),
         Ok(_) => damaged("it is shorter than its header says"),
-        Err(what) if what == OTHER_VERSION => Err(io::Error::other(what)),
+        Err(what) if what == LATER_VERSION => Err(io::Error::other(what)),
         Err(what) => damaged(what),
     }
 }

@@ -10,7 +10,7 @@ use sys::sync::atomic::{AtomicU64, Ordering};
 use super::SLOT_WORDS;
 use crate::entry::FlowEntry;
 use crate::limits::IDENTITY_BYTES_MAX;
-use crate::record::{CloseReason, Identity, Legs, MalformedRecord, Record, Uncertain};
+use crate::record::{CloseReason, Identity, Legs, MalformedRecord, Record, Uncertain, version_1};
 
 /// Every store is Release and every load Acquire. On x86-64 both are plain moves; for the compiler they keep
 /// the order that recovery needs.
@@ -26,9 +26,22 @@ const CLIENT_RX: usize = 5;
 const UPSTREAM_RX: usize = 6;
 const CLOSED: usize = 7;
 const HOT_WORDS: usize = 8;
-const IDENTITY: usize = 8;
+const REQUESTS: usize = 8;
+const IDENTITY: usize = 9;
 
 const _: () = assert!((SLOT_WORDS - IDENTITY - 1) * 8 == IDENTITY_BYTES_MAX);
+
+/// The layout of a slot, by the version of its table.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum SlotLayout {
+    /// Read only: no requests, and the identity, of version 1, one word earlier.
+    V1,
+    V2,
+}
+
+/// In version 1.
+const IDENTITY_1: usize = 8;
+const _: () = assert!((SLOT_WORDS - IDENTITY_1 - 1) * 8 == version_1::BYTES_MAX);
 
 /// The factor of rule 1.
 const CODE: u64 = 251;
@@ -106,7 +119,7 @@ impl<'a> Slot<'a> {
 
     /// Stores a flow in a free slot. Called by the reactor thread.
     pub(crate) fn open(self, identity: &Identity, generation: u64) {
-        self.0[UP..HOT_WORDS].iter().for_each(|word| word.store(0, RELEASE));
+        self.0[UP..IDENTITY].iter().for_each(|word| word.store(0, RELEASE));
         let length = identity.bytes().len();
         let check = u64::from(crc32c::crc32c(identity.bytes()));
         self.0[IDENTITY].store(length as u64 | check << 32, RELEASE);
@@ -144,7 +157,13 @@ impl<'a> Slot<'a> {
         {
             self.0[word].store(coded(count), RELEASE);
         }
+        self.store_requests(flow.requests);
         self.close(generation, flow.closed, flow.reason);
+    }
+
+    /// Stores the number of requests so far. Called by the reactor thread.
+    pub(crate) fn store_requests(self, requests: u64) {
+        self.0[REQUESTS].store(coded(requests), RELEASE);
     }
 
     /// The counters of the flow: those in `legs`, and their words in the slot.
@@ -180,9 +199,10 @@ impl<'a> Slot<'a> {
             _ => return Ok(None),
         };
         let (legs, _) = read_counts(&word).ok_or(MalformedRecord("a count"))?;
+        let requests = decoded(word(REQUESTS)).ok_or(MalformedRecord("a count"))?;
         let mut bytes = [0; IDENTITY_BYTES_MAX];
-        let identity = read_identity_bytes(&word, &mut bytes)?;
-        FlowEntry { closed, at, legs, uncertain: Uncertain::default(), identity }.write(out);
+        let identity = read_identity_bytes(IDENTITY, &word, &mut bytes)?;
+        FlowEntry { closed, at, requests, legs, uncertain: Uncertain::default(), identity }.write(out);
         Ok(Some(SlotProgress { generation, moved: legs.upstream_tx + legs.client_tx }))
     }
 
@@ -191,11 +211,11 @@ impl<'a> Slot<'a> {
     /// # Errors
     /// The slot is damaged or was never used.
     pub(crate) fn identity(self) -> Result<Identity, MalformedRecord> {
-        read_identity(&|index: usize| self.0[index].load(ACQUIRE))
+        read_identity(SlotLayout::V2, &|index: usize| self.0[index].load(ACQUIRE))
     }
 
     pub(crate) fn read(self) -> SlotContents {
-        SlotContents::from_words(|index| self.0[index].load(ACQUIRE))
+        SlotContents::from_words(SlotLayout::V2, |index| self.0[index].load(ACQUIRE))
     }
 
     #[cfg(test)]
@@ -318,12 +338,12 @@ impl SlotContents {
     }
 
     /// Reads a slot word by word.
-    pub(crate) fn from_words(word: impl Fn(usize) -> u64) -> SlotContents {
+    pub(crate) fn from_words(layout: SlotLayout, word: impl Fn(usize) -> u64) -> SlotContents {
         let state = State::parse(word(STATE));
         if let Some((State::Free, _)) = state {
             return SlotContents::Nothing;
         }
-        let identity = read_identity(&word);
+        let identity = read_identity(layout, &word);
         let id = identity.as_ref().ok().map(Identity::id);
         let damaged = |what| SlotContents::Damaged { what, id };
         let Some((state, _)) = state.filter(|(state, _)| *state != State::GivenUp) else {
@@ -335,13 +355,16 @@ impl SlotContents {
         };
         let Some((legs, uncertain)) = read_counts(&word) else { return damaged("a count") };
         let Some(closed) = decoded(word(CLOSED)) else { return damaged("a closing time") };
+        let requests = match layout {
+            SlotLayout::V1 => Some(0),
+            SlotLayout::V2 => decoded(word(REQUESTS)),
+        };
+        let Some(requests) = requests else { return damaged("a count") };
         let at = WallNanos(closed.saturating_mul(1000));
+        let record = |reason| Record::from_parts(identity, at, reason, legs).with_requests(requests);
         match state {
-            State::Closing(reason) => SlotContents::Closing(Record::from_parts(identity, at, reason, legs)),
-            _ => {
-                let record = Record::from_parts(identity, at, CloseReason::Killed, legs);
-                SlotContents::Live(record.with_uncertain(uncertain))
-            }
+            State::Closing(reason) => SlotContents::Closing(record(reason)),
+            _ => SlotContents::Live(record(CloseReason::Killed).with_uncertain(uncertain)),
         }
     }
 }
@@ -364,21 +387,28 @@ fn in_doubt(count: u64, intent: u64) -> u32 {
     if base == count & BASE_MASK { length as u32 } else { 0 }
 }
 
-fn read_identity(word: &impl Fn(usize) -> u64) -> Result<Identity, MalformedRecord> {
-    Identity::parse(read_identity_bytes(word, &mut [0; IDENTITY_BYTES_MAX])?)
+fn read_identity(layout: SlotLayout, word: &impl Fn(usize) -> u64) -> Result<Identity, MalformedRecord> {
+    match layout {
+        SlotLayout::V1 => {
+            version_1::parse(read_identity_bytes(IDENTITY_1, word, &mut [0; version_1::BYTES_MAX])?)
+        }
+        SlotLayout::V2 => Identity::parse(read_identity_bytes(IDENTITY, word, &mut [0; IDENTITY_BYTES_MAX])?),
+    }
 }
 
-fn read_identity_bytes<'b>(
+/// Reads the identity whose length and checksum are in word `at`.
+fn read_identity_bytes<'b, const N: usize>(
+    at: usize,
     word: &impl Fn(usize) -> u64,
-    bytes: &'b mut [u8; IDENTITY_BYTES_MAX],
+    bytes: &'b mut [u8; N],
 ) -> Result<&'b [u8], MalformedRecord> {
-    let (length, check) = (word(IDENTITY) as u32 as usize, (word(IDENTITY) >> 32) as u32);
-    if length > IDENTITY_BYTES_MAX {
+    let (length, check) = (word(at) as u32 as usize, (word(at) >> 32) as u32);
+    if length > N {
         return Err(MalformedRecord("an identity of an impossible length"));
     }
     let (chunks, _) = bytes.as_chunks_mut();
     for (index, chunk) in chunks[..length.div_ceil(8)].iter_mut().enumerate() {
-        *chunk = word(IDENTITY + 1 + index).to_le_bytes();
+        *chunk = word(at + 1 + index).to_le_bytes();
     }
     match crc32c::crc32c(&bytes[..length]) == check {
         true => Ok(&bytes[..length]),
@@ -401,7 +431,7 @@ mod tests {
     }
 
     fn region() -> Region {
-        let header = TableHeader { gateway: 1, epoch: 1, boot: 1, process: 1, regions: 1, slots: 2 };
+        let header = TableHeader { gateway: 1, epoch: 1, boot: 1, process: 1, regions: 1, slots: 2, run: 1 };
         let words = SharedWords::in_memory(header.table_words());
         LiveTable::create(words, header).regions().next().unwrap()
     }

@@ -12,7 +12,7 @@ use sys::mapping::SharedView;
 use thiserror::Error;
 
 use super::locations::{TableLocations, read_header};
-use super::slot::{STATE, SlotContents};
+use super::slot::{STATE, SlotContents, SlotLayout};
 use super::{ALIVE_AT, alive_at};
 use crate::OpenSettings;
 use crate::directory;
@@ -78,7 +78,7 @@ pub fn snapshot(settings: &OpenSettings) -> Result<TableSnapshot, SnapshotError>
 }
 
 fn snapshot_of(file: &File) -> io::Result<TableSnapshot> {
-    let (header, view) = read_header(file)?;
+    let (header, layout, view) = read_header(file)?;
     // A running gateway holds the lock. Shared, so that two readers do not take each other for a gateway, and
     // released at once: a start may want it.
     let is_running = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
@@ -93,16 +93,16 @@ fn snapshot_of(file: &File) -> io::Result<TableSnapshot> {
     };
     for region in 0..header.regions {
         for slot in 0..header.slots {
-            snapshot.add(&view, header.slot_at(region, slot));
+            snapshot.add(&view, layout, header.slot_at(region, slot));
         }
     }
     Ok(snapshot)
 }
 
 impl TableSnapshot {
-    fn add(&mut self, view: &SharedView, start: usize) {
+    fn add(&mut self, view: &SharedView, layout: SlotLayout, start: usize) {
         let state = view.word(start + STATE);
-        let found = SlotContents::from_words(|index| view.word(start + index));
+        let found = SlotContents::from_words(layout, |index| view.word(start + index));
         // The state word changes with every flow: the slot was reused while it was read.
         if view.word(start + STATE) != state {
             return;

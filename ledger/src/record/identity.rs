@@ -6,21 +6,25 @@
 //!
 //! Numbers are little-endian:
 //!
-//! | offset | bytes | field                                                                       |
-//! |-------:|------:|-----------------------------------------------------------------------------|
-//! |      0 |    16 | flow id                                                                     |
-//! |     16 |     8 | opened, nanoseconds since the Unix epoch                                    |
-//! |     24 |     2 | port requested and dialled                                                  |
-//! |     26 |     2 | port of the client                                                          |
-//! |     28 |     1 | class                                                                       |
-//! |     29 |     1 | protocol                                                                    |
-//! |     30 |     1 | flags: 1 dialled, 2 user cut, 4 rule cut, 8 host cut                        |
-//! |     31 |     1 | bytes of the client's address: 4 or 16                                      |
-//! |     32 |     1 | bytes of the dialled address: 0 if none was dialled, 4 or 16                |
-//! |     33 |     1 | bytes of user                                                               |
-//! |     34 |     1 | bytes of rule                                                               |
-//! |     35 |     1 | bytes of host                                                               |
-//! |     36 |     . | address of the client, address dialled, user, rule, host, one after another |
+//! | offset | bytes | field                                                                         |
+//! |-------:|------:|-------------------------------------------------------------------------------|
+//! |      0 |    16 | flow id                                                                       |
+//! |     16 |     8 | opened, nanoseconds since the Unix epoch                                      |
+//! |     24 |     4 | account of the user; 0: not known                                             |
+//! |     28 |     4 | version of the policy that admitted the flow; 0: not known                    |
+//! |     32 |     2 | named set by which the destination is metered; 0: none                        |
+//! |     34 |     2 | port requested and dialled                                                    |
+//! |     36 |     2 | port of the client                                                            |
+//! |     38 |     1 | class                                                                         |
+//! |     39 |     1 | protocol                                                                      |
+//! |     40 |     1 | flags: 2 user cut, 4 rule cut, 8 host cut; the client's address is 16 IPv6,   |
+//! |        |       | else IPv4; 32 an address was dialled, 64 it is IPv6                           |
+//! |     41 |     1 | bytes of user                                                                 |
+//! |     42 |     1 | bytes of rule                                                                 |
+//! |     43 |     1 | bytes of host                                                                 |
+//! |     44 |     . | address of the client, address dialled, user, rule, host, one after another   |
+//!
+//! The longest user, host and addresses leave 39 bytes for the rule.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -31,16 +35,23 @@ use super::{Class, CloseReason, Flow, Legs, MalformedRecord, Protocol, Uncertain
 use crate::limits::{HOST_BYTES_MAX, IDENTITY_BYTES_MAX, RULE_BYTES_MAX, USER_BYTES_MAX};
 
 /// Bytes of an identity before its addresses and texts.
-const FIXED_BYTES: usize = 36;
+const FIXED_BYTES: usize = 44;
+const FLAGS_AT: usize = 40;
 
+/// Bytes of a rule that fit in any case.
+const RULE_BYTES_MIN: usize = 39;
 const _: () = assert!(
-    FIXED_BYTES + 16 + 16 + USER_BYTES_MAX + RULE_BYTES_MAX + HOST_BYTES_MAX <= IDENTITY_BYTES_MAX,
+    FIXED_BYTES + 16 + 16 + USER_BYTES_MAX + RULE_BYTES_MIN + HOST_BYTES_MAX <= IDENTITY_BYTES_MAX,
     "the longest identity fits"
 );
+const _: () = assert!(RULE_BYTES_MIN <= RULE_BYTES_MAX);
 
 const USER_CUT: u8 = 2;
 const RULE_CUT: u8 = 4;
 const HOST_CUT: u8 = 8;
+const CLIENT_IS_IPV6: u8 = 16;
+const IS_DIALLED: u8 = 32;
+const DIALLED_IS_IPV6: u8 = 64;
 
 /// All that is known of a flow when it begins, packed as the file's header describes.
 #[derive(Clone, Copy, Eq, PartialEq)]
@@ -55,25 +66,30 @@ impl Identity {
     /// Packs the identity of `flow`. Text beyond its bound is cut at a character's border, and flagged.
     pub fn new(flow: &Flow<'_>) -> Identity {
         let user = cut(flow.user, USER_BYTES_MAX);
-        let rule = cut(flow.rule, RULE_BYTES_MAX);
         let host = cut(flow.host, HOST_BYTES_MAX);
-        let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+        let (client, dialled) = (Octets::new(flow.client.ip()), flow.address.map(Octets::new));
+        let addresses = [Some(&client), dialled.as_ref()].into_iter().flatten();
+        let address_bytes: usize = addresses.clone().map(|octets| octets.bytes().len()).sum();
+        let rule_bytes_max = IDENTITY_BYTES_MAX - FIXED_BYTES - address_bytes - user.len() - host.len();
+        let rule = cut(flow.rule, RULE_BYTES_MAX.min(rule_bytes_max));
         let flags = flag(user.len() < flow.user.len(), USER_CUT)
             | flag(rule.len() < flow.rule.len(), RULE_CUT)
-            | flag(host.len() < flow.host.len(), HOST_CUT);
-        let (client, client_bytes) = octets(Some(flow.client.ip()));
-        let (address, address_bytes) = octets(flow.address);
-        let length = |bytes: usize| u8::try_from(bytes).expect("every text is at most 253 bytes long");
+            | flag(host.len() < flow.host.len(), HOST_CUT)
+            | flag(client.is_ipv6(), CLIENT_IS_IPV6)
+            | flag(dialled.is_some(), IS_DIALLED)
+            | flag(dialled.as_ref().is_some_and(Octets::is_ipv6), DIALLED_IS_IPV6);
+        let length = |text: &str| u8::try_from(text.len()).expect("every text is at most 253 bytes long");
         let mut identity = Identity { length: 0, bytes: [0; IDENTITY_BYTES_MAX] };
         identity.put(&flow.id.to_le_bytes());
         identity.put(&flow.opened.0.to_le_bytes());
+        identity.put(&flow.account.to_le_bytes());
+        identity.put(&flow.policy.to_le_bytes());
+        identity.put(&flow.set.to_le_bytes());
         identity.put(&flow.port.to_le_bytes());
         identity.put(&flow.client.port().to_le_bytes());
         identity.put(&[flow.class as u8, flow.protocol as u8, flags]);
-        identity.put(&[length(client_bytes), length(address_bytes)]);
-        identity.put(&[length(user.len()), length(rule.len()), length(host.len())]);
-        identity.put(&client[..client_bytes]);
-        identity.put(&address[..address_bytes]);
+        identity.put(&[length(user), length(rule), length(host)]);
+        addresses.for_each(|octets| identity.put(octets.bytes()));
         identity.put(user.as_bytes());
         identity.put(rule.as_bytes());
         identity.put(host.as_bytes());
@@ -107,7 +123,17 @@ impl Identity {
 
     /// Whether the user's, the rule's or the host's text was cut.
     pub fn is_cut(&self) -> bool {
-        self.bytes[30] & (USER_CUT | RULE_CUT | HOST_CUT) != 0
+        self.cuts() != 0
+    }
+
+    fn cuts(&self) -> u8 {
+        self.bytes[FLAGS_AT] & (USER_CUT | RULE_CUT | HOST_CUT)
+    }
+
+    /// The same identity, of which `cuts` are flagged too: texts that an earlier version had cut.
+    pub(super) fn with_cuts(mut self, cuts: u8) -> Identity {
+        self.bytes[FLAGS_AT] |= cuts & (USER_CUT | RULE_CUT | HOST_CUT);
+        self
     }
 
     /// Copies `other`, and touches only the bytes that one of the two uses.
@@ -132,30 +158,37 @@ impl Identity {
 
     /// The flow of this identity, without counts or an end.
     pub(super) fn unpack(&self) -> Result<Flow<'_>, MalformedRecord> {
-        let [class, protocol, _flags, client_bytes, address_bytes, user_bytes, rule_bytes, host_bytes] =
-            self.array(28);
+        let [class, protocol, flags, user_bytes, rule_bytes, host_bytes] = self.array(38);
+        if flags & (IS_DIALLED | DIALLED_IS_IPV6) == DIALLED_IS_IPV6 {
+            return Err(MalformedRecord("an identity with impossible flags"));
+        }
+        let address_bytes = |is_ipv6: u8| if flags & is_ipv6 != 0 { 16 } else { 4 };
+        let dialled_bytes = if flags & IS_DIALLED != 0 { address_bytes(DIALLED_IS_IPV6) } else { 0 };
         let mut cursor = Cursor(&self.bytes()[FIXED_BYTES..]);
-        let client = cursor.address(client_bytes)?.ok_or(MalformedRecord("a flow without a client"))?;
-        let address = cursor.address(address_bytes)?;
+        let client = cursor.address(address_bytes(CLIENT_IS_IPV6))?;
+        let client = client.ok_or(MalformedRecord("a flow without a client"))?;
+        let address = cursor.address(dialled_bytes)?;
         let user = cursor.text(user_bytes, USER_BYTES_MAX)?;
         let rule = cursor.text(rule_bytes, RULE_BYTES_MAX)?;
         let host = cursor.text(host_bytes, HOST_BYTES_MAX)?;
-        if !cursor.0.is_empty() {
-            return Err(MalformedRecord("an identity with bytes behind its end"));
-        }
+        cursor.finish()?;
         Ok(Flow {
             id: self.id(),
             opened: WallNanos(u64::from_le_bytes(self.array(16))),
             closed: WallNanos(0),
+            account: u32::from_le_bytes(self.array(24)),
+            policy: u32::from_le_bytes(self.array(28)),
+            set: u16::from_le_bytes(self.array(32)),
             user,
             host,
-            port: u16::from_le_bytes(self.array(24)),
+            port: u16::from_le_bytes(self.array(34)),
             address,
-            client: SocketAddr::new(client, u16::from_le_bytes(self.array(26))),
+            client: SocketAddr::new(client, u16::from_le_bytes(self.array(36))),
             class: Class::from_number(class).ok_or(MalformedRecord("an unknown class"))?,
             protocol: Protocol::from_number(protocol).ok_or(MalformedRecord("an unknown protocol"))?,
             rule,
             reason: CloseReason::Fault,
+            requests: 0,
             legs: Legs::default(),
             uncertain: Uncertain::default(),
         })
@@ -169,7 +202,7 @@ impl fmt::Debug for Identity {
 }
 
 /// The unread bytes of an identity.
-struct Cursor<'a>(&'a [u8]);
+pub(super) struct Cursor<'a>(pub(super) &'a [u8]);
 
 impl<'a> Cursor<'a> {
     fn take(&mut self, bytes: u8) -> Result<&'a [u8], MalformedRecord> {
@@ -181,7 +214,7 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
-    fn address(&mut self, bytes: u8) -> Result<Option<IpAddr>, MalformedRecord> {
+    pub(super) fn address(&mut self, bytes: u8) -> Result<Option<IpAddr>, MalformedRecord> {
         let taken = self.take(bytes)?;
         if let Ok(octets) = <[u8; 4]>::try_from(taken) {
             return Ok(Some(octets.into()));
@@ -193,11 +226,16 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn text(&mut self, bytes: u8, bytes_max: usize) -> Result<&'a str, MalformedRecord> {
+    pub(super) fn text(&mut self, bytes: u8, bytes_max: usize) -> Result<&'a str, MalformedRecord> {
         if usize::from(bytes) > bytes_max {
             return Err(MalformedRecord("a text beyond its bound"));
         }
         str::from_utf8(self.take(bytes)?).map_err(|_| MalformedRecord("a text that is not UTF-8"))
+    }
+
+    /// Refuses bytes that were not read.
+    pub(super) fn finish(self) -> Result<(), MalformedRecord> {
+        if self.0.is_empty() { Ok(()) } else { Err(MalformedRecord("an identity with bytes behind its end")) }
     }
 }
 
@@ -206,15 +244,32 @@ fn cut(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }
 
-/// An address in its canonical form, and how many of the bytes it uses.
-fn octets(address: Option<IpAddr>) -> ([u8; 16], usize) {
-    let mut octets = [0; 16];
-    match address.map(|address| address.to_canonical()) {
-        None => (octets, 0),
-        Some(IpAddr::V4(address)) => {
-            octets[..4].copy_from_slice(&address.octets());
-            (octets, 4)
+fn flag(is_set: bool, bit: u8) -> u8 {
+    if is_set { bit } else { 0 }
+}
+
+/// The bytes of an address in its canonical form: IPv4-mapped ones are IPv4.
+enum Octets {
+    V4([u8; 4]),
+    V6([u8; 16]),
+}
+
+impl Octets {
+    fn new(address: IpAddr) -> Octets {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Octets::V4(address.octets()),
+            IpAddr::V6(address) => Octets::V6(address.octets()),
         }
-        Some(IpAddr::V6(address)) => (address.octets(), 16),
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Octets::V4(octets) => octets,
+            Octets::V6(octets) => octets,
+        }
+    }
+
+    fn is_ipv6(&self) -> bool {
+        matches!(self, Octets::V6(_))
     }
 }

@@ -12,6 +12,9 @@ pub(crate) const FLOW: Flow<'_> = Flow {
     id: u128::MAX - 7,
     opened: WallNanos(1),
     closed: WallNanos(u64::MAX),
+    account: 7,
+    policy: 8,
+    set: 9,
     user: "ci",
     host: "example.com",
     port: 443,
@@ -21,6 +24,7 @@ pub(crate) const FLOW: Flow<'_> = Flow {
     protocol: Protocol::Socks5,
     rule: "user:ci/allow[0] example.com:443",
     reason: CloseReason::ClientReset,
+    requests: 3,
     legs: Legs { client_rx: 1, upstream_tx: 2, upstream_rx: 3, client_tx: u64::MAX },
     uncertain: Uncertain { up: 1, down: 0 },
 };
@@ -84,7 +88,7 @@ fn malformed_identity_bytes_are_refused() {
         assert!(Identity::parse(&bytes[..length]).is_err(), "{length} bytes of {}", bytes.len());
     }
     assert!(Identity::parse(&[bytes, &[0]].concat()).is_err());
-    for (at, wrong) in [(28, 0), (28, 3), (29, 0), (29, 9), (31, 0), (31, 5), (32, 1), (33, 200)] {
+    for (at, wrong) in [(38, 0), (38, 3), (39, 0), (39, 9), (40, 16), (40, 64), (41, 200)] {
         let mut changed = bytes.to_vec();
         changed[at] = wrong;
         assert!(Identity::parse(&changed).is_err(), "{wrong} at {at}");
@@ -100,8 +104,8 @@ fn identity_text_beyond_its_bound_is_refused() {
     let identity = Identity::new(&Flow { user: &"u".repeat(USER_BYTES_MAX), ..FLOW });
     let mut changed = identity.bytes().to_vec();
     // The user takes the first byte of the rule.
-    changed[33] += 1;
-    changed[34] -= 1;
+    changed[41] += 1;
+    changed[42] -= 1;
     assert_eq!(Identity::parse(&changed), Err(MalformedRecord("a text beyond its bound")));
 }
 

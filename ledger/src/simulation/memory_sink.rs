@@ -104,7 +104,7 @@ impl Rows {
                     ));
                 }
             }
-            Entry::Gap { .. } | Entry::RunEnded { .. } | Entry::Accepted(_) => {}
+            Entry::Gap { .. } | Entry::RunEnded { .. } | Entry::Accepted(_) | Entry::Skipped(_) => {}
         }
     }
 

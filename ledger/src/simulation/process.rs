@@ -50,8 +50,8 @@ pub(super) struct PreviousState {
 impl PreviousState {
     /// Whether there is a table of this boot.
     pub(super) fn has_table(&self) -> bool {
-        let words = self.table.as_ref().and_then(|words| words.first_chunk());
-        words.and_then(|words| TableHeader::parse(words).ok()).is_some_and(|header| header.boot == self.boot)
+        let header = self.table.as_ref().and_then(|words| TableHeader::parse(|index| words[index]).ok());
+        header.is_some_and(|(header, _)| header.boot == self.boot)
     }
 }
 
@@ -87,9 +87,9 @@ impl Process {
         let applied = Applied { epoch, lsn, is_ended: false, has_begun: true };
         let mut images: Vec<TableImage<'_>> = Vec::new();
         if let Some(words) = &previous.table {
-            let header = TableHeader::parse(words.first_chunk().expect("a table has a header"));
-            let header = header.map_err(|what| RecoverError::Read(what.to_owned()))?;
-            images.push(TableImage { header, word: Box::new(|index| words[index]) });
+            let header = TableHeader::parse(|index| words[index]);
+            let (header, layout) = header.map_err(|what| RecoverError::Read(what.to_owned()))?;
+            images.push(TableImage { header, layout, word: Box::new(|index| words[index]) });
         }
         let scan = scan(storage, GATEWAY, applied, previous.sink.open_flows(), &images)?;
         let losses = scan.losses(lsn, previous.boot, &images);
@@ -100,8 +100,9 @@ impl Process {
         let breaks = scan.breaks();
         let is_stale = images.iter().any(|image| scan.is_stale(image));
         let epoch = scan.epoch(&images);
-        let header = TableHeader { gateway: GATEWAY, epoch, boot: previous.boot, process: 1, regions, slots };
-        let settings = Settings { gateway: GATEWAY, epoch, segment_bytes, bytes_max };
+        let (boot, run) = (previous.boot, u128::from(epoch));
+        let header = TableHeader { gateway: GATEWAY, epoch, boot, process: 1, regions, slots, run };
+        let settings = Settings { gateway: GATEWAY, epoch, run, segment_bytes, bytes_max };
         let table = TableReference { path: String::new(), boot: previous.boot };
         let (boot, tables) = (previous.boot, images.as_slice());
         let start = Start { settings, table, boot, tables, consents: &[] };
@@ -213,6 +214,9 @@ pub(super) fn identity(id: u128) -> Identity {
         id,
         opened: WallNanos(1),
         closed: WallNanos(0),
+        account: 0,
+        policy: 0,
+        set: 0,
         user: "ci",
         host,
         port: 443,
@@ -222,6 +226,7 @@ pub(super) fn identity(id: u128) -> Identity {
         protocol,
         rule: "",
         reason: CloseReason::Fault,
+        requests: 0,
         legs: Legs::default(),
         uncertain: Uncertain::default(),
     })

@@ -70,7 +70,7 @@ impl<'a> BatchAggregator<'a> {
         match entry {
             Entry::Interim(record) => Ok(self.count(lsn, record)?),
             Entry::Final(record) => Ok(self.close(lsn, record)?),
-            Entry::RunBegan { epoch, at } => {
+            Entry::RunBegan { epoch, at, .. } => {
                 self.write_details(lsn - 1)?;
                 self.end_lost(lsn, i64::from(*epoch))?;
                 let run = run::Run { epoch: *epoch, began: (lsn, integer(at.0)), ended: (0, 0) };
@@ -80,6 +80,7 @@ impl<'a> BatchAggregator<'a> {
                 Ok(run::end(self.connection, self.origin.gateway, *epoch, (lsn, integer(at.0)))?)
             }
             Entry::Accepted(consent) => Ok(self.accept(lsn, consent)?),
+            Entry::Skipped(_) => Ok(()),
             Entry::Gap { epoch, at, first_lsn } => {
                 let found = [integer(at.0), integer(*first_lsn)];
                 let values = [self.origin.gateway, lsn, i64::from(*epoch), found[0], found[1]];

@@ -62,10 +62,18 @@ impl Store {
     }
 }
 
+/// The beginning of a run.
+fn began(epoch: u32, at: WallNanos) -> Entry {
+    Entry::RunBegan { epoch, at, run: 0, table: TableFinding::None }
+}
+
 const FLOW: Flow<'_> = Flow {
     id: 1 << 100,
     opened: WallNanos(1_000),
     closed: WallNanos(2_000),
+    account: 0,
+    policy: 0,
+    set: 0,
     user: "ci",
     host: "example.com",
     port: 443,
@@ -75,6 +83,7 @@ const FLOW: Flow<'_> = Flow {
     protocol: Protocol::HttpConnect,
     rule: "@corp[1] 10.20.0.0/16",
     reason: CloseReason::UpstreamReset,
+    requests: 0,
     legs: Legs { client_rx: 11, upstream_tx: 10, upstream_rx: 21, client_tx: 20 },
     uncertain: Uncertain { up: 3, down: 4 },
 };
@@ -155,7 +164,7 @@ fn impossible_counts_are_capped_and_applied() {
     let flow = Flow { legs, closed: WallNanos(u64::MAX), ..FLOW };
     let again = Flow { id: 2, ..flow };
     store.sink.apply(1, 1, &[last(&flow), last(&again)]).unwrap();
-    store.sink.apply(1, 3, &[Entry::RunBegan { epoch: 1, at: WallNanos(u64::MAX) }]).unwrap();
+    store.sink.apply(1, 3, &[began(1, WallNanos(u64::MAX))]).unwrap();
     let path = store.directory.path().join("usage-226204.db");
     let row: (i64, i64, i64) = Connection::open(path)
         .unwrap()

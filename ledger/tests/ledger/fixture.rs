@@ -97,6 +97,9 @@ pub(crate) fn identity(id: u128, user: &str) -> Identity {
         id,
         opened: WallNanos(1_780_000_000_000_000_000),
         closed: WallNanos(0),
+        account: 0,
+        policy: 0,
+        set: 0,
         user,
         host: "example.com",
         port: 443,
@@ -106,6 +109,7 @@ pub(crate) fn identity(id: u128, user: &str) -> Identity {
         protocol: Protocol::Socks5,
         rule: "rule",
         reason: CloseReason::Fault,
+        requests: 0,
         legs: Legs::default(),
         uncertain: Uncertain::default(),
     })

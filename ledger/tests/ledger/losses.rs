@@ -634,7 +634,7 @@ fn damaged_journal_and_lost_ledger_db_bill_once() {
     close_ledger(ledger, writer);
     let segment = begun_segments(&killed).pop().unwrap();
     let whole = fs::read(&segment).unwrap();
-    let is_frame = |at: &usize| whole[*at..].starts_with(b"FRAM");
+    let is_frame = |at: &usize| whole[*at..].starts_with(b"FRM2");
     let frames: Vec<usize> = (4096..whole.len()).step_by(4096).filter(is_frame).collect();
     for damaged in [frames[8], frames[frames.len() - 2]] {
         let broken = copied(&killed);
@@ -768,7 +768,7 @@ fn flip(path: &Path, at: usize) {
 /// The positions of the frames with entries in a segment.
 fn frames_with_entries(segment: &Path) -> Vec<usize> {
     let bytes = fs::read(segment).unwrap();
-    let is_frame = |at: &usize| bytes[*at..].starts_with(b"FRAM") && bytes[at + 12..at + 16] != [0; 4];
+    let is_frame = |at: &usize| bytes[*at..].starts_with(b"FRM2") && bytes[at + 12..at + 16] != [0; 4];
     (4096..bytes.len()).step_by(4096).filter(is_frame).collect()
 }
 
@@ -829,16 +829,20 @@ fn damaged_frame_that_is_applied_has_no_effect() {
 
 /// The files of a killed ledger with 60 closed flows in several segments, which no database has.
 fn unapplied_fixture() -> Fixture {
-    let fixture = Fixture::new();
-    let (ledger, mut writers) = Ledger::open(&small_segments(&fixture)).unwrap();
+    unapplied(&Fixture::new(), 1..=60)
+}
+
+/// The files of a ledger that was killed after it closed flows, in several segments, which no database has.
+fn unapplied(fixture: &Fixture, ids: RangeInclusive<u128>) -> Fixture {
+    let (ledger, mut writers) = Ledger::open(&small_segments(fixture)).unwrap();
     wait_for(|| ledger.status().applied == ledger.status().appended);
-    let lock = locked(&fixture);
-    for id in 1..=60 {
+    let lock = locked(fixture);
+    for id in ids {
         let before = ledger.status().durable;
         run_flow(&mut writers[0], id, 10, 20);
         wait_for(|| ledger.status().durable > before);
     }
-    let killed = copied(&fixture);
+    let killed = copied(fixture);
     drop(lock);
     close_ledger(ledger, writers);
     killed
@@ -901,4 +905,101 @@ fn usage_without_identity_includes_the_journal() {
     let shown = flows_in_usage(&fixture);
     fs::remove_file(fixture.directory().join("identity")).unwrap();
     assert_eq!(flows_in_usage(&fixture), shown);
+}
+
+/// As its bits are whole, it is no damage, and must not be repaired or written again.
+#[test]
+fn segment_of_a_later_version_is_refused_unchanged() {
+    let fixture = killed_fixture();
+    let segment = begun_segments(&fixture).pop().unwrap();
+    let whole = fs::read(&segment).unwrap();
+    let mut later = whole.clone();
+    later[8] = 3;
+    let crc = crc32c::crc32c(&later[..4092]);
+    later[4092..4096].copy_from_slice(&crc.to_le_bytes());
+    fs::write(&segment, &later).unwrap();
+    let refusal = fixture.refusal().to_string();
+    assert!(refusal.contains("version 3 of the journal"), "{refusal}");
+    let accepted = OpenSettings { accept_loss: Some("root".to_owned()), ..fixture.settings(1, 64) };
+    assert!(Ledger::open(&accepted).is_err());
+    assert_eq!(fs::read(&segment).unwrap(), later);
+    fs::write(&segment, &whole).unwrap();
+    fixture.restart();
+    assert_eq!(fixture.bill(), all_flows(true));
+}
+
+/// A frame with an entry of a later version, behind those of this one.
+fn add_later_entry(fixture: &Fixture, kind: u8) {
+    let segment = begun_segments(fixture).pop().unwrap();
+    let mut bytes = fs::read(&segment).unwrap();
+    let last = *frames_with_entries(&segment).last().unwrap();
+    let payload_bytes = u32::from_le_bytes(bytes[last + 48..][..4].try_into().unwrap());
+    let entry = [&16_u16.to_le_bytes()[..], &[kind, 0], &[7; 12]].concat();
+    let behind = last + 64 + payload_bytes as usize;
+    bytes[behind..behind + 16].copy_from_slice(&entry);
+    let count = u32::from_le_bytes(bytes[last + 12..][..4].try_into().unwrap()) + 1;
+    bytes[last + 12..][..4].copy_from_slice(&count.to_le_bytes());
+    bytes[last + 48..][..4].copy_from_slice(&(payload_bytes + 16).to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[last + 64..behind + 16]);
+    bytes[last + 52..][..4].copy_from_slice(&crc.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[last + 8..last + 64]);
+    bytes[last + 4..][..4].copy_from_slice(&crc.to_le_bytes());
+    // Nothing else is behind it.
+    bytes[(behind + 16).next_multiple_of(4096)..].fill(0);
+    fs::write(&segment, bytes).unwrap();
+}
+
+#[test]
+fn entries_of_a_later_version_are_skipped_or_refused_as_they_say() {
+    let killed = killed_fixture();
+    for (kind, is_skipped) in [(200, true), (100, false)] {
+        let fixture = copied(&killed);
+        add_later_entry(&fixture, kind);
+        if is_skipped {
+            fixture.restart();
+            assert_eq!(fixture.bill(), all_flows(true));
+            continue;
+        }
+        let refusal = fixture.refusal().to_string();
+        assert!(refusal.contains("unknown kind") && refusal.contains("later version"), "{refusal}");
+        let accepted = OpenSettings { accept_loss: Some("root".to_owned()), ..fixture.settings(1, 64) };
+        assert!(Ledger::open(&accepted).is_err());
+    }
+}
+
+/// Two copies of a ledger went on with the same epoch and numbers.
+#[test]
+fn journals_of_two_copies_are_not_mixed() {
+    let original = killed_fixture();
+    let copies = [copied(&original), copied(&original)].map(|copy| unapplied(&copy, 101..=160));
+    let [whole, mixed] = &copies;
+    let segment = begun_segments(whole).pop().unwrap();
+    fs::copy(&segment, mixed.journal().join(segment.file_name().unwrap())).unwrap();
+    let refusal = mixed.refusal().to_string();
+    assert!(refusal.contains("two copies"), "{refusal}");
+    whole.restart();
+    let flows =
+        all_flows(true).into_iter().chain((101..=160).map(|id| (id, (10, 20, "client_closed".to_owned()))));
+    assert_eq!(whole.bill(), flows.collect());
+}
+
+#[test]
+fn live_table_of_a_copied_ledger_is_not_billed() {
+    let original = killed_fixture();
+    let copy = copied(&original);
+    let running = copied(&original);
+    let taken = [&copy, &running].map(|fixture| {
+        let (ledger, mut writer) = fixture.open();
+        let mut flow = open(&mut writer, 40);
+        count(&mut writer, &mut flow, 10, 20);
+        let killed = copied(fixture);
+        close(&mut writer, flow);
+        close_ledger(ledger, writer);
+        killed
+    });
+    let [copy, running] = taken;
+    running.live_tables().iter().for_each(|table| fs::remove_file(table).unwrap());
+    copy_files(&copy.tables(), &running.tables());
+    let recovery = running.restart();
+    assert_eq!((recovery.damaged_tables, recovery.killed), (1, 0), "{recovery:?}");
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::GzDecoder;
 use ledger::query::{Filter, GroupBy, Usage};
 
-use super::fixture::Fixture;
+use super::fixture::{Fixture, close_ledger, copy_files, run_flow};
 
 /// The boot id in a live table's header, and its checksum.
 const TABLE_BOOT: usize = 24;
@@ -125,5 +125,32 @@ fn killed_ledger_without_its_table_has_what_was_journaled() {
         let sums =
             |line: &str| -> Vec<u64> { line.split('\t').skip(3).map(|sum| sum.parse().unwrap()).collect() };
         assert!(sums(found).iter().zip(&sums(whole)).all(|(found, whole)| found <= whole), "{found} {whole}");
+    }
+}
+
+/// Segments of both versions: a start on those of version 1 is killed before the database has them.
+#[test]
+fn killed_migration_is_continued() {
+    let name = "version-1-killed";
+    let fixture = unpacked(name);
+    let database = fixture.directory().join("ledger.db");
+    let killed = Fixture::new();
+    {
+        let (ledger, mut writer) = fixture.open();
+        let lock = rusqlite::Connection::open(&database).unwrap();
+        lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+        run_flow(&mut writer, 1, 10, 20);
+        copy_files(&fixture.directory(), &killed.directory());
+        copy_files(&fixture.tables(), &killed.tables());
+        drop(lock);
+        close_ledger(ledger, writer);
+    }
+    killed.restart();
+    let without = |text: String| -> Vec<String> {
+        text.lines().filter(|line| !line.contains("\tci\t")).map(str::to_owned).collect()
+    };
+    for fixture in [fixture, killed] {
+        assert_eq!(without(usage(&fixture)), without(expected(name)));
+        assert_eq!(fixture.bill()[&1], (10, 20, "client_closed".to_owned()));
     }
 }

@@ -25,6 +25,9 @@ fn test_dir(flows: &[(u64, &str, &str, Class, u64, u64)]) -> TestDir {
             id,
             opened: WallNanos(closed - 1),
             closed: WallNanos(closed),
+            account: 0,
+            policy: 0,
+            set: 0,
             user,
             host,
             port: 443,
@@ -34,6 +37,7 @@ fn test_dir(flows: &[(u64, &str, &str, Class, u64, u64)]) -> TestDir {
             protocol: Protocol::HttpConnect,
             rule: "",
             reason: CloseReason::ClientClosed,
+            requests: 0,
             legs: Legs::default(),
             uncertain: Uncertain::default(),
         };

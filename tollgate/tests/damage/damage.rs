@@ -245,7 +245,7 @@ impl Damage {
         let bytes = fs::read(tree.join(file)).unwrap();
         let is_own = |at: &u64| {
             let frame = &bytes[usize::try_from(*at).unwrap()..];
-            frame.starts_with(b"FRAM") && frame.get(16..24) == bytes.get(16..24)
+            frame.starts_with(b"FRM2") && frame.get(16..24) == bytes.get(16..24)
         };
         let frames = (BLOCK_BYTES..bytes.len() as u64).step_by(BLOCK_BYTES as usize).filter(is_own);
         let Some(last) = frames.last() else { return false };

@@ -42,6 +42,9 @@ const FLOW: Flow<'_> = Flow {
     id: 0x1f,
     opened: WallNanos(AT.0 - 1_500_042_000),
     closed: AT,
+    account: 0,
+    policy: 0,
+    set: 0,
     user: "ci",
     host: "github.com",
     port: 443,
@@ -51,6 +54,7 @@ const FLOW: Flow<'_> = Flow {
     protocol: Protocol::HttpConnect,
     rule: "user:ci/allow[0] github.com:443",
     reason: CloseReason::UpstreamClosed,
+    requests: 0,
     legs: Legs { client_rx: 1, upstream_tx: 2, upstream_rx: 3, client_tx: 4 },
     uncertain: Uncertain { up: 0, down: 0 },
 };

@@ -82,6 +82,9 @@ fn flow<'a>(row: &Row, user: &'a str) -> Flow<'a> {
         id: row.guid,
         opened: WallNanos(row.at_ns),
         closed: WallNanos(row.at_ns),
+        account: 0,
+        policy: 0,
+        set: 0,
         user,
         host: TEXT,
         port: 443,
@@ -91,6 +94,7 @@ fn flow<'a>(row: &Row, user: &'a str) -> Flow<'a> {
         protocol: Protocol::HttpConnect,
         rule: "lab",
         reason: CloseReason::ClientClosed,
+        requests: 0,
         legs: Legs { client_rx: 1, upstream_tx: 1, upstream_rx: 1, client_tx: 1 },
         uncertain: Uncertain::default(),
     }

@@ -127,6 +127,9 @@ fn identity(id: u128) -> Identity {
         id,
         opened: WallNanos(1),
         closed: WallNanos(0),
+        account: 0,
+        policy: 0,
+        set: 0,
         user: USER,
         host: "127.0.0.1",
         port: 443,
@@ -136,6 +139,7 @@ fn identity(id: u128) -> Identity {
         protocol: Protocol::HttpConnect,
         rule: "lab",
         reason: CloseReason::Fault,
+        requests: 0,
         legs: Legs::default(),
         uncertain: Uncertain::default(),
     })

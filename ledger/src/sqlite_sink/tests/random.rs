@@ -179,7 +179,7 @@ impl Model {
                         model.close(step.slot, at.0, total.0, total.1);
                         model.entries.push((epoch + 1, Entry::Final(record(total.0, total.1))));
                     }
-                    model.entries.push((epoch + 1, Entry::RunBegan { epoch, at }));
+                    model.entries.push((epoch + 1, began(epoch, at)));
                     epoch += 1;
                     for (slot, known) in std::mem::take(&mut model.live) {
                         model.items.push((known.at_ns / HOUR_NS as u64, slot, 1, 0, 0));

@@ -87,16 +87,13 @@ fn bytes_belong_to_the_hour_of_their_count() {
     // A final with lower counts than an interim: the higher counts stay.
     check(&[interim(late, 5), end(late, 3)], &["2026-01 flow -1: 5"]);
     // A run that has ended ends its flows, as of their last count.
-    check(
-        &[interim(late, 5), Entry::RunBegan { epoch: 1, at: WallNanos(early + HOUR) }],
-        &["2026-01 flow -1: 5"],
-    );
+    check(&[interim(late, 5), began(1, WallNanos(early + HOUR))], &["2026-01 flow -1: 5"]);
 }
 
 #[test]
 fn run_began_ends_flows_of_earlier_runs_only() {
     let mut store = Store::new();
-    let ended = |epoch| Entry::RunBegan { epoch, at: WallNanos(FEBRUARY) };
+    let ended = |epoch| began(epoch, WallNanos(FEBRUARY));
     for (epoch, lsn) in [(1, 1), (2, 2), (3, 3)] {
         let flow = Entry::Interim(record(lsn.into(), FEBRUARY, 1 << lsn));
         store.sink.apply(epoch, lsn, &[flow]).unwrap();
@@ -259,7 +256,7 @@ fn lost_flows_leave_the_live_set() {
     assert_eq!(store.sink.live.ids().len(), 9);
     store.reopen();
     assert_eq!(store.sink.live.ids().len(), 9);
-    let began = Entry::RunBegan { epoch: 2, at: WallNanos(FEBRUARY) };
+    let began = began(2, WallNanos(FEBRUARY));
     store.sink.apply(2, 10, &[began]).unwrap();
     assert_eq!(store.sink.live.ids().len(), 0);
     check_clean(&store);
