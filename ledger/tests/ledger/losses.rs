@@ -72,7 +72,7 @@ fn killed_fixture() -> Fixture {
     killed
 }
 
-fn wait_for(mut is_so: impl FnMut() -> bool) {
+pub(crate) fn wait_for(mut is_so: impl FnMut() -> bool) {
     for _ in 0..1000 {
         if is_so() {
             return;

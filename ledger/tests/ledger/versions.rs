@@ -11,6 +11,7 @@ use flate2::read::GzDecoder;
 use ledger::query::{Filter, GroupBy, Usage};
 
 use super::fixture::{Fixture, close_ledger, copy_files, run_flow};
+use super::losses::wait_for;
 
 /// The boot id in a live table's header, and its checksum.
 const TABLE_BOOT: usize = 24;
@@ -139,7 +140,9 @@ fn killed_migration_is_continued() {
         let (ledger, mut writer) = fixture.open();
         let lock = rusqlite::Connection::open(&database).unwrap();
         lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let before = ledger.status().durable;
         run_flow(&mut writer, 1, 10, 20);
+        wait_for(|| ledger.status().durable > before);
         copy_files(&fixture.directory(), &killed.directory());
         copy_files(&fixture.tables(), &killed.tables());
         drop(lock);
