@@ -4,16 +4,19 @@
 //! Not handled here: which entries become which rows (`sqlite_sink`), and questions (`query`).
 //!
 //! ```text
-//!   schema.rs      migrations of a file; version_1.rs  the step that SQL alone cannot do
+//!   schema.rs      migrations of a file; version_1.rs, version_4.rs  the steps that SQL alone cannot do
 //!   pairing.rs     a file and its write-ahead log belong together
 //!   month.rs       a month and its file's name         month_file.rs  the open files of months
 //!   watermarks.rs  how far each file is                run.rs         the runs of a gateway
 //!   live.rs        open flows                          sums.rs        rollups
-//!   columns.rs     a flow as columns                   checksum.rs    the last column of each row
+//!   columns.rs     a flow as columns                   details.rs     the tables of a month's file
+//!   accounts.rs    the accounts of users               checksum.rs    the last column of each row
 //! ```
 
+pub(crate) mod accounts;
 pub(crate) mod checksum;
 pub(crate) mod columns;
+pub(crate) mod details;
 pub(crate) mod live;
 pub(crate) mod month;
 pub(crate) mod month_file;
@@ -22,6 +25,7 @@ pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod sums;
 mod version_1;
+mod version_4;
 pub(crate) mod watermarks;
 
 use rusqlite::{ErrorCode, ffi};

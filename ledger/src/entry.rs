@@ -114,6 +114,17 @@ impl Entry {
         format::write(self, out);
     }
 
+    /// The user of a flow's entry and its account, 0 if that is not known.
+    pub(crate) fn account(&self) -> Option<(&str, i64)> {
+        match self {
+            Entry::Final(record) | Entry::Interim(record) => {
+                let flow = record.flow();
+                Some((flow.user, flow.account.into()))
+            }
+            _ => None,
+        }
+    }
+
     /// The entry at the beginning of `bytes`, and its length.
     pub(crate) fn read(bytes: &[u8], version: EntryVersion) -> Result<(Entry, usize), MalformedRecord> {
         let entry = one(bytes)?;

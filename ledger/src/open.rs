@@ -253,7 +253,7 @@ fn recover(
         .collect();
     let epoch = scan.epoch(&images);
     let run = draw_run()?;
-    sink.begin_run(epoch, clock::wall())?;
+    sink.begin_run(epoch, run, clock::wall())?;
     let header = TableHeader {
         gateway,
         epoch,

@@ -4,15 +4,16 @@
 //! of one snapshot, so that rows and totals agree.
 //! Not handled here: dropping a [`Usage`] soon; the write-ahead log cannot be emptied while it exists.
 //!
-//! A byte belongs to the moment at which it was counted, as far as that is known. What a flow moved in an
-//! hour before its last one counts at that hour's last nanosecond. What it moved in its last hour counts when
-//! it closed, or for an open flow at its last count. So sums over whole hours are the same from details and
-//! from rollups.
+//! A byte belongs to the moment at which it was counted, as far as that is known. What a flow moved in a
+//! quarter-hour before its last one counts at that one's last nanosecond. What it moved in its last one
+//! counts when it closed, or for an open flow at its last count. So sums over whole quarter-hours are the
+//! same from details and from rollups. What a version before quarter-hours counted belongs to the last one of
+//! its hour.
 //!
 //! ```text
 //!   by host, port or protocol?
 //!          |-- yes --> details of each month in the window, and open flows
-//!          '-- no --> whole hours: rollups;  the remaining ends of the window: details
+//!          '-- no --> whole quarter-hours: rollups;  the remaining ends of the window: details
 //! ```
 
 mod details;
@@ -26,12 +27,15 @@ mod unapplied;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, Row as SqlRow, params};
 use sys::clock::WallNanos;
 use thiserror::Error;
 
-use crate::database::month::Month;
+use crate::database::accounts::Accounts;
+use crate::database::month::{Month, QUARTER_NS};
 use crate::database::pairing;
 use crate::database::schema::ledger_db::LEDGER;
 use crate::database::schema::month_db::MONTH;
@@ -63,6 +67,8 @@ pub struct Usage {
     unread: Option<String>,
     /// The checksums of the rows that were read.
     row_checks: RowChecks,
+    /// The accounts of users.
+    accounts: Arc<Accounts>,
 }
 
 impl Usage {
@@ -75,10 +81,11 @@ impl Usage {
         let path = directory::database(directory);
         let connection = open(&path, LEDGER)?.ok_or_else(absent)?;
         let row_checks = RowChecks::default();
-        let applied = row_checks.install(&connection).and_then(|()| applied(&connection));
-        let applied = applied.map_err(|cause| schema::sqlite(&path, cause))?;
-        let (unapplied, unread) = (UnappliedEntries::default(), None);
-        Ok(Self { directory: directory.to_owned(), connection, applied, unapplied, unread, row_checks })
+        let failed = |cause| schema::sqlite(&path, cause);
+        let applied = row_checks.install(&connection).and_then(|()| applied(&connection)).map_err(failed)?;
+        let accounts = Arc::new(Accounts::read(&connection).map_err(failed)?);
+        let (unapplied, unread, directory) = (UnappliedEntries::default(), None, directory.to_owned());
+        Ok(Self { directory, connection, applied, unapplied, unread, row_checks, accounts })
     }
 
     /// As [`Usage::open`], including entries that the journal has and the database lacks.
@@ -137,7 +144,7 @@ impl Usage {
     /// The usage that `filter` admits, one row for each group with the same `keys`. Groups are ordered by
     /// their first key, then by the second, and so on: times ascending, others by bytes, descending.
     pub fn rows(&self, filter: &Filter, keys: &[GroupBy]) -> Result<Answer, QueryError> {
-        let mut groups = Groups::default();
+        let mut groups = Groups::new(keys, &self.accounts);
         let missing = self.collect_groups(filter, keys, &mut groups)?;
         let rows = in_order(groups.finish()?, keys);
         Ok(Answer { rows, missing: missing.into_iter().map(|month| month.to_string()).collect() })
@@ -145,7 +152,7 @@ impl Usage {
 
     /// The sum of all usage that `filter` admits, under the key `total`.
     pub fn total(&self, filter: &Filter) -> Result<Row, QueryError> {
-        let mut groups = Groups::default();
+        let mut groups = Groups::new(&[], &self.accounts);
         self.collect_groups(filter, &[], &mut groups)?;
         let none = || Row { keys: vec![TOTAL.to_owned()], ..Row::default() };
         Ok(groups.finish()?.pop().unwrap_or_else(none))
@@ -165,10 +172,10 @@ impl Usage {
 
     /// The users with any usage, also removed ones.
     pub fn users(&self) -> Result<BTreeSet<String>, QueryError> {
-        let mut select =
-            self.connection.prepare("SELECT user FROM rollup_day UNION SELECT user FROM live")?;
-        let users = select.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
-        Ok(users)
+        let sql = "SELECT account FROM rollup_month UNION SELECT account FROM live";
+        let mut select = self.connection.prepare(sql)?;
+        let accounts = select.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
+        Ok(accounts.into_iter().map(|account| self.accounts.name(account)).collect())
     }
 
     /// Sums up what `filter` admits; returns the months whose details are needed and missing.
@@ -180,13 +187,13 @@ impl Usage {
     ) -> Result<Vec<Month>, QueryError> {
         let window = filter.window();
         self.unapplied.add_to(filter, keys, window, groups)?;
-        let hours = window.whole_hours().filter(|_| filter.host.is_none());
-        let Some(hours) = hours.filter(|_| keys.iter().all(|key| key.is_rolled_up())) else {
+        let whole = window.whole_quarters().filter(|_| filter.host.is_none());
+        let Some(whole) = whole.filter(|_| keys.iter().all(|key| key.is_rolled_up())) else {
             return self.add_details(filter, keys, window, groups);
         };
-        self.add_rollups(filter, keys, hours, groups)?;
+        self.add_rollups(filter, keys, whole, groups)?;
         let mut missing = Vec::new();
-        for edge in window.without(hours) {
+        for edge in window.without(whole) {
             missing.extend(self.add_details(filter, keys, edge, groups)?);
         }
         missing.dedup();
@@ -198,6 +205,7 @@ impl Usage {
     pub(crate) fn month(&self, month: Month) -> Result<Option<Connection>, QueryError> {
         let file = open_month(&self.directory, month)?;
         file.iter().try_for_each(|file| self.row_checks.install(file))?;
+        file.iter().try_for_each(|file| self.accounts.install(file))?;
         Ok(file)
     }
 
@@ -304,6 +312,11 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// The account of the requested user; one that no user has, if it has none.
+    fn account(&self, accounts: &Accounts) -> Option<i64> {
+        self.user.as_ref().map(|user| accounts.find(user).unwrap_or(-1))
+    }
+
     fn window(&self) -> Window {
         let since_ns = self.since.map_or(0, |moment| integer(moment.0));
         // The database has no later moment; it is included if there is no `until`.
@@ -319,12 +332,12 @@ impl Filter {
         &self,
         connection: &Connection,
         select: &str,
-        window: Window,
+        (accounts, window): (&Accounts, Window),
         mut each: impl FnMut(&SqlRow<'_>) -> Result<(), QueryError>,
     ) -> Result<(), QueryError> {
-        let class = self.class.map(Class::as_str);
+        let (account, class) = (self.account(accounts), self.class.map(Class::as_str));
         let mut select = connection.prepare(select)?;
-        let mut rows = select.query(params![window.since_ns, window.last_ns, self.user, self.host, class])?;
+        let mut rows = select.query(params![window.since_ns, window.last_ns, account, self.host, class])?;
         while let Some(row) = rows.next()? {
             each(row)?;
         }
@@ -332,11 +345,11 @@ impl Filter {
     }
 }
 
-/// The condition of [`Filter::select`] on columns `user`, `host` and `class` and on a moment.
+/// The condition of [`Filter::select`] on columns `account`, `host` and `class` and on a moment.
 fn condition(moment_ns: &str) -> String {
     format!(
         "{moment_ns} BETWEEN ?1 AND ?2
-           AND (?3 IS NULL OR user = ?3) AND (?4 IS NULL OR host = ?4) AND (?5 IS NULL OR class = ?5)"
+           AND (?3 IS NULL OR account = ?3) AND (?4 IS NULL OR host = ?4) AND (?5 IS NULL OR class = ?5)"
     )
 }
 
@@ -361,6 +374,8 @@ pub enum GroupBy {
     Protocol,
     /// `external` or `internal`.
     Class,
+    /// The quarter-hour in which the bytes were counted, as `2026-01-31T23:45Z`.
+    Quarter,
     /// The UTC hour in which the bytes were counted, as `2026-01-31T23:00Z`.
     Hour,
     /// The UTC day in which the bytes were counted, as `2026-01-31`.
@@ -371,7 +386,7 @@ pub enum GroupBy {
 
 impl GroupBy {
     fn is_time(self) -> bool {
-        matches!(self, Self::Hour | Self::Day | Self::Month)
+        matches!(self, Self::Quarter | Self::Hour | Self::Day | Self::Month)
     }
 
     /// Whether the rollups have this key.
@@ -442,24 +457,46 @@ pub enum QueryError {
 const TOTAL: &str = "total";
 
 /// Sums by keys: flows, live, up, down, uncertain up, uncertain down.
-#[derive(Default)]
-struct Groups(BTreeMap<Vec<String>, Sums>);
+struct Groups<'a> {
+    keys: &'a [GroupBy],
+    accounts: &'a Accounts,
+    sums: BTreeMap<Vec<String>, Sums>,
+}
 
 type Sums = [i64; 6];
 
-impl Groups {
-    /// Adds a row whose columns are `keys` keys and the sums.
-    fn add(&mut self, row: &SqlRow<'_>, keys: usize) -> Result<(), QueryError> {
-        let key = (0..keys).map(|index| row.get(index)).collect::<rusqlite::Result<_>>()?;
+impl<'a> Groups<'a> {
+    fn new(keys: &'a [GroupBy], accounts: &'a Accounts) -> Self {
+        Self { keys, accounts, sums: BTreeMap::new() }
+    }
+
+    /// Adds a row whose columns are those of [`expressions`] and the sums.
+    fn add(&mut self, row: &SqlRow<'_>) -> Result<(), QueryError> {
+        let key = match self.keys {
+            [] => vec![TOTAL.to_owned()],
+            keys => keys
+                .iter()
+                .enumerate()
+                .map(|(index, key)| self.key_text(*key, row.get_ref(index)?))
+                .collect::<rusqlite::Result<_>>()?,
+        };
         let mut more = Sums::default();
         for (index, sum) in more.iter_mut().enumerate() {
-            *sum = row.get(keys + index)?;
+            *sum = row.get(self.keys.len().max(1) + index)?;
         }
         self.sum(key, more)
     }
 
+    /// The text of a key's value.
+    fn key_text(&self, key: GroupBy, value: ValueRef<'_>) -> rusqlite::Result<String> {
+        match key {
+            GroupBy::User => Ok(self.accounts.name(value.as_i64_or_null()?.unwrap_or(0))),
+            _ => Ok(value.as_str()?.to_owned()),
+        }
+    }
+
     fn sum(&mut self, keys: Vec<String>, more: Sums) -> Result<(), QueryError> {
-        let sums = self.0.entry(keys).or_default();
+        let sums = self.sums.entry(keys).or_default();
         for (sum, more) in sums.iter_mut().zip(more) {
             *sum = sum.checked_add(more).ok_or(QueryError::Overflow)?;
         }
@@ -467,7 +504,7 @@ impl Groups {
     }
 
     fn finish(self) -> Result<Vec<Row>, QueryError> {
-        self.0.into_iter().map(|(keys, sums)| row(keys, sums)).collect()
+        self.sums.into_iter().map(|(keys, sums)| row(keys, sums)).collect()
     }
 }
 
@@ -501,7 +538,7 @@ fn in_order(mut rows: Vec<Row>, keys: &[GroupBy]) -> Vec<Row> {
     rows
 }
 
-/// The SQL expressions of a row's keys, and their number. They are on columns `user`, `host`, `port`,
+/// The SQL expressions of a row's keys, and their number. They are on columns `account`, `host`, `port`,
 /// `protocol` and `class` and on a moment in nanoseconds; without keys it is the word `total`.
 fn expressions(keys: &[GroupBy], moment_ns: &str) -> (String, usize) {
     if keys.is_empty() {
@@ -514,11 +551,16 @@ fn expressions(keys: &[GroupBy], moment_ns: &str) -> (String, usize) {
 fn expression(key: GroupBy, moment_ns: &str) -> String {
     let time = |format: &str| format!("strftime('{format}', {moment_ns} / 1000000000, 'unixepoch')");
     match key {
-        GroupBy::User => "user".to_owned(),
+        GroupBy::User => "account".to_owned(),
         GroupBy::Host => "host".to_owned(),
         GroupBy::Port => "CAST(port AS TEXT)".to_owned(),
         GroupBy::Protocol => "protocol".to_owned(),
         GroupBy::Class => "class".to_owned(),
+        // SQLite formats minutes; the quarter-hour is the moment's own.
+        GroupBy::Quarter => {
+            let start_s = format!("{moment_ns} / {QUARTER_NS} * {}", QUARTER_NS / 1_000_000_000);
+            format!("strftime('%Y-%m-%dT%H:%MZ', {start_s}, 'unixepoch')")
+        }
         GroupBy::Hour => time("%Y-%m-%dT%H:00Z"),
         GroupBy::Day => time("%Y-%m-%d"),
         GroupBy::Month => time("%Y-%m"),

@@ -19,8 +19,9 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
-use sys::clock::WallNanos;
+use sys::clock::{self, WallNanos};
 
+use crate::database::accounts::Accounts;
 use crate::database::live::LiveFlows;
 use crate::database::month_file::{self, MonthFiles, Origin, check_linked};
 use crate::database::pairing::{self, Checkpoint};
@@ -38,6 +39,7 @@ use batch::BatchAggregator;
 pub(crate) struct SqliteSink {
     directory: PathBuf,
     connection: Connection,
+    accounts: Accounts,
     live: LiveFlows,
     months: MonthFiles,
     gateway: i64,
@@ -62,10 +64,12 @@ impl SqliteSink {
             .and_then(|()| pairing::begin(&connection, &path))
             .map_err(|cause| schema::sqlite(&path, cause))?;
         let gateway = i64::from(gateway);
-        let live = LiveFlows::read(&connection, gateway).map_err(|cause| schema::sqlite(&path, cause))?;
+        let failed = |cause| schema::sqlite(&path, cause);
+        let live = LiveFlows::read(&connection, gateway).map_err(failed)?;
+        let accounts = Accounts::read(&connection).map_err(failed)?;
         let months = MonthFiles::new(directory, settings.rows_per_month_max);
         let (directory, months_max) = (directory.to_owned(), settings.detail_months);
-        Ok(Self { directory, connection, live, months, gateway, months_max, path_identity })
+        Ok(Self { directory, connection, accounts, live, months, gateway, months_max, path_identity })
     }
 
     /// Migrates the ledger in `directory`, if it is of an earlier version.
@@ -98,11 +102,12 @@ impl SqliteSink {
         Ok(self.connection.pragma_update(None, "synchronous", "NORMAL")?)
     }
 
-    /// Stores the beginning of run `epoch` before its journal does: a journal that is missing later is
-    /// detected, although the run before ended in order.
-    pub(crate) fn begin_run(&mut self, epoch: u32, at: WallNanos) -> Result<(), SinkError> {
+    /// Stores the beginning of run `epoch`, which drew the number `run`, before its journal does: a journal
+    /// that is missing later is detected, although the run before ended in order.
+    pub(crate) fn begin_run(&mut self, epoch: u32, run: u128, at: WallNanos) -> Result<(), SinkError> {
         self.connection.pragma_update(None, "synchronous", "FULL")?;
-        run::Run { epoch, began: (0, integer(at.0)), ended: (0, 0) }.write(&self.connection, self.gateway)?;
+        let (began, ended, table) = ((0, integer(at.0)), (0, 0), TableFinding::None);
+        run::Run { epoch, began, ended, run, table }.write(&self.connection, self.gateway)?;
         Ok(self.connection.pragma_update(None, "synchronous", "NORMAL")?)
     }
 
@@ -134,7 +139,9 @@ impl SqliteSink {
         first_lsn: u64,
         entries: &[Entry],
     ) -> Result<Option<Transaction<'_>>, SinkError> {
-        let Self { connection, live, months, gateway, .. } = self;
+        let Self { connection, accounts, live, months, gateway, .. } = self;
+        // Before the months get rows with them.
+        accounts.ensure(connection, entries.iter().filter_map(Entry::account), integer(clock::wall().0))?;
         let origin = Origin { gateway: *gateway, epoch: epoch.into() };
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let source = Source::read(&transaction, *gateway)?;
@@ -142,7 +149,7 @@ impl SqliteSink {
         if known == entries.len() {
             return Ok(None);
         }
-        let mut aggregator = BatchAggregator::new(&transaction, live, months, origin);
+        let mut aggregator = BatchAggregator::new(&transaction, accounts, live, months, origin);
         for (entry, lsn) in entries.iter().zip(integer(first_lsn)..).skip(known) {
             aggregator.add(lsn, entry)?;
         }

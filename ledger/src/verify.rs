@@ -5,7 +5,8 @@
 //!
 //! SQLite's `integrity_check` covers the structure of pages, the row checksums cover values, and the
 //! comparison of the schema covers the meaning of both. Missing rows show in the sums: each rollup is
-//! recomputed from the flows, parts and aggregates of its month and the open flows, each day from its hours.
+//! recomputed from the flows, parts and aggregates of its month and the open flows, each day, month and total
+//! from its quarter-hours.
 
 mod files;
 mod flows;
@@ -15,6 +16,7 @@ use std::fmt;
 use std::path::Path;
 
 use crate::database::month::Month;
+use crate::database::month_file;
 use crate::database::schema::ledger_db::LEDGER;
 use crate::database::schema::month_db::MONTH;
 use crate::query::{QueryError, Usage};
@@ -93,20 +95,20 @@ pub enum Problem {
     Sum {
         /// The table.
         table: &'static str,
-        /// The hour or day, the user and the class.
+        /// The quarter-hour, day or month, the account, the class and the set.
         key: String,
         /// The recomputed sums.
         expected: String,
         /// The stored sums.
         found: String,
     },
-    /// What a flow had moved before its last hour is not the sum of its parts.
+    /// What a flow had moved before its last span is not the sum of its parts.
     Parts {
         /// The flow's id.
         flow: u128,
         /// Bytes up and down of the parts.
         expected: (i64, i64),
-        /// Bytes up and down before its last hour, according to the flow's row.
+        /// Bytes up and down before its last span, according to the flow's row.
         found: (i64, i64),
     },
     /// A flow has more than one row.
@@ -182,8 +184,8 @@ fn report_gaps(report: &mut VerifyReport, usage: &Usage) -> Result<(), QueryErro
 /// Runs the checks that span files.
 fn check_whole(report: &mut VerifyReport, usage: &Usage, months: &[MonthState]) -> Result<(), QueryError> {
     files::check_watermarks(report, usage, months)?;
-    sums::check_hours(report, usage, months)?;
-    sums::check_days(report, usage)?;
+    sums::check_quarters(report, usage, months)?;
+    sums::check_rollups(report, usage)?;
     flows::check_parts(report, usage, months)?;
     flows::check_duplicates(report, usage, months)
 }
@@ -207,7 +209,7 @@ fn open_month(report: &mut VerifyReport, usage: &Usage, month: Month, dropped: b
     match usage.month(month) {
         Ok(Some(file)) => {
             let intact = files::check(report, &state.name, &file, MONTH);
-            state.aggregated = files::count(&file, "aggregate").is_ok_and(|rows| rows > 0);
+            state.aggregated = month_file::has_aggregates(&file).unwrap_or(false);
             state.whole = intact && !dropped;
             state.file = intact.then_some(file);
         }

@@ -7,17 +7,20 @@ use std::borrow::Cow;
 use rusqlite::Row;
 use rusqlite::types::ValueRef;
 
-use super::month::HOUR_NS;
+use super::month::QUARTER_NS;
 use super::schema::integer;
+use super::sums::{SumKey, Sums};
 use crate::record::Flow;
 
 /// The names of [`FlowColumns::values`] and [`CounterColumns::values`]; the moment is `closed_ns` in `flow`.
 macro_rules! columns {
     ($moment:literal) => {
         concat!(
-            "id, opened_ns, user, host, port, address, client, class, protocol, rule, cut, ",
+            "id, opened_ns, account, policy, set_number, user, host, port, address, client, class, ",
+            "protocol, rule, cut, ",
             $moment,
-            ", client_rx, upstream_tx, upstream_rx, client_tx, uncertain_up, uncertain_down, ",
+            ", quarter, requests, ",
+            "client_rx, upstream_tx, upstream_rx, client_tx, uncertain_up, uncertain_down, ",
             "up_before, down_before"
         )
     };
@@ -29,6 +32,9 @@ pub(crate) struct FlowColumns<'a> {
     /// Big-endian, so that ids sort in the database as they do here.
     pub(crate) id: [u8; 16],
     pub(crate) opened_ns: i64,
+    pub(crate) account: i64,
+    pub(crate) policy: i64,
+    pub(crate) set: i64,
     pub(crate) user: &'a str,
     pub(crate) host: &'a str,
     pub(crate) port: i64,
@@ -41,10 +47,14 @@ pub(crate) struct FlowColumns<'a> {
 }
 
 impl<'a> FlowColumns<'a> {
-    pub(crate) fn from_flow(flow: &Flow<'a>, cut: bool) -> Self {
+    /// The columns of `flow`, which is billed to `account`.
+    pub(crate) fn from_flow(flow: &Flow<'a>, cut: bool, account: i64) -> Self {
         Self {
             id: flow.id.to_be_bytes(),
             opened_ns: integer(flow.opened.0),
+            account,
+            policy: flow.policy.into(),
+            set: flow.set.into(),
             user: flow.user,
             host: flow.host,
             port: flow.port.into(),
@@ -63,6 +73,9 @@ impl<'a> FlowColumns<'a> {
         Ok(Self {
             id: row.get("id")?,
             opened_ns: row.get("opened_ns")?,
+            account: row.get("account")?,
+            policy: row.get("policy")?,
+            set: row.get("set_number")?,
             user: text("user")?,
             host: text("host")?,
             port: row.get("port")?,
@@ -75,11 +88,19 @@ impl<'a> FlowColumns<'a> {
         })
     }
 
-    pub(crate) fn values(&self) -> [ValueRef<'_>; 11] {
+    /// The key of the sums to which the flow belongs.
+    pub(crate) fn sum_key(&self) -> SumKey<'static> {
+        SumKey { account: self.account, class: self.class.to_owned().into(), set: self.set }
+    }
+
+    pub(crate) fn values(&self) -> [ValueRef<'_>; 14] {
         let text = |text: &'a str| ValueRef::Text(text.as_bytes());
         [
             ValueRef::Blob(&self.id),
             ValueRef::Integer(self.opened_ns),
+            ValueRef::Integer(self.account),
+            ValueRef::Integer(self.policy),
+            ValueRef::Integer(self.set),
             text(self.user),
             text(self.host),
             ValueRef::Integer(self.port),
@@ -97,13 +118,17 @@ impl<'a> FlowColumns<'a> {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct CounterColumns {
     pub(crate) at_ns: i64,
+    /// The quarter-hour, counted from 1970, to which the last counted bytes belong: that of `at_ns`. Of a
+    /// flow that was counted before sums had quarter-hours it is the last one of the hour.
+    pub(crate) quarter: i64,
+    pub(crate) requests: i64,
     pub(crate) client_rx: i64,
     pub(crate) up: i64,
     pub(crate) upstream_rx: i64,
     pub(crate) down: i64,
     pub(crate) uncertain_up: i64,
     pub(crate) uncertain_down: i64,
-    /// The part of `up` that was counted before the hour of `at_ns`. 0 <= up_before <= up
+    /// The part of `up` that was counted before `quarter`. 0 <= up_before <= up
     pub(crate) up_before: i64,
     /// 0 <= down_before <= down
     pub(crate) down_before: i64,
@@ -113,6 +138,8 @@ impl CounterColumns {
     pub(crate) fn from_flow(flow: &Flow<'_>) -> Self {
         Self {
             at_ns: integer(flow.closed.0),
+            quarter: integer(flow.closed.0) / QUARTER_NS,
+            requests: integer(flow.requests),
             client_rx: integer(flow.legs.client_rx),
             up: integer(flow.legs.upstream_tx),
             upstream_rx: integer(flow.legs.upstream_rx),
@@ -128,6 +155,8 @@ impl CounterColumns {
     pub(crate) fn read(row: &Row<'_>, moment: &str) -> rusqlite::Result<Self> {
         Ok(Self {
             at_ns: row.get(moment)?,
+            quarter: row.get("quarter")?,
+            requests: row.get("requests")?,
             client_rx: row.get("client_rx")?,
             up: row.get("upstream_tx")?,
             upstream_rx: row.get("upstream_rx")?,
@@ -139,9 +168,11 @@ impl CounterColumns {
         })
     }
 
-    pub(crate) fn values(&self) -> [ValueRef<'static>; 9] {
+    pub(crate) fn values(&self) -> [ValueRef<'static>; 11] {
         [
             self.at_ns,
+            self.quarter,
+            self.requests,
             self.client_rx,
             self.up,
             self.upstream_rx,
@@ -154,14 +185,16 @@ impl CounterColumns {
         .map(ValueRef::Integer)
     }
 
-    /// Hours since 1970.
-    pub(crate) fn hour(&self) -> i64 {
-        self.at_ns / HOUR_NS
+    /// Bytes up and down that were counted in `quarter`.
+    pub(crate) fn in_last_quarter(&self) -> (i64, i64) {
+        (self.up - self.up_before, self.down - self.down_before)
     }
 
-    /// Bytes up and down that were counted in the hour of `at_ns`.
-    pub(crate) fn in_last_hour(&self) -> (i64, i64) {
-        (self.up - self.up_before, self.down - self.down_before)
+    /// What the end of the flow adds to the sums of `quarter`, without what its open row had added.
+    pub(crate) fn sums_at_end(&self) -> Sums {
+        let (up, down) = self.in_last_quarter();
+        let Self { requests, uncertain_up, uncertain_down, .. } = *self;
+        Sums { flows: 1, requests, up, down, uncertain_up, uncertain_down }
     }
 
     /// Whether any counter is higher than in `earlier`.
@@ -170,13 +203,15 @@ impl CounterColumns {
     }
 
     /// Merges two counts of a flow. Counters are cumulative, so the higher one is the later one. A clock that
-    /// went back cannot move a flow into an hour that it had left.
+    /// went back cannot move a flow into a quarter-hour that it had left.
     pub(crate) fn merged_with(&self, earlier: &CounterColumns) -> CounterColumns {
-        let at_ns = self.at_ns.max(earlier.at_ns);
-        let moved = at_ns / HOUR_NS > earlier.hour();
+        let quarter = self.quarter.max(earlier.quarter);
+        let moved = quarter > earlier.quarter;
         let before = |then: i64, total: i64| if moved { total } else { then };
         CounterColumns {
-            at_ns,
+            at_ns: self.at_ns.max(earlier.at_ns),
+            quarter,
+            requests: self.requests.max(earlier.requests),
             client_rx: self.client_rx.max(earlier.client_rx),
             up: self.up.max(earlier.up),
             upstream_rx: self.upstream_rx.max(earlier.upstream_rx),
@@ -188,7 +223,9 @@ impl CounterColumns {
         }
     }
 
-    fn counts(&self) -> [i64; 6] {
-        [self.client_rx, self.up, self.upstream_rx, self.down, self.uncertain_up, self.uncertain_down]
+    fn counts(&self) -> [i64; 7] {
+        let bytes = [self.client_rx, self.up, self.upstream_rx, self.down];
+        let [client_rx, up, upstream_rx, down] = bytes;
+        [client_rx, up, upstream_rx, down, self.uncertain_up, self.uncertain_down, self.requests]
     }
 }

@@ -12,8 +12,9 @@ use super::columns::{CounterColumns, FlowColumns};
 use super::month_file::Origin;
 
 const FIND: &str = "SELECT * FROM live WHERE id = ?1";
-const PUT: &str = "INSERT OR REPLACE INTO live VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,
-     ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)";
+pub(super) const PUT: &str =
+    "INSERT OR REPLACE INTO live VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,
+     ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28)";
 const REMOVE: &str = "DELETE FROM live WHERE id = ?1";
 const IDS: &str = "SELECT id FROM live WHERE gateway = ?1";
 const OF_EPOCHS: &str = "SELECT * FROM live

@@ -9,8 +9,12 @@ use jiff::civil::{self, Date};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 
+/// Nanoseconds of a quarter-hour: the grain of all sums. The offsets of today's time zones are multiples of
+/// it.
+pub(crate) const QUARTER_NS: i64 = 900 * NANOS;
+
 /// Nanoseconds of an hour.
-pub(crate) const HOUR_NS: i64 = 3_600 * NANOS;
+pub(crate) const HOUR_NS: i64 = 4 * QUARTER_NS;
 const NANOS: i64 = 1_000_000_000;
 
 /// A month as a number in decimal digits: 202601 is January 2026.
@@ -21,6 +25,11 @@ impl Month {
     /// The month of a moment, in nanoseconds since 1970.
     pub(crate) fn containing(moment_ns: i64) -> Month {
         Self::from_day(day(moment_ns))
+    }
+
+    /// The month of a quarter-hour, counted from 1970.
+    pub(crate) fn of_quarter(quarter: i64) -> Month {
+        Self::containing(quarter.saturating_mul(QUARTER_NS))
     }
 
     /// Its first nanosecond.
@@ -34,6 +43,11 @@ impl Month {
             i64::MAX => i64::MAX,
             midnight => midnight - 1,
         })
+    }
+
+    /// The next one; none behind the last that the database can hold.
+    pub(crate) fn next(self) -> Option<Month> {
+        self.last_ns().checked_add(1).map(Month::containing)
     }
 
     /// The number in the database: 202601.

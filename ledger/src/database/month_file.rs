@@ -17,6 +17,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, TransactionBehavi
 
 use super::checksum;
 use super::columns::{CounterColumns, FlowColumns, columns};
+use super::details::{DetailKind, DetailTables};
 use super::month::Month;
 use super::pairing::{self, Checkpoint};
 use super::schema;
@@ -104,8 +105,7 @@ impl MonthFiles {
     /// file that keeps some of its flows as sums only is unchanged.
     pub(crate) fn remove_beyond(&mut self, month: Month, gateway: i64, lsn: i64) -> Result<(), SinkError> {
         let transaction = self.file(month)?.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let sums: i64 = transaction.query_row("SELECT count(*) FROM aggregate", [], |row| row.get(0))?;
-        if sums == 0 {
+        if !has_aggregates(&transaction)? {
             remove_beyond(&transaction, gateway, lsn)?;
             transaction.commit()?;
         }
@@ -213,10 +213,7 @@ impl Appender<'_> {
             return Ok(());
         }
         if self.rows_free <= 0 {
-            let (up, down) = counters.in_last_hour();
-            let CounterColumns { uncertain_up, uncertain_down, .. } = *counters;
-            let sums = Sums { flows: 1, up, down, uncertain_up, uncertain_down };
-            return self.aggregate(counters.hour(), flow_columns, &sums);
+            return self.aggregate(counters.quarter, flow_columns, &counters.sums_at_end());
         }
         self.rows_free -= 1;
         let [gateway, epoch] = self.origin.values();
@@ -225,25 +222,27 @@ impl Appender<'_> {
         checksum::run(&mut self.insert_flow, values)
     }
 
-    /// Adds the bytes that a flow moved in an hour before its last one.
+    /// Adds the bytes that a flow moved in a quarter-hour before its last one.
     pub(crate) fn part(
         &mut self,
         lsn: i64,
         flow_columns: &FlowColumns<'_>,
-        hour: i64,
+        quarter: i64,
         (up, down): (i64, i64),
     ) -> rusqlite::Result<()> {
         if lsn <= self.applied_lsn {
             return Ok(());
         }
         if self.rows_free <= 0 {
-            return self.aggregate(hour, flow_columns, &Sums { up, down, ..Sums::default() });
+            return self.aggregate(quarter, flow_columns, &Sums { up, down, ..Sums::default() });
         }
         self.rows_free -= 1;
         let Origin { gateway, epoch } = self.origin;
         let values = [
             ValueRef::Blob(&flow_columns.id),
-            ValueRef::Integer(hour),
+            ValueRef::Integer(quarter),
+            ValueRef::Integer(flow_columns.account),
+            ValueRef::Integer(flow_columns.set),
             ValueRef::Text(flow_columns.user.as_bytes()),
             ValueRef::Text(flow_columns.host.as_bytes()),
             ValueRef::Text(flow_columns.class.as_bytes()),
@@ -256,11 +255,13 @@ impl Appender<'_> {
         checksum::put(self.connection, INSERT_PART, &values)
     }
 
-    fn aggregate(&self, hour: i64, flow_columns: &FlowColumns<'_>, sums: &Sums) -> rusqlite::Result<()> {
+    fn aggregate(&self, quarter: i64, flow_columns: &FlowColumns<'_>, sums: &Sums) -> rusqlite::Result<()> {
         let key = [
-            ValueRef::Integer(hour),
+            ValueRef::Integer(quarter),
+            ValueRef::Integer(flow_columns.account),
             ValueRef::Text(flow_columns.user.as_bytes()),
             ValueRef::Text(flow_columns.class.as_bytes()),
+            ValueRef::Integer(flow_columns.set),
             ValueRef::Text(flow_columns.host.as_bytes()),
         ];
         AGGREGATE.add(self.connection, &key, sums)
@@ -271,9 +272,9 @@ const INSERT_FLOW: &str = concat!(
     "INSERT INTO flow (",
     columns!("closed_ns"),
     ", reason, gateway, epoch, lsn, crc) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13,
-     ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25)"
+     ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30)"
 );
-const INSERT_PART: &str = "INSERT INTO part VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
+const INSERT_PART: &str = "INSERT INTO part VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
 const PUT_SOURCE: &str = "INSERT OR REPLACE INTO source VALUES (?1, ?2, ?3)";
 
 /// The watermark of `gateway` in a month's file.
@@ -286,13 +287,24 @@ pub(crate) fn applied(connection: &Connection, gateway: i64) -> rusqlite::Result
     Ok(applied.optional()?.unwrap_or(0))
 }
 
+/// Whether a month's file keeps some of its flows as sums only.
+pub(crate) fn has_aggregates(file: &Connection) -> rusqlite::Result<bool> {
+    for table in DetailTables::read(file)?.of(DetailKind::Aggregate) {
+        let count = format!("SELECT count(*) FROM {}", table.name);
+        if file.query_row(&count, [], |row| row.get::<_, i64>(0))? > 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Deletes the rows of `gateway`'s entries beyond `lsn` from a copy of a month's file; sums of single flows
 /// stay.
 pub(crate) fn remove_beyond(copy: &Connection, gateway: i64, lsn: i64) -> rusqlite::Result<()> {
     if applied(copy, gateway)? <= lsn {
         return Ok(());
     }
-    for table in ["flow", "part"] {
+    for table in DetailTables::read(copy)?.single_rows() {
         let delete = format!("DELETE FROM {table} WHERE gateway = ?1 AND lsn > ?2");
         copy.execute(&delete, [gateway, lsn])?;
     }

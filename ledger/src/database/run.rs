@@ -6,6 +6,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::checksum;
+use crate::entry::TableFinding;
 
 /// The number of an entry, and its moment in nanoseconds.
 type Instant = (i64, i64);
@@ -17,7 +18,14 @@ pub(crate) struct Run {
     pub(crate) began: Instant,
     /// Zeros without an end.
     pub(crate) ended: Instant,
+    /// The number that the run drew; 0: not known.
+    pub(crate) run: u128,
+    /// What it found of the live table of the run before.
+    pub(crate) table: TableFinding,
 }
+
+/// Stores a run.
+pub(super) const PUT: &str = "INSERT OR REPLACE INTO run VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
 
 impl Run {
     /// The last run of `gateway`.
@@ -39,14 +47,18 @@ impl Run {
             epoch: row.get("epoch")?,
             began: (row.get("began_lsn")?, row.get("began_ns")?),
             ended: (row.get("ended_lsn")?, row.get("ended_ns")?),
+            run: u128::from_be_bytes(row.get("run")?),
+            table: TableFinding::from_number(row.get("live_table")?).unwrap_or(TableFinding::None),
         })
     }
 
     pub(crate) fn write(&self, connection: &Connection, gateway: i64) -> rusqlite::Result<()> {
-        let Run { epoch, began, ended } = *self;
-        let values = [gateway, epoch.into(), began.0, began.1, ended.0, ended.1];
-        let put = "INSERT OR REPLACE INTO run VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-        checksum::put(connection, put, &values.map(ValueRef::Integer))
+        let Run { epoch, began, ended, run, table } = *self;
+        let [gateway, epoch, began_lsn, began_ns, ended_lsn, ended_ns] =
+            [gateway, epoch.into(), began.0, began.1, ended.0, ended.1].map(ValueRef::Integer);
+        let (run, table) = (run.to_be_bytes(), ValueRef::Integer(table as i64));
+        let values = [gateway, epoch, began_lsn, began_ns, ended_lsn, ended_ns, ValueRef::Blob(&run), table];
+        checksum::put(connection, PUT, &values)
     }
 }
 
@@ -55,6 +67,9 @@ pub(crate) fn end(connection: &Connection, gateway: i64, epoch: u32, ended: Inst
     match Run::last(connection, gateway)?.filter(|run| run.epoch == epoch) {
         Some(run) => Run { ended, ..run }.write(connection, gateway),
         // The run began under an earlier version, which stored no runs.
-        None => Run { epoch, began: (0, 0), ended }.write(connection, gateway),
+        None => {
+            let run = Run { epoch, began: (0, 0), ended, run: 0, table: TableFinding::None };
+            run.write(connection, gateway)
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! Tables of sums: the rollups by hour and by day, and the sums of flows beyond a month's row limit.
+//! Tables of sums: the rollups by quarter-hour, day and month, and the sums of flows beyond a month's row
+//! limit.
 //!
 //! Guarantees: what is added in memory reaches a table as one row for each key, in the order of the keys. A
 //! damaged row is never added to. Sums end at 2^63 - 1, which stands for any larger sum: one faulty record
@@ -11,14 +12,16 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Row};
 
 use super::checksum;
+use super::month::Month;
 
-/// Hours of a day.
-const DAY_HOURS: i64 = 24;
+/// Quarter-hours of a day.
+const DAY_QUARTERS: i64 = 96;
 
 /// The sums of several flows. No field is negative.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Sums {
     pub(crate) flows: i64,
+    pub(crate) requests: i64,
     pub(crate) up: i64,
     pub(crate) down: i64,
     pub(crate) uncertain_up: i64,
@@ -30,6 +33,7 @@ impl Sums {
     pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         Ok(Self {
             flows: row.get("flows")?,
+            requests: row.get("requests")?,
             up: row.get("up")?,
             down: row.get("down")?,
             uncertain_up: row.get("uncertain_up")?,
@@ -40,6 +44,7 @@ impl Sums {
     pub(crate) fn add(&mut self, other: &Sums) {
         *self = Self {
             flows: self.flows.saturating_add(other.flows),
+            requests: self.requests.saturating_add(other.requests),
             up: self.up.saturating_add(other.up),
             down: self.down.saturating_add(other.down),
             uncertain_up: self.uncertain_up.saturating_add(other.uncertain_up),
@@ -47,8 +52,9 @@ impl Sums {
         };
     }
 
-    fn values(&self) -> [ValueRef<'static>; 5] {
-        [self.flows, self.up, self.down, self.uncertain_up, self.uncertain_down].map(ValueRef::Integer)
+    fn values(&self) -> [ValueRef<'static>; 6] {
+        let Self { flows, requests, up, down, uncertain_up, uncertain_down } = *self;
+        [flows, requests, up, down, uncertain_up, uncertain_down].map(ValueRef::Integer)
     }
 }
 
@@ -59,22 +65,44 @@ pub(crate) struct SumTable {
     replace: &'static str,
 }
 
-pub(crate) const ROLLUP_HOUR: SumTable = SumTable {
-    name: "rollup_hour",
-    select: "SELECT * FROM rollup_hour WHERE hour = ?1 AND user = ?2 AND class = ?3",
-    replace: "INSERT OR REPLACE INTO rollup_hour VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-};
+/// A rollup by the column `unit`, account, class and set.
+macro_rules! rollup {
+    ($name:literal, $unit:literal) => {
+        SumTable {
+            name: $name,
+            select: concat!(
+                "SELECT * FROM ",
+                $name,
+                " WHERE ",
+                $unit,
+                " = ?1 AND account = ?2 AND class = ?3
+                   AND set_number = ?4"
+            ),
+            replace: concat!(
+                "INSERT OR REPLACE INTO ",
+                $name,
+                " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)"
+            ),
+        }
+    };
+}
 
-pub(crate) const ROLLUP_DAY: SumTable = SumTable {
-    name: "rollup_day",
-    select: "SELECT * FROM rollup_day WHERE day = ?1 AND user = ?2 AND class = ?3",
-    replace: "INSERT OR REPLACE INTO rollup_day VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+const ROLLUP_QUARTER: SumTable = rollup!("rollup_quarter", "quarter");
+const ROLLUP_DAY: SumTable = rollup!("rollup_day", "day");
+const ROLLUP_MONTH: SumTable = rollup!("rollup_month", "month");
+
+const TOTAL_QUARTER: SumTable = SumTable {
+    name: "total_quarter",
+    select: "SELECT * FROM total_quarter WHERE quarter = ?1 AND class = ?2 AND set_number = ?3",
+    replace: "INSERT OR REPLACE INTO total_quarter VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
 };
 
 pub(crate) const AGGREGATE: SumTable = SumTable {
     name: "aggregate",
-    select: "SELECT * FROM aggregate WHERE hour = ?1 AND user = ?2 AND class = ?3 AND host = ?4",
-    replace: "INSERT OR REPLACE INTO aggregate VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+    select: "SELECT * FROM aggregate WHERE quarter = ?1 AND account = ?2 AND user = ?3 AND class = ?4
+       AND set_number = ?5 AND host = ?6",
+    replace: "INSERT OR REPLACE INTO aggregate
+       VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
 };
 
 impl SumTable {
@@ -103,44 +131,63 @@ impl SumTable {
     }
 }
 
-/// Changes that are to be added to the rollups.
+/// The account, the class and the set by which sums are kept.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) struct SumKey<'a> {
+    pub(crate) account: i64,
+    pub(crate) class: Cow<'a, str>,
+    pub(crate) set: i64,
+}
+
+impl SumKey<'_> {
+    fn values(&self, time: i64) -> [ValueRef<'_>; 4] {
+        let [time, account, set] = [time, self.account, self.set].map(ValueRef::Integer);
+        [time, account, ValueRef::Text(self.class.as_bytes()), set]
+    }
+}
+
+/// Changes that are to be added to the rollups, by quarter-hour.
 #[derive(Default)]
 pub(crate) struct Rollups<'a> {
-    /// By hour, user and class.
-    hours: BTreeMap<(i64, Cow<'a, str>, Cow<'a, str>), Sums>,
+    quarters: BTreeMap<(i64, SumKey<'a>), Sums>,
 }
 
 impl<'a> Rollups<'a> {
-    pub(crate) fn add(
-        &mut self,
-        hour: i64,
-        user: impl Into<Cow<'a, str>>,
-        class: impl Into<Cow<'a, str>>,
-        sums: &Sums,
-    ) {
-        self.hours.entry((hour, user.into(), class.into())).or_default().add(sums);
+    pub(crate) fn add(&mut self, quarter: i64, key: SumKey<'a>, sums: &Sums) {
+        self.quarters.entry((quarter, key)).or_default().add(sums);
     }
 
-    /// The number of rows that a write would change.
+    /// The number of quarter-hours that a write would change.
     pub(crate) fn len(&self) -> usize {
-        self.hours.len()
+        self.quarters.len()
     }
 
     /// Adds everything to the tables of `connection`, and becomes empty.
     pub(crate) fn write(&mut self, connection: &Connection) -> rusqlite::Result<()> {
-        let mut days: BTreeMap<(i64, &str, &str), Sums> = BTreeMap::new();
-        for ((hour, user, class), sums) in &self.hours {
-            ROLLUP_HOUR.add(connection, &key(*hour, user, class), sums)?;
-            days.entry((hour / DAY_HOURS, user, class)).or_default().add(sums);
+        type Units<'k, 'a> = BTreeMap<(i64, &'k SumKey<'a>), Sums>;
+        let (mut days, mut months): (Units<'_, '_>, Units<'_, '_>) = Default::default();
+        let mut totals: BTreeMap<(i64, &str, i64), Sums> = BTreeMap::new();
+        for ((quarter, key), sums) in &self.quarters {
+            ROLLUP_QUARTER.add(connection, &key.values(*quarter), sums)?;
+            days.entry((quarter / DAY_QUARTERS, key)).or_default().add(sums);
+            months.entry((Month::of_quarter(*quarter).number(), key)).or_default().add(sums);
+            totals.entry((*quarter, &key.class, key.set)).or_default().add(sums);
         }
-        for ((day, user, class), sums) in &days {
-            ROLLUP_DAY.add(connection, &key(*day, user, class), sums)?;
+        for ((day, key), sums) in &days {
+            ROLLUP_DAY.add(connection, &key.values(*day), sums)?;
         }
-        self.hours.clear();
+        for ((month, key), sums) in &months {
+            ROLLUP_MONTH.add(connection, &key.values(*month), sums)?;
+        }
+        for ((quarter, class, set), sums) in &totals {
+            let class = ValueRef::Text(class.as_bytes());
+            TOTAL_QUARTER.add(
+                connection,
+                &[ValueRef::Integer(*quarter), class, ValueRef::Integer(*set)],
+                sums,
+            )?;
+        }
+        self.quarters.clear();
         Ok(())
     }
-}
-
-fn key<'a>(time: i64, user: &'a str, class: &'a str) -> [ValueRef<'a>; 3] {
-    [ValueRef::Integer(time), ValueRef::Text(user.as_bytes()), ValueRef::Text(class.as_bytes())]
 }

@@ -8,11 +8,12 @@ use std::path::Path;
 
 use rusqlite::{Connection, params};
 
+use super::accounts::Accounts;
 use super::columns::{CounterColumns, FlowColumns};
-use super::month::{HOUR_NS, Month};
+use super::month::{Month, QUARTER_NS};
 use super::month_file::{MonthFiles, Origin};
 use super::schema::SchemaError;
-use super::sums::{Rollups, Sums};
+use super::sums::{Rollups, SumKey, Sums};
 use super::watermarks::put_month;
 use crate::limits::MOVE_ROWS_MAX;
 use crate::sink::SinkError;
@@ -20,28 +21,39 @@ use crate::sink::SinkError;
 /// The origin of flows without an entry.
 pub(crate) const ORIGIN: Origin = Origin { gateway: 0, epoch: 0 };
 
-const CURRENT_COLUMNS: &str = "SELECT rowid, *, 0 AS uncertain_up, 0 AS uncertain_down, 0 AS up_before,
+/// The columns that such a flow lacks; its account is found by its user.
+const CURRENT_COLUMNS: &str = "SELECT rowid, *, 0 AS account, 0 AS policy, 0 AS set_number, 0 AS requests,
+     closed_ns / 900000000000 AS quarter, 0 AS uncertain_up, 0 AS uncertain_down, 0 AS up_before,
      0 AS down_before FROM flow_1";
+const _: () = assert!(QUARTER_NS == 900_000_000_000);
 
 /// Moves every flow of `flow_1` to the file of its month, fills the rollups, and drops the old tables.
-pub(super) fn move_flows(connection: &Connection, path: &Path) -> Result<(), SchemaError> {
+pub(super) fn move_flows(
+    connection: &Connection,
+    path: &Path,
+    accounts: &Accounts,
+) -> Result<(), SchemaError> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let mut months = MonthFiles::new(directory, u64::MAX);
-    move_to_months(connection, &mut months)
+    move_to_months(connection, &mut months, accounts)
         .and_then(|()| months.close())
-        .and_then(|()| Ok(fill_rollups(connection)?))
+        .and_then(|()| Ok(fill_rollups(connection, accounts)?))
         .and_then(|()| Ok(connection.execute_batch("DROP TABLE flow_1; DROP TABLE source_1;")?))
         .map_err(|error| SchemaError::Move(error.to_string()))
 }
 
-fn move_to_months(connection: &Connection, months: &mut MonthFiles) -> Result<(), SinkError> {
+fn move_to_months(
+    connection: &Connection,
+    months: &mut MonthFiles,
+    accounts: &Accounts,
+) -> Result<(), SinkError> {
     let mut next: Option<i64> = Some(i64::MIN);
     while let Some(from_ns) = next {
         let first = "SELECT min(closed_ns) FROM flow_1 WHERE closed_ns > ?1";
         let first: Option<i64> = connection.query_row(first, [from_ns], |row| row.get(0))?;
         if let Some(moment) = first {
             let month = Month::containing(moment);
-            while move_rows(connection, months, month)? {}
+            while move_rows(connection, months, month, accounts)? {}
             put_month(connection, month, ORIGIN.gateway, months.applied(month, ORIGIN.gateway)?, false)?;
         }
         next = first.map(|moment| Month::containing(moment).last_ns());
@@ -50,7 +62,12 @@ fn move_to_months(connection: &Connection, months: &mut MonthFiles) -> Result<()
 }
 
 /// Moves the next rows of the month; returns whether there were any.
-fn move_rows(connection: &Connection, months: &mut MonthFiles, month: Month) -> Result<bool, SinkError> {
+fn move_rows(
+    connection: &Connection,
+    months: &mut MonthFiles,
+    month: Month,
+    accounts: &Accounts,
+) -> Result<bool, SinkError> {
     let applied = months.applied(month, ORIGIN.gateway)?;
     let span = params![applied, month.beginning_ns(), month.last_ns(), MOVE_ROWS_MAX as i64];
     let last = "SELECT max(rowid) FROM (SELECT rowid FROM flow_1
@@ -65,21 +82,25 @@ fn move_rows(connection: &Connection, months: &mut MonthFiles, month: Month) -> 
         while let Some(row) = rows.next()? {
             let reason = row.get_ref("reason")?.as_str().map_err(rusqlite::Error::from)?;
             let counters = CounterColumns::read(row, "closed_ns")?;
-            file.flow(row.get("rowid")?, &FlowColumns::read(row)?, &counters, reason)?;
+            let columns = FlowColumns::read(row)?;
+            let columns = FlowColumns { account: accounts.find(columns.user).unwrap_or(0), ..columns };
+            file.flow(row.get("rowid")?, &columns, &counters, reason)?;
         }
         Ok(())
     })?;
     Ok(true)
 }
 
-fn fill_rollups(connection: &Connection) -> rusqlite::Result<()> {
+fn fill_rollups(connection: &Connection, accounts: &Accounts) -> rusqlite::Result<()> {
     let mut rollups = Rollups::default();
     let mut select = connection.prepare("SELECT user, class, closed_ns, up, down FROM flow_1")?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
         let sums = Sums { flows: 1, up: row.get("up")?, down: row.get("down")?, ..Sums::default() };
-        let hour = row.get::<_, i64>("closed_ns")? / HOUR_NS;
-        rollups.add(hour, row.get::<_, String>("user")?, row.get::<_, String>("class")?, &sums);
+        let quarter = row.get::<_, i64>("closed_ns")? / QUARTER_NS;
+        let account = accounts.find(&row.get::<_, String>("user")?).unwrap_or(0);
+        let class = row.get::<_, String>("class")?.into();
+        rollups.add(quarter, SumKey { account, class, set: 0 }, &sums);
         if rollups.len() >= MOVE_ROWS_MAX {
             rollups.write(connection)?;
         }

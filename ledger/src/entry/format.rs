@@ -128,7 +128,8 @@ fn skip_fields(mut bytes: &[u8]) -> Result<(), MalformedRecord> {
 }
 
 impl TableFinding {
-    fn from_number(number: u8) -> Option<TableFinding> {
+    /// The finding with this number.
+    pub(crate) fn from_number(number: u8) -> Option<TableFinding> {
         [Self::None, Self::Found, Self::Missing].into_iter().find(|finding| *finding as u8 == number)
     }
 }

@@ -7,7 +7,8 @@ use rusqlite::Connection;
 
 use super::row_checks::RowChecks;
 use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, condition, expressions, positions};
-use crate::database::month::{HOUR_NS, Month};
+use crate::database::details::{self, DetailKind, DetailTables};
+use crate::database::month::Month;
 
 impl Usage {
     /// Adds the details in `window`; returns the months whose details are missing, wholly or in part.
@@ -16,7 +17,7 @@ impl Usage {
         filter: &Filter,
         keys: &[GroupBy],
         window: Window,
-        groups: &mut Groups,
+        groups: &mut Groups<'_>,
     ) -> Result<Vec<Month>, QueryError> {
         let mut missing = Vec::new();
         let mut months = self.months()?;
@@ -33,54 +34,58 @@ impl Usage {
                 missing.push(month);
             }
             let Some(file) = file else { continue };
-            add(&file, &self.details(&file, port_protocols.is_none())?, filter, keys, window, groups)?;
+            let details = self.details(&file, |kind| port_protocols.is_none() || kind != DetailKind::Part)?;
+            self.add(&file, &details, filter, keys, window, groups)?;
             if let Some(port_protocols) = &port_protocols {
                 self.add_parts(&file, filter, keys, window, port_protocols, groups)?;
             }
         }
-        let live = format!("{LIVE} WHERE {}", RowChecks::condition(&self.connection, "live")?);
-        add(&self.connection, &live, filter, keys, window, groups)?;
+        let live = details::select_live(&RowChecks::condition(&self.connection, "live")?);
+        self.add(
+            &self.connection,
+            &live.replacen("SELECT", "SELECT 1 AS live,", 1),
+            filter,
+            keys,
+            window,
+            groups,
+        )?;
         Ok(missing)
     }
 
-    /// The rows of a month's file in the columns of [`LIVE`], with or without the parts of flows.
-    fn details(&self, file: &Connection, with_parts: bool) -> Result<String, QueryError> {
-        let visible = self.is_visible();
-        let is_intact = |table| RowChecks::condition(file, table);
-        let (flow, part, aggregate) = (is_intact("flow")?, is_intact("part")?, is_intact("aggregate")?);
-        let at_ns = format!("hour * {HOUR_NS} + {}", HOUR_NS - 1);
-        let parts = if with_parts { format!("{visible} AND {part}") } else { "FALSE".to_owned() };
-        Ok(format!(
-            "SELECT closed_ns AS at_ns, user, host, port, protocol, class, 1 AS flows, 0 AS live,
-                    up - up_before AS up, down - down_before AS down, uncertain_up, uncertain_down
-             FROM flow WHERE {visible} AND {flow}
-             UNION ALL
-             SELECT {at_ns}, user, host, '', '', class, 0, 0, up, down, 0, 0 FROM part WHERE {parts}
-             UNION ALL
-             SELECT {at_ns}, user, host, '', '', class, flows, 0, up, down, uncertain_up, uncertain_down
-             FROM aggregate WHERE {aggregate}"
-        ))
+    /// The visible rows of a month's file, of the kinds that `is_wanted` admits, with the column `live`.
+    pub(super) fn details(
+        &self,
+        file: &Connection,
+        is_wanted: impl Fn(DetailKind) -> bool,
+    ) -> Result<String, QueryError> {
+        let mut selects = Vec::new();
+        for table in DetailTables::read(file)?.all().filter(|table| is_wanted(table.kind)) {
+            let is_intact = RowChecks::condition(file, table.name)?;
+            let condition = match table.kind {
+                DetailKind::Aggregate => is_intact,
+                _ => format!("{} AND {is_intact}", self.is_visible()),
+            };
+            selects.push(table.select(&condition).replacen("SELECT", "SELECT 0 AS live,", 1));
+        }
+        Ok(selects.join(" UNION ALL "))
     }
-}
 
-const LIVE: &str = "SELECT counted_ns AS at_ns, user, host, port, protocol, class, 0 AS flows, 1 AS live,
-     upstream_tx - up_before AS up, client_tx - down_before AS down, 0 AS uncertain_up, 0 AS uncertain_down
-     FROM live";
-
-fn add(
-    connection: &Connection,
-    items: &str,
-    filter: &Filter,
-    keys: &[GroupBy],
-    window: Window,
-    groups: &mut Groups,
-) -> Result<(), QueryError> {
-    let (keys, count) = expressions(keys, "at_ns");
-    let sql = format!(
-        "SELECT {keys}, sum(flows), sum(live), sum(up), sum(down), sum(uncertain_up), sum(uncertain_down)
-         FROM ({items}) WHERE {} GROUP BY {}",
-        condition("at_ns"),
-        positions(count)
-    );
-    filter.select(connection, &sql, window, |row| groups.add(row, count))
+    fn add(
+        &self,
+        connection: &Connection,
+        items: &str,
+        filter: &Filter,
+        keys: &[GroupBy],
+        window: Window,
+        groups: &mut Groups<'_>,
+    ) -> Result<(), QueryError> {
+        let (keys, count) = expressions(keys, "at_ns");
+        let sql = format!(
+            "SELECT {keys}, sum(flows), sum(live), sum(up), sum(down), sum(uncertain_up), sum(uncertain_down)
+             FROM ({items}) WHERE {} GROUP BY {}",
+            condition("at_ns"),
+            positions(count)
+        );
+        filter.select(connection, &sql, (&self.accounts, window), |row| groups.add(row))
+    }
 }

@@ -8,6 +8,7 @@ use sys::clock::WallNanos;
 
 use super::{Filter, QueryError, Usage, Window};
 use crate::database::checksum;
+use crate::database::details::{DetailKind, DetailTables};
 use crate::record::Class;
 
 /// One flow.
@@ -21,7 +22,7 @@ pub struct FlowRow {
     pub closed: WallNanos,
     /// Whether it is open.
     pub live: bool,
-    /// The user's name.
+    /// The user's present name.
     pub user: String,
     /// The host as requested.
     pub host: String,
@@ -55,15 +56,24 @@ impl Usage {
     pub fn flows(&self, filter: &Filter, limit: usize) -> Result<Vec<FlowRow>, QueryError> {
         let window = filter.window();
         let mut flows = Vec::new();
-        self.list(&self.connection, LIVE, filter, window, limit, &mut flows)?;
-        let closed = format!("{CLOSED} WHERE {} AND", self.is_visible());
+        let live = "SELECT *, counted_ns AS at_ns, upstream_tx AS up, client_tx AS down, '' AS reason,
+             TRUE AS live, opened_ns AS recorded FROM live WHERE";
+        self.list(&self.connection, (live, "account"), filter, window, limit, &mut flows)?;
         for (month, _) in self.months()?.into_iter().rev() {
             let within = month.last_ns() >= window.since_ns && month.beginning_ns() <= window.last_ns;
             if flows.len() < limit
                 && within
                 && let Some(file) = self.month(month)?
             {
-                self.list(&file, &closed, filter, window, limit, &mut flows)?;
+                for table in DetailTables::read(&file)?.of(DetailKind::Flow) {
+                    let (name, visible) = (table.name, self.is_visible());
+                    let closed = format!(
+                        "SELECT *, closed_ns AS at_ns, FALSE AS live, rowid AS recorded FROM {name}
+                         WHERE {visible} AND"
+                    );
+                    let account = if table.is_hourly { "account_of(user)" } else { "account" };
+                    self.list(&file, (&closed, account), filter, window, limit, &mut flows)?;
+                }
             }
         }
         Ok(flows)
@@ -73,7 +83,7 @@ impl Usage {
     fn list(
         &self,
         connection: &Connection,
-        items: &str,
+        (items, account): (&str, &str),
         filter: &Filter,
         window: Window,
         limit: usize,
@@ -81,26 +91,26 @@ impl Usage {
     ) -> Result<(), QueryError> {
         let sql = format!(
             "{items} at_ns BETWEEN ?1 AND ?2
-               AND (?3 IS NULL OR user = ?3) AND (?4 IS NULL OR host = ?4) AND (?5 IS NULL OR class = ?5)
+               AND (?3 IS NULL OR {account} = ?3) AND (?4 IS NULL OR host = ?4) AND (?5 IS NULL OR class = ?5)
              ORDER BY recorded DESC LIMIT ?6"
         );
         let remaining = i64::try_from(limit.saturating_sub(flows.len())).unwrap_or(i64::MAX);
         let class = filter.class.map(Class::as_str);
         let mut select = connection.prepare(&sql)?;
-        let parameters = params![window.since_ns, window.last_ns, filter.user, filter.host, class, remaining];
+        let account = filter.account(&self.accounts);
+        let parameters = params![window.since_ns, window.last_ns, account, filter.host, class, remaining];
         let mut rows = select.query(parameters)?;
         while let Some(row) = rows.next()? {
             if self.row_checks.admits(checksum::is_intact(row)?) {
-                flows.push(flow(row)?);
+                let mut flow = flow(row)?;
+                flow.user =
+                    self.accounts.find(&flow.user).map_or(flow.user, |account| self.accounts.name(account));
+                flows.push(flow);
             }
         }
         Ok(())
     }
 }
-
-const LIVE: &str = "SELECT *, counted_ns AS at_ns, upstream_tx AS up, client_tx AS down, '' AS reason,
-     TRUE AS live, opened_ns AS recorded FROM live WHERE";
-const CLOSED: &str = "SELECT *, closed_ns AS at_ns, FALSE AS live, rowid AS recorded FROM flow";
 
 fn flow(row: &SqlRow<'_>) -> rusqlite::Result<FlowRow> {
     let count = |name| row.get::<_, i64>(name).map(|count| u64::try_from(count).unwrap_or(0));

@@ -1,16 +1,16 @@
 //! Sums by port and protocol, which the parts of a flow do not have.
 //!
 //! Guarantees: what a flow moved before its last hour counts under the port and protocol of its row,
-//! whichever month has that row. Memory is bounded by the number of flows that lasted over the end of an
-//! hour.
+//! whichever month has that row. Memory is bounded by the number of flows that lasted over the end of a
+//! quarter-hour.
 
 use std::collections::HashMap;
 
 use rusqlite::{Connection, Row as SqlRow};
 
-use super::row_checks::RowChecks;
 use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, condition, expression};
-use crate::database::month::{HOUR_NS, Month};
+use crate::database::details::DetailKind;
+use crate::database::month::Month;
 
 /// A flow's id as the database stores it.
 type Id = [u8; 16];
@@ -35,16 +35,13 @@ impl Usage {
         for (month, _) in months.range(first..) {
             let Some(file) = self.month(*month)? else { continue };
             if month.beginning_ns() <= window.last_ns {
-                filter.select(&file, &self.parts(&file, "")?, window, |row| {
+                filter.select(&file, &self.parts(&file, "")?, (&self.accounts, window), |row| {
                     port_protocols.0.entry(row.get(0)?).or_default();
                     Ok(())
                 })?;
             }
-            let (visible, is_intact) = (self.is_visible(), RowChecks::condition(&file, "flow")?);
-            port_protocols.learn(
-                &file,
-                &format!("SELECT id, port, protocol FROM flow WHERE {visible} AND {is_intact}"),
-            )?;
+            let flows = self.details(&file, |kind| kind == DetailKind::Flow)?;
+            port_protocols.learn(&file, &format!("SELECT id, port, protocol FROM ({flows})"))?;
         }
         port_protocols.learn(&self.connection, "SELECT id, port, protocol FROM live")?;
         Ok(port_protocols)
@@ -58,16 +55,16 @@ impl Usage {
         keys: &[GroupBy],
         window: Window,
         port_protocols: &PortProtocols,
-        groups: &mut Groups,
+        groups: &mut Groups<'_>,
     ) -> Result<(), QueryError> {
         let columns: String = keys.iter().map(|key| format!(", {}", expression(*key, "at_ns"))).collect();
-        filter.select(file, &self.parts(file, &columns)?, window, |row| {
+        filter.select(file, &self.parts(file, &columns)?, (&self.accounts, window), |row| {
             let unknown = PortProtocol::default();
             let (port, protocol) = port_protocols.0.get(&row.get::<_, Id>(0)?).unwrap_or(&unknown);
             let key = |(index, key): (usize, &GroupBy)| match key {
                 GroupBy::Port => Ok(port.clone()),
                 GroupBy::Protocol => Ok(protocol.clone()),
-                _ => row.get(index + 3),
+                key => groups.key_text(*key, row.get_ref(index + 3)?),
             };
             let keys = keys.iter().enumerate().map(key).collect::<rusqlite::Result<Vec<String>>>()?;
             groups.sum(keys, [0, 0, row.get(1)?, row.get(2)?, 0, 0])
@@ -75,15 +72,8 @@ impl Usage {
     }
 
     fn parts(&self, file: &Connection, columns: &str) -> Result<String, QueryError> {
-        Ok(format!(
-            "SELECT id, up, down {columns} FROM
-               (SELECT *, hour * {HOUR_NS} + {} AS at_ns, '' AS port, '' AS protocol FROM part WHERE {})
-             WHERE {} AND {}",
-            HOUR_NS - 1,
-            RowChecks::condition(file, "part")?,
-            self.is_visible(),
-            condition("at_ns")
-        ))
+        let parts = self.details(file, |kind| kind == DetailKind::Part)?;
+        Ok(format!("SELECT id, up, down {columns} FROM ({parts}) WHERE {}", condition("at_ns")))
     }
 }
 

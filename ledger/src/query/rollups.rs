@@ -1,26 +1,60 @@
-//! Sums over whole hours, from the rollups.
+//! Sums over whole quarter-hours, from the rollups.
 //!
 //! Guarantees: the same sums as from details.
+//!
+//! Whole months and days in the window are read from their own rollups, unless a key is finer:
+//!
+//! ```text
+//!   quarter-hours | days |        months        | days | quarter-hours
+//! ```
 
 use rusqlite::params;
 
 use super::row_checks::RowChecks;
 use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, expressions, positions};
-use crate::database::month::HOUR_NS;
+use crate::database::details;
+use crate::database::month::{HOUR_NS, Month, QUARTER_NS};
 use crate::record::Class;
 
 const DAY_NS: i64 = 24 * HOUR_NS;
 
+/// A table of rollups.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Unit {
+    Quarter,
+    Day,
+    Month,
+}
+
 impl Window {
-    /// The largest part of the window that consists of whole hours, if there is any.
-    pub(super) fn whole_hours(self) -> Option<Window> {
-        let first = self.since_ns.checked_add(HOUR_NS - 1)? / HOUR_NS;
-        // The database's last moment counts as the end of an hour too.
+    /// The largest part of the window that consists of whole quarter-hours, if there is any.
+    pub(super) fn whole_quarters(self) -> Option<Window> {
+        self.whole(QUARTER_NS)
+    }
+
+    /// The largest part that consists of whole units of `unit_ns`.
+    fn whole(self, unit_ns: i64) -> Option<Window> {
+        let first = self.since_ns.checked_add(unit_ns - 1)? / unit_ns;
+        // The database's last moment counts as the end of a unit too.
         let end = match self.last_ns {
-            i64::MAX => return Some(Window { since_ns: first * HOUR_NS, ..self }),
-            last => (last + 1) / HOUR_NS,
+            i64::MAX => return Some(Window { since_ns: first * unit_ns, ..self }),
+            last => (last + 1) / unit_ns,
         };
-        (first < end).then_some(Window { since_ns: first * HOUR_NS, last_ns: end * HOUR_NS - 1 })
+        (first < end).then_some(Window { since_ns: first * unit_ns, last_ns: end * unit_ns - 1 })
+    }
+
+    /// The largest part that consists of whole months.
+    fn whole_months(self) -> Option<Window> {
+        let mut first = Month::containing(self.since_ns);
+        if first.beginning_ns() < self.since_ns {
+            first = first.next()?;
+        }
+        let mut last = Month::containing(self.last_ns);
+        if last.last_ns() > self.last_ns {
+            last = Month::containing(last.beginning_ns().checked_sub(1).filter(|ns| *ns >= 0)?);
+        }
+        let whole = Window { since_ns: first.beginning_ns(), last_ns: last.last_ns() };
+        (first <= last && whole.since_ns >= self.since_ns).then_some(whole)
     }
 
     /// The parts of the window before and after `inner`.
@@ -30,50 +64,108 @@ impl Window {
         before.into_iter().chain(after)
     }
 
-    /// Whether the window consists of whole days.
-    fn is_whole_days(self) -> bool {
-        let ends = self.last_ns == i64::MAX || (self.last_ns + 1) % DAY_NS == 0;
-        self.since_ns % DAY_NS == 0 && ends
+    /// The tables that have the sums of this window, which consists of whole quarter-hours, and their parts
+    /// of it. `coarsest`: the longest unit that the keys permit.
+    fn units(self, coarsest: Unit) -> Vec<(Unit, Window)> {
+        let (inner, finer) = match coarsest {
+            Unit::Quarter => return vec![(Unit::Quarter, self)],
+            Unit::Day => (self.whole(DAY_NS), Unit::Quarter),
+            Unit::Month => (self.whole_months(), Unit::Day),
+        };
+        let Some(inner) = inner else { return self.units(finer) };
+        let mut units = vec![(coarsest, inner)];
+        self.without(inner).for_each(|rest| units.extend(rest.units(finer)));
+        units
     }
 }
 
 impl Usage {
+    /// Adds the sums of a window of whole quarter-hours.
     pub(super) fn add_rollups(
         &self,
         filter: &Filter,
         keys: &[GroupBy],
-        hours: Window,
-        groups: &mut Groups,
+        window: Window,
+        groups: &mut Groups<'_>,
     ) -> Result<(), QueryError> {
-        let daily = hours.is_whole_days() && !keys.contains(&GroupBy::Hour);
-        let (table, unit, unit_ns) =
-            if daily { ("rollup_day", "day", DAY_NS) } else { ("rollup_hour", "hour", HOUR_NS) };
-        let (key_sql, count) = expressions(keys, &format!("({unit} * {unit_ns})"));
-        let sums = format!(
-            "SELECT {key_sql}, sum(flows), 0, sum(up), sum(down), sum(uncertain_up), sum(uncertain_down)
-             FROM {table} WHERE {} AND {unit} BETWEEN ?1 AND ?2
-               AND (?3 IS NULL OR user = ?3) AND (?4 IS NULL OR class = ?4) GROUP BY {}",
-            RowChecks::condition(&self.connection, table)?,
-            positions(count)
-        );
-        let class = filter.class.map(Class::as_str);
-        let span = (hours.since_ns / unit_ns, hours.last_ns / unit_ns);
-        let mut select = self.connection.prepare(&sums)?;
-        let mut rows = select.query(params![span.0, span.1, filter.user, class])?;
-        while let Some(row) = rows.next()? {
-            groups.add(row, count)?;
+        let needs_account = filter.user.is_some() || keys.contains(&GroupBy::User);
+        let coarsest = match () {
+            () if !needs_account
+                || keys.iter().any(|key| matches!(key, GroupBy::Quarter | GroupBy::Hour)) =>
+            {
+                Unit::Quarter
+            }
+            () if keys.contains(&GroupBy::Day) => Unit::Day,
+            () => Unit::Month,
+        };
+        for (unit, part) in window.units(coarsest) {
+            let (table, column, start_ns, first, last) = match unit {
+                Unit::Quarter => {
+                    let table = if needs_account { "rollup_quarter" } else { "total_quarter" };
+                    let start_ns = format!("(quarter * {QUARTER_NS})");
+                    (table, "quarter", start_ns, part.since_ns / QUARTER_NS, part.last_ns / QUARTER_NS)
+                }
+                Unit::Day => {
+                    let start_ns = format!("(day * {DAY_NS})");
+                    ("rollup_day", "day", start_ns, part.since_ns / DAY_NS, part.last_ns / DAY_NS)
+                }
+                Unit::Month => {
+                    let number = |ns| Month::containing(ns).number();
+                    let start_ns =
+                        "(strftime('%s', printf('%d-%02d-01', month / 100, month % 100)) * 1000000000)";
+                    (
+                        "rollup_month",
+                        "month",
+                        start_ns.to_owned(),
+                        number(part.since_ns),
+                        number(part.last_ns),
+                    )
+                }
+            };
+            let (key_sql, count) = expressions(keys, &start_ns);
+            let is_intact = RowChecks::condition(&self.connection, table)?;
+            let account = if needs_account { "(?3 IS NULL OR account = ?3)" } else { "?3 IS NULL" };
+            let sums = format!(
+                "SELECT {key_sql}, sum(flows), 0, sum(up), sum(down), sum(uncertain_up), sum(uncertain_down)
+                 FROM {table} WHERE {is_intact} AND {column} BETWEEN ?1 AND ?2
+                   AND {account} AND (?4 IS NULL OR class = ?4) GROUP BY {}",
+                positions(count)
+            );
+            self.add_sums(&sums, (first, last), filter, groups)?;
         }
-        let live = format!(
-            "SELECT {}, 0, count(*), 0, 0, 0, 0 FROM live WHERE {} AND counted_ns BETWEEN ?1 AND ?2
-               AND (?3 IS NULL OR user = ?3) AND (?4 IS NULL OR class = ?4) GROUP BY {}",
-            expressions(keys, "counted_ns").0,
-            RowChecks::condition(&self.connection, "live")?,
+        self.add_open(filter, keys, window, groups)
+    }
+
+    /// Counts the open flows, whose bytes are in the rollups.
+    fn add_open(
+        &self,
+        filter: &Filter,
+        keys: &[GroupBy],
+        window: Window,
+        groups: &mut Groups<'_>,
+    ) -> Result<(), QueryError> {
+        let (key_sql, count) = expressions(keys, "at_ns");
+        let sums = format!(
+            "SELECT {key_sql}, 0, count(*), 0, 0, 0, 0 FROM ({}) WHERE at_ns BETWEEN ?1 AND ?2
+               AND (?3 IS NULL OR account = ?3) AND (?4 IS NULL OR class = ?4) GROUP BY {}",
+            details::select_live(&RowChecks::condition(&self.connection, "live")?),
             positions(count)
         );
-        let mut select = self.connection.prepare(&live)?;
-        let mut rows = select.query(params![hours.since_ns, hours.last_ns, filter.user, class])?;
+        self.add_sums(&sums, (window.since_ns, window.last_ns), filter, groups)
+    }
+
+    fn add_sums(
+        &self,
+        sql: &str,
+        span: (i64, i64),
+        filter: &Filter,
+        groups: &mut Groups<'_>,
+    ) -> Result<(), QueryError> {
+        let (account, class) = (filter.account(&self.accounts), filter.class.map(Class::as_str));
+        let mut select = self.connection.prepare(sql)?;
+        let mut rows = select.query(params![span.0, span.1, account, class])?;
         while let Some(row) = rows.next()? {
-            groups.add(row, count)?;
+            groups.add(row)?;
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use rusqlite::Connection;
 
 use super::{Filter, GroupBy, Groups, QueryError, Sums, TOTAL, Window, each};
 use crate::database::checksum;
+use crate::database::month::QUARTER_NS;
 use crate::database::schema::integer;
 use crate::entry::Entry;
 use crate::record::Record;
@@ -135,7 +136,7 @@ impl UnappliedEntries {
         filter: &Filter,
         keys: &[GroupBy],
         window: Window,
-        groups: &mut Groups,
+        groups: &mut Groups<'_>,
     ) -> Result<(), QueryError> {
         let admits = |change: &&Change| {
             let GroupFields { user, host, class, .. } = &change.fields;
@@ -181,6 +182,11 @@ impl Change {
             GroupBy::Port => self.fields.port.clone(),
             GroupBy::Protocol => self.fields.protocol.clone(),
             GroupBy::Class => self.fields.class.clone(),
+            GroupBy::Quarter => {
+                let start_ns = self.at_ns / QUARTER_NS * QUARTER_NS;
+                let moment = Timestamp::from_nanosecond(start_ns.into()).unwrap_or_default();
+                moment.to_zoned(TimeZone::UTC).strftime("%Y-%m-%dT%H:%MZ").to_string()
+            }
             GroupBy::Hour => time("%Y-%m-%dT%H:00Z"),
             GroupBy::Day => time("%Y-%m-%d"),
             GroupBy::Month => time("%Y-%m"),

@@ -1,13 +1,13 @@
 //! Translates a batch of entries into rows of details, changes of the rollups, and open flows.
 //!
-//! Guarantees: bytes belong to the UTC hour in which they were counted. So for each hour the rollup is the
+//! Guarantees: bytes belong to the quarter-hour in which they were counted. So for each the rollup is the
 //! sum of three: the flows that closed in it (without their earlier bytes), its parts, and the open flows
 //! that were last counted in it. The result depends on the order of the entries and not on how they are cut
 //! into batches.
 //!
 //! ```text
 //!    entry --+-- open: live (last count) --> change --> rollups
-//!            |                         '--> a new hour: part of the hour before ---.
+//!            |                         '--> a new quarter: part of the one before --.
 //!            '-- closed: flow -----------------------------------------------------+--> file of its month
 //! ```
 
@@ -17,12 +17,13 @@ use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
 use crate::consent::Consent;
+use crate::database::accounts::Accounts;
 use crate::database::columns::{CounterColumns, FlowColumns};
 use crate::database::live::{self, LiveFlows};
-use crate::database::month::{HOUR_NS, Month};
+use crate::database::month::Month;
 use crate::database::month_file::{Appender, MonthFiles, Origin};
 use crate::database::schema::integer;
-use crate::database::sums::{Rollups, Sums};
+use crate::database::sums::{Rollups, SumKey, Sums};
 use crate::database::{checksum, run};
 use crate::entry::Entry;
 use crate::record::{CloseReason, Flow, Record};
@@ -31,6 +32,7 @@ use crate::sink::SinkError;
 /// The state of a transaction on `ledger.db`.
 pub(crate) struct BatchAggregator<'a> {
     connection: &'a Connection,
+    accounts: &'a Accounts,
     live: &'a mut LiveFlows,
     months: &'a mut MonthFiles,
     origin: Origin,
@@ -50,19 +52,21 @@ struct Detail<'a> {
 
 enum Row {
     Flow(CounterColumns),
-    Part { hour: i64, bytes: (i64, i64) },
+    Part { quarter: i64, bytes: (i64, i64) },
 }
 
 impl<'a> BatchAggregator<'a> {
     pub(crate) fn new(
         connection: &'a Connection,
+        accounts: &'a Accounts,
         live: &'a mut LiveFlows,
         months: &'a mut MonthFiles,
         origin: Origin,
     ) -> Self {
         live.begin();
         let (details, last_lsns) = (BTreeMap::new(), BTreeMap::new());
-        Self { connection, live, months, origin, rollups: Rollups::default(), details, last_lsns }
+        let rollups = Rollups::default();
+        Self { connection, accounts, live, months, origin, rollups, details, last_lsns }
     }
 
     /// Adds the entry with the number `lsn`, the next one.
@@ -70,10 +74,11 @@ impl<'a> BatchAggregator<'a> {
         match entry {
             Entry::Interim(record) => Ok(self.count(lsn, record)?),
             Entry::Final(record) => Ok(self.close(lsn, record)?),
-            Entry::RunBegan { epoch, at, .. } => {
+            Entry::RunBegan { epoch, at, run, table } => {
                 self.write_details(lsn - 1)?;
                 self.end_lost(lsn, i64::from(*epoch))?;
-                let run = run::Run { epoch: *epoch, began: (lsn, integer(at.0)), ended: (0, 0) };
+                let (epoch, began, ended) = (*epoch, (lsn, integer(at.0)), (0, 0));
+                let run = run::Run { epoch, began, ended, run: *run, table: *table };
                 Ok(run.write(self.connection, self.origin.gateway)?)
             }
             Entry::RunEnded { epoch, at } => {
@@ -121,12 +126,7 @@ impl<'a> BatchAggregator<'a> {
             return Ok(());
         }
         let next = self.advance(lsn, record, &flow, earlier, 0);
-        self.live.put(
-            self.connection,
-            self.origin,
-            &FlowColumns::from_flow(&flow, record.identity().is_cut()),
-            &next,
-        )
+        self.live.put(self.connection, self.origin, &columns(self.accounts, &flow, record), &next)
     }
 
     fn close(&mut self, lsn: i64, record: &'a Record) -> rusqlite::Result<()> {
@@ -141,7 +141,7 @@ impl<'a> BatchAggregator<'a> {
     }
 
     /// The new counts of `flow`, the flow of `record`. Adds the change since `earlier` to the rollup, and a
-    /// part for the hour that the flow leaves.
+    /// part for the quarter-hour that the flow leaves.
     fn advance(
         &mut self,
         lsn: i64,
@@ -153,19 +153,21 @@ impl<'a> BatchAggregator<'a> {
         let counters = CounterColumns::from_flow(flow);
         let next = earlier.map_or(counters, |earlier| counters.merged_with(&earlier));
         if let Some(earlier) = earlier
-            && next.hour() > earlier.hour()
-            && earlier.in_last_hour() != (0, 0)
+            && next.quarter > earlier.quarter
+            && earlier.in_last_quarter() != (0, 0)
         {
-            let row = Row::Part { hour: earlier.hour(), bytes: earlier.in_last_hour() };
+            let row = Row::Part { quarter: earlier.quarter, bytes: earlier.in_last_quarter() };
             self.detail(Month::containing(earlier.at_ns), Detail { lsn, record, row });
         }
         let (up, down) = earlier.map_or((0, 0), |earlier| (earlier.up, earlier.down));
         let mut sums = Sums { flows, up: next.up - up, down: next.down - down, ..Sums::default() };
-        // An open flow's uncertain bytes are not final; they count when it ends.
+        // An open flow's requests and uncertain bytes are not final; they count when it ends.
         if flows > 0 {
             (sums.uncertain_up, sums.uncertain_down) = (next.uncertain_up, next.uncertain_down);
+            sums.requests = next.requests;
         }
-        self.rollups.add(next.hour(), flow.user, flow.class.as_str(), &sums);
+        let (account, class) = (account(self.accounts, flow), flow.class.as_str().into());
+        self.rollups.add(next.quarter, SumKey { account, class, set: flow.set.into() }, &sums);
         next
     }
 
@@ -176,7 +178,10 @@ impl<'a> BatchAggregator<'a> {
     fn write_details(&mut self, last_lsn: i64) -> Result<(), SinkError> {
         for (month, details) in std::mem::take(&mut self.details) {
             self.months.append(month, self.origin, last_lsn, |file| {
-                details.iter().try_for_each(|detail| detail.write(file)).map_err(SinkError::from)
+                details
+                    .iter()
+                    .try_for_each(|detail| detail.write(self.accounts, file))
+                    .map_err(SinkError::from)
             })?;
             self.last_lsns.insert(month, last_lsn);
         }
@@ -195,14 +200,8 @@ impl<'a> BatchAggregator<'a> {
             EVER,
             |flow_columns, counters| {
                 months.insert(Month::containing(counters.at_ns));
-                let CounterColumns { uncertain_up, uncertain_down, .. } = *counters;
-                let sums = Sums { flows: 1, uncertain_up, uncertain_down, ..Sums::default() };
-                rollups.add(
-                    counters.at_ns / HOUR_NS,
-                    flow_columns.user.to_owned(),
-                    flow_columns.class.to_owned(),
-                    &sums,
-                );
+                let sums = Sums { up: 0, down: 0, ..counters.sums_at_end() };
+                rollups.add(counters.quarter, flow_columns.sum_key(), &sums);
                 Ok(())
             },
         )?;
@@ -224,12 +223,24 @@ impl<'a> BatchAggregator<'a> {
 const EVER: (i64, i64) = (0, i64::MAX);
 
 impl Detail<'_> {
-    fn write(&self, file: &mut Appender<'_>) -> rusqlite::Result<()> {
+    fn write(&self, accounts: &Accounts, file: &mut Appender<'_>) -> rusqlite::Result<()> {
         let flow = self.record.flow();
-        let flow_columns = FlowColumns::from_flow(&flow, self.record.identity().is_cut());
+        let flow_columns = columns(accounts, &flow, self.record);
         match &self.row {
             Row::Flow(counters) => file.flow(self.lsn, &flow_columns, counters, flow.reason.as_str()),
-            Row::Part { hour, bytes } => file.part(self.lsn, &flow_columns, *hour, *bytes),
+            Row::Part { quarter, bytes } => file.part(self.lsn, &flow_columns, *quarter, *bytes),
         }
     }
+}
+
+/// The account of a flow: its own, or that of its user's name, which is known before its batch begins.
+fn account(accounts: &Accounts, flow: &Flow<'_>) -> i64 {
+    match i64::from(flow.account) {
+        0 => accounts.find(flow.user).unwrap_or(0),
+        account => account,
+    }
+}
+
+fn columns<'a>(accounts: &Accounts, flow: &Flow<'a>, record: &Record) -> FlowColumns<'a> {
+    FlowColumns::from_flow(flow, record.identity().is_cut(), account(accounts, flow))
 }

@@ -3,21 +3,25 @@
 //!
 //! Guarantees: afterwards each sum is that of the flows and parts in the months up to the requested number,
 //! and of the open flows. No byte counts twice when later entries of a flow come.
-//! Not handled here: bytes that no month has, which open flows had moved in their last hour.
+//! Not handled here: bytes that no month has, which open flows had moved in their last quarter-hour.
 //!
 //! A flow of which only parts are known gets a row of `live` with the sum of its parts. Its next entry
 //! completes the row; without one it ends as `lost`.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use rusqlite::{Connection, Row, TransactionBehavior};
 
+use crate::database::accounts::Accounts;
+use crate::database::checksum;
 use crate::database::columns::{CounterColumns, FlowColumns};
+use crate::database::details::{DetailKind, DetailTables};
 use crate::database::live::{self, LiveFlows};
-use crate::database::month::{HOUR_NS, Month};
+use crate::database::month::{Month, QUARTER_NS};
 use crate::database::month_file::{self, Origin};
-use crate::database::sums::{Rollups, Sums};
+use crate::database::sums::{Rollups, SumKey, Sums};
 use crate::database::watermarks::{Source, put_month};
 use crate::query;
 use crate::sink::SinkError;
@@ -39,7 +43,6 @@ pub(crate) fn rebuild(
     if to_lsn <= applied_lsn {
         return Ok(());
     }
-    let mut rebuild = Rebuild::new(&transaction, gateway, (applied_lsn, to_lsn))?;
     let months = Month::files(directory).map_err(|cause| SinkError::Fatal(cause.to_string()))?;
     let mut files = Vec::new();
     for month in months {
@@ -52,6 +55,9 @@ pub(crate) fn rebuild(
             files.push(file);
         }
     }
+    let accounts = Arc::new(learn_accounts(&transaction, &files)?);
+    files.iter().try_for_each(|file| accounts.install(file))?;
+    let mut rebuild = Rebuild::new(&transaction, gateway, (applied_lsn, to_lsn))?;
     files.iter().try_for_each(|file| rebuild.add_parts(file))?;
     files.iter().try_for_each(|file| rebuild.add_flows(file))?;
     rebuild.finish(source.map_or(0, |source| source.epoch))?;
@@ -66,8 +72,7 @@ fn check_separable(
     (from, to): (i64, i64),
     applied: i64,
 ) -> Result<(), SinkError> {
-    let aggregates: i64 = file.query_row("SELECT count(*) FROM aggregate", [], |row| row.get(0))?;
-    if aggregates > 0 && (from > 0 || applied > to) {
+    if month_file::has_aggregates(file)? && (from > 0 || applied > to) {
         let text = format!("{month} keeps some flows as sums only: ledger.db cannot be rebuilt from it");
         return Err(SinkError::Fatal(text));
     }
@@ -76,16 +81,33 @@ fn check_separable(
 
 /// Refuses a file with flows of another month, such as a copy under another name, which would count twice.
 fn check_month(file: &Connection, month: Month) -> Result<(), SinkError> {
-    let span = [month.beginning_ns(), month.last_ns()];
-    let others = "SELECT count(*) FROM flow WHERE closed_ns NOT BETWEEN ?1 AND ?2";
-    let others: i64 = file.query_row(others, span, |row| row.get(0))?;
-    match others {
-        0 => Ok(()),
-        _ => Err(SinkError::Fatal(format!(
-            "{} has flows of another month: move it out of the directory",
-            month.file_name()
-        ))),
+    for table in DetailTables::read(file)?.of(DetailKind::Flow) {
+        let others = format!("SELECT count(*) FROM {} WHERE closed_ns NOT BETWEEN ?1 AND ?2", table.name);
+        let others: i64 =
+            file.query_row(&others, [month.beginning_ns(), month.last_ns()], |row| row.get(0))?;
+        if others > 0 {
+            let name = month.file_name();
+            let text = format!("{name} has flows of another month: move it out of the directory");
+            return Err(SinkError::Fatal(text));
+        }
     }
+    Ok(())
+}
+
+/// The accounts that `ledger.db` has, and those that only the months know. No row of `files` is damaged.
+fn learn_accounts(connection: &Connection, files: &[Connection]) -> rusqlite::Result<Accounts> {
+    let mut accounts = Accounts::read(connection)?;
+    for file in files {
+        for table in DetailTables::read(file)?.all() {
+            let mut select = file.prepare(&format!("SELECT * FROM {}", table.name))?;
+            let mut rows = select.query([])?;
+            while let Some(row) = rows.next()? {
+                checksum::check(row, table.name)?;
+            }
+        }
+        accounts.learn(connection, file)?;
+    }
+    Ok(accounts)
 }
 
 /// The state of a rebuild.
@@ -104,19 +126,18 @@ struct Rebuild<'a> {
 
 /// An open flow in the database.
 struct LiveRow {
-    user: String,
-    class: String,
+    key: SumKey<'static>,
     counters: CounterColumns,
-    /// Whether its last hour was subtracted from the sums, because a month's row has that hour already.
+    /// Whether its last quarter-hour was subtracted from the sums, because a month's row has it already.
     is_subtracted: bool,
 }
 
 /// A flow whose end is not found yet, and the sums of its parts.
 struct UnfinishedFlow {
+    key: SumKey<'static>,
     user: String,
     host: String,
-    class: String,
-    hour: i64,
+    quarter: i64,
     up: i64,
     down: i64,
 }
@@ -130,12 +151,8 @@ impl<'a> Rebuild<'a> {
             i64::MAX,
             EVER,
             |flow_columns, counters| {
-                let known = LiveRow {
-                    user: flow_columns.user.to_owned(),
-                    class: flow_columns.class.to_owned(),
-                    counters: *counters,
-                    is_subtracted: false,
-                };
+                let (key, counters) = (flow_columns.sum_key(), *counters);
+                let known = LiveRow { key, counters, is_subtracted: false };
                 live.insert(u128::from_be_bytes(flow_columns.id), known);
                 Ok(())
             },
@@ -144,39 +161,44 @@ impl<'a> Rebuild<'a> {
         Ok(Self { connection, gateway, lsns, live, parts, rollups, epoch: 0 })
     }
 
-    /// Calls `each` with the rows of `table` in a month's file that are to be added.
+    /// Calls `each` with the rows of a kind in a month's file that are to be added.
     fn each(
         &self,
         file: &Connection,
-        table: &str,
+        kind: DetailKind,
         mut each: impl FnMut(&Row<'_>) -> rusqlite::Result<()>,
     ) -> rusqlite::Result<()> {
-        let sql = format!("SELECT * FROM {table} WHERE gateway = ?1 AND lsn > ?2 AND lsn <= ?3");
-        let mut select = file.prepare(&sql)?;
-        let mut rows = select.query([self.gateway, self.lsns.0, self.lsns.1])?;
-        while let Some(row) = rows.next()? {
-            crate::database::checksum::check(row, table)?;
-            each(row)?;
+        for table in DetailTables::read(file)?.of(kind) {
+            let condition = match kind {
+                DetailKind::Aggregate => "?1 + ?2 + ?3 NOT NULL",
+                _ => "gateway = ?1 AND lsn > ?2 AND lsn <= ?3",
+            };
+            let mut select = file.prepare(&table.select(condition))?;
+            let mut rows = select.query([self.gateway, self.lsns.0, self.lsns.1])?;
+            while let Some(row) = rows.next()? {
+                each(row)?;
+            }
         }
         Ok(())
     }
 
     fn add_parts(&mut self, file: &Connection) -> Result<(), SinkError> {
         let mut found = Vec::new();
-        self.each(file, "part", |row| {
+        self.each(file, DetailKind::Part, |row| {
             let id: [u8; 16] = row.get("id")?;
-            let (user, host, class) = (row.get("user")?, row.get("host")?, row.get("class")?);
-            let (hour, up, down) = (row.get("hour")?, row.get("up")?, row.get("down")?);
-            found.push((u128::from_be_bytes(id), UnfinishedFlow { user, host, class, hour, up, down }));
+            let (user, host) = (row.get("user")?, row.get("host")?);
+            let (quarter, up, down) = (row.get("quarter")?, row.get("up")?, row.get("down")?);
+            let part = UnfinishedFlow { key: sum_key(row)?, user, host, quarter, up, down };
+            found.push((u128::from_be_bytes(id), part));
             Ok(())
         })?;
         for (id, part) in found {
             self.subtract_live(id);
             let sums = Sums { up: part.up, down: part.down, ..Sums::default() };
-            self.rollups.add(part.hour, part.user.clone(), part.class.clone(), &sums);
+            self.rollups.add(part.quarter, part.key.clone(), &sums);
             match self.parts.get_mut(&id) {
                 Some(parts) => {
-                    parts.hour = parts.hour.max(part.hour);
+                    parts.quarter = parts.quarter.max(part.quarter);
                     (parts.up, parts.down) = (parts.up + part.up, parts.down + part.down);
                 }
                 None => _ = self.parts.insert(id, part),
@@ -188,49 +210,53 @@ impl<'a> Rebuild<'a> {
     fn add_flows(&mut self, file: &Connection) -> Result<(), SinkError> {
         // The ids of flows that the database has as open, and of those with parts: few. All other rows are
         // added at once.
-        let (mut ended, mut rollups, mut epoch) = (Vec::new(), Rollups::default(), self.epoch);
-        self.each(file, "flow", |row| {
-            let (flow_columns, counters) = (FlowColumns::read(row)?, CounterColumns::read(row, "closed_ns")?);
-            let (up, down) = counters.in_last_hour();
-            let CounterColumns { uncertain_up, uncertain_down, .. } = counters;
-            let sums = Sums { flows: 1, up, down, uncertain_up, uncertain_down };
-            rollups.add(counters.hour(), flow_columns.user.to_owned(), flow_columns.class.to_owned(), &sums);
-            epoch = epoch.max(row.get("epoch")?);
-            let id = u128::from_be_bytes(flow_columns.id);
+        let (mut ended, mut rollups) = (Vec::new(), Rollups::default());
+        self.each(file, DetailKind::Flow, |row| {
+            rollups.add(row.get("quarter")?, sum_key(row)?, &Sums::read(row)?);
+            let id = u128::from_be_bytes(row.get("id")?);
             if self.live.contains_key(&id) || self.parts.contains_key(&id) {
                 ended.push(id);
             }
             Ok(())
         })?;
         rollups.write(self.connection)?;
-        self.epoch = epoch;
+        self.epoch = self.epoch.max(self.last_epoch(file)?);
         for id in ended {
             self.subtract_live(id);
             self.parts.remove(&id);
             self.live.remove(&id);
             self.connection.execute("DELETE FROM live WHERE id = ?1", [id.to_be_bytes()])?;
         }
-        self.add_aggregates(file)
+        let mut aggregates = Rollups::default();
+        self.each(file, DetailKind::Aggregate, |row| {
+            aggregates.add(row.get("quarter")?, sum_key(row)?, &Sums::read(row)?);
+            Ok(())
+        })?;
+        Ok(aggregates.write(self.connection)?)
     }
 
-    fn add_aggregates(&mut self, file: &Connection) -> Result<(), SinkError> {
-        let mut select = file.prepare("SELECT * FROM aggregate")?;
-        let mut rows = select.query([])?;
-        while let Some(row) = rows.next()? {
-            crate::database::checksum::check(row, "aggregate")?;
-            let (user, class): (String, String) = (row.get("user")?, row.get("class")?);
-            self.rollups.add(row.get("hour")?, user, class, &Sums::read(row)?);
+    /// The last run that wrote a flow that is to be added.
+    fn last_epoch(&self, file: &Connection) -> rusqlite::Result<i64> {
+        let mut last = 0;
+        for table in DetailTables::read(file)?.of(DetailKind::Flow) {
+            let sql = format!(
+                "SELECT ifnull(max(epoch), 0) FROM {} WHERE gateway = ?1 AND lsn > ?2 AND lsn <= ?3",
+                table.name
+            );
+            let found: i64 =
+                file.query_row(&sql, [self.gateway, self.lsns.0, self.lsns.1], |row| row.get(0))?;
+            last = found.max(last);
         }
-        Ok(())
+        Ok(last)
     }
 
-    /// Subtracts the bytes of a flow's last hour from the sums: a month's row has those and more.
+    /// Subtracts the bytes of a flow's last quarter-hour from the sums: a month's row has those and more.
     fn subtract_live(&mut self, id: u128) {
         let Some(known) = self.live.get_mut(&id).filter(|known| !known.is_subtracted) else { return };
         known.is_subtracted = true;
-        let (up, down) = known.counters.in_last_hour();
+        let (up, down) = known.counters.in_last_quarter();
         let sums = Sums { up: -up, down: -down, ..Sums::default() };
-        self.rollups.add(known.counters.hour(), known.user.clone(), known.class.clone(), &sums);
+        self.rollups.add(known.counters.quarter, known.key.clone(), &sums);
     }
 
     /// Writes the sums, the open flows as far as their parts are known, and the watermark.
@@ -255,25 +281,30 @@ impl UnfinishedFlow {
     fn flow_columns(&self, id: u128) -> FlowColumns<'_> {
         FlowColumns {
             id: id.to_be_bytes(),
-            opened_ns: self.hour * HOUR_NS,
+            opened_ns: self.quarter * QUARTER_NS,
+            account: self.key.account,
+            policy: 0,
+            set: self.key.set,
             user: &self.user,
             host: &self.host,
             port: 0,
             address: None,
             client: "".into(),
-            class: &self.class,
+            class: &self.key.class,
             protocol: "",
             rule: "",
             cut: true,
         }
     }
 
-    /// The counters of the flow at the end of the hour of its last part.
+    /// The counters of the flow at the end of the quarter-hour of its last part.
     fn counters(&self, known: Option<CounterColumns>) -> CounterColumns {
         let before = known.map_or((0, 0), |known| (known.up_before, known.down_before));
         let (up, down) = (before.0 + self.up, before.1 + self.down);
         CounterColumns {
-            at_ns: (self.hour + 1) * HOUR_NS,
+            at_ns: (self.quarter + 1) * QUARTER_NS,
+            quarter: self.quarter + 1,
+            requests: 0,
             client_rx: known.map_or(up, |known| known.client_rx.max(up)),
             up,
             upstream_rx: known.map_or(down, |known| known.upstream_rx.max(down)),
@@ -284,6 +315,12 @@ impl UnfinishedFlow {
             down_before: down,
         }
     }
+}
+
+/// The key of a row's sums.
+fn sum_key(row: &Row<'_>) -> rusqlite::Result<SumKey<'static>> {
+    let class = row.get::<_, String>("class")?.into();
+    Ok(SumKey { account: row.get("account")?, class, set: row.get("set_number")? })
 }
 
 const EVER: (i64, i64) = (0, i64::MAX);

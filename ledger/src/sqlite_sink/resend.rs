@@ -21,6 +21,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::batch::BatchAggregator;
 use super::rebuild::rebuild;
+use crate::database::accounts::Accounts;
 use crate::database::live::LiveFlows;
 use crate::database::month::Month;
 use crate::database::month_file::{self, MonthFiles, Origin};
@@ -42,6 +43,7 @@ pub(crate) struct Resend {
     month: Month,
     /// `ledger.db` as it was before the journal's first entry, advanced by each batch.
     totals: Connection,
+    accounts: Accounts,
     live: LiveFlows,
     months: MonthFiles,
     /// The copies; removed on drop.
@@ -92,11 +94,14 @@ impl Resend {
         let copies = CopyDirectory::make(directory)?;
         copy(&month.path(directory), &month.path(&copies.0))?;
         let mut totals = schema::new_in_memory(LEDGER)?;
+        let known = Usage::open(directory)?;
+        Accounts::read(&known.connection)?.store(&totals)?;
         rebuild(&mut totals, directory, gateway, integer(first_lsn) - 1)?;
+        let accounts = Accounts::read(&totals)?;
         let live = LiveFlows::read(&totals, gateway)?;
         let months = MonthFiles::new(&copies.0, u64::MAX);
         let (directory, batch) = (directory.to_owned(), Batch { first_lsn, ..Batch::default() });
-        Ok(Resend { directory, gateway, month, totals, live, months, copies, batch })
+        Ok(Resend { directory, gateway, month, totals, accounts, live, months, copies, batch })
     }
 
     /// Adds the next entries, which run `epoch` wrote.
@@ -124,7 +129,8 @@ impl Resend {
         }
         let origin = Origin { gateway: self.gateway, epoch: (*epoch).into() };
         let transaction = self.totals.transaction()?;
-        let mut aggregator = BatchAggregator::new(&transaction, &mut self.live, &mut self.months, origin);
+        let Self { accounts, live, months, .. } = self;
+        let mut aggregator = BatchAggregator::new(&transaction, accounts, live, months, origin);
         let first_lsn = integer(*first_lsn);
         for (entry, lsn) in entries.iter().zip(first_lsn..) {
             aggregator.add(lsn, entry)?;

@@ -4,7 +4,9 @@ use rusqlite::Connection;
 
 use super::{MonthState, Problem, VerifyReport, damaged};
 use crate::database::checksum;
+use crate::database::details::DetailTables;
 use crate::database::month_file;
+use crate::database::schema::month_db::{self, HOURLY, MONTH};
 use crate::database::schema::{self, Migration};
 use crate::query::{QueryError, Usage};
 
@@ -46,8 +48,12 @@ fn check_schema(
     // A month without later writes keeps its version.
     let version: i64 = file.pragma_query_value(None, "user_version", |row| row.get(0))?;
     let applied = usize::try_from(version).unwrap_or(0).min(migrations.len());
-    let expected = objects(&schema::new_in_memory(&migrations[..applied])?)?;
-    if objects(file)? != expected {
+    let mut expected = objects(&schema::new_in_memory(&migrations[..applied])?)?;
+    let found = objects(file)?;
+    // A month that an earlier version had begun keeps that version's tables beside the present ones.
+    expected.extend(kept(&found)?);
+    expected.sort();
+    if found != expected {
         let text = "its schema differs from that of a new file".to_owned();
         report.problem(Problem::Damaged { file: name.to_owned(), text });
     }
@@ -57,9 +63,26 @@ fn check_schema(
 
 /// Type, name and definition of every object in a schema.
 fn objects(connection: &Connection) -> rusqlite::Result<Vec<[String; 3]>> {
-    let sql = "SELECT type, name, ifnull(sql, '') FROM sqlite_schema ORDER BY name";
+    let sql = "SELECT type, name, ifnull(sql, '') FROM sqlite_schema";
     let mut select = connection.prepare(sql)?;
-    select.query_map([], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?]))?.collect()
+    let objects = select.query_map([], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?]))?;
+    let mut objects: Vec<[String; 3]> = objects.collect::<rusqlite::Result<_>>()?;
+    objects.sort();
+    Ok(objects)
+}
+
+/// The tables of an earlier version that `found` has, as that version defined them.
+fn kept(found: &[[String; 3]]) -> Result<Vec<[String; 3]>, QueryError> {
+    let names = || HOURLY.into_iter().filter(|table| found.iter().any(|[_, name, _]| name == table));
+    if names().next().is_none() {
+        return Ok(Vec::new());
+    }
+    let earlier = schema::new_in_memory(&MONTH[..month_db::HOURLY_VERSION])?;
+    for name in names() {
+        earlier.execute_batch(&format!("ALTER TABLE {} RENAME TO {name}", name.trim_end_matches("_2")))?;
+    }
+    let is_kept = |object: &[String; 3]| names().any(|name| name == object[1]);
+    Ok(objects(&earlier)?.into_iter().filter(is_kept).collect())
 }
 
 fn check_rows(
@@ -107,17 +130,15 @@ pub(super) fn check_watermarks(
                 let text = format!("it had come to entry {expected} of gateway {gateway}, and is at {found}");
                 impossible(&state.name, text);
             }
-            let last = "SELECT max(lsn) FROM (SELECT lsn, gateway FROM flow UNION ALL
-                 SELECT lsn, gateway FROM part) WHERE gateway = ?1";
-            let last: Option<i64> = file.query_row(last, [gateway], |row| row.get(0))?;
+            let rows = DetailTables::read(file)?;
+            let rows = rows.single_rows().map(|table| format!("SELECT lsn, gateway FROM {table}"));
+            let rows = rows.collect::<Vec<_>>().join(" UNION ALL ");
+            let last = format!("SELECT max(lsn) FROM ({rows}) WHERE gateway = ?1");
+            let last: Option<i64> = file.query_row(&last, [gateway], |row| row.get(0))?;
             if last.is_some_and(|last| last > found) {
                 impossible(&state.name, format!("it has rows beyond entry {found} of gateway {gateway}"));
             }
         }
     }
     Ok(())
-}
-
-pub(super) fn count(file: &Connection, table: &str) -> rusqlite::Result<i64> {
-    file.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))
 }

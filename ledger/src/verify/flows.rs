@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rusqlite::Row;
+use rusqlite::{Connection, Row};
 
 use super::{MonthState, Problem, VerifyReport};
+use crate::database::details::{DetailKind, DetailTable, DetailTables};
 use crate::database::month::Month;
 use crate::query::{QueryError, Usage, each};
 
@@ -38,14 +39,13 @@ pub(super) fn check_parts(
         }
     };
     for file in months.iter().filter_map(|state| state.file.as_ref()) {
-        each(file, &format!("SELECT id, up, down FROM part WHERE {visible}"), |row| {
+        each(file, &selected(file, DetailKind::Part, "id, up, down", &visible)?, |row| {
             let sum = parts.entry(id(row)?).or_default();
             *sum = (sum.0.saturating_add(row.get(1)?), sum.1.saturating_add(row.get(2)?));
             Ok(())
         })?;
-        let flows =
-            format!("SELECT id, up_before, down_before, opened_ns, closed_ns FROM flow WHERE {visible}");
-        each(file, &flows, |row| {
+        let columns = "id, up_before, down_before, opened_ns, closed_ns";
+        each(file, &selected(file, DetailKind::Flow, columns, &visible)?, |row| {
             let flow = before(row)?;
             if flow.bytes != (0, 0) || parts.contains_key(&flow.id) {
                 check(&mut parts, flow);
@@ -84,21 +84,22 @@ pub(super) fn check_duplicates(
     })?;
     for state in months {
         let Some(file) = &state.file else { continue };
-        let twice = format!("SELECT id FROM flow WHERE {visible} GROUP BY id HAVING count(*) > 1");
+        let flows = selected(file, DetailKind::Flow, "id, opened_ns", &visible)?;
+        let twice = format!("SELECT id FROM ({flows}) GROUP BY id HAVING count(*) > 1");
         each(file, &twice, |row| {
             doubled.insert(id(row)?);
             Ok(())
         })?;
         let (first, last) = (state.month.beginning_ns(), state.month.last_ns());
         let opened_elsewhere =
-            format!("SELECT id FROM flow WHERE {visible} AND opened_ns NOT BETWEEN {first} AND {last}");
+            format!("SELECT id FROM ({flows}) WHERE opened_ns NOT BETWEEN {first} AND {last}");
         each(file, &opened_elsewhere, |row| {
             counts.entry(id(row)?).or_default();
             Ok(())
         })?;
     }
     for file in months.iter().filter_map(|state| state.file.as_ref()) {
-        each(file, &format!("SELECT id FROM flow WHERE {visible}"), |row| {
+        each(file, &selected(file, DetailKind::Flow, "id", &visible)?, |row| {
             if let Some(count) = counts.get_mut(&id(row)?) {
                 *count += 1;
             }
@@ -108,6 +109,13 @@ pub(super) fn check_duplicates(
     doubled.extend(counts.into_iter().filter(|(_, count)| *count > 1).map(|(flow, _)| flow));
     doubled.into_iter().for_each(|flow| report.problem(Problem::Duplicate { flow }));
     Ok(())
+}
+
+/// The visible rows of a kind.
+fn selected(file: &Connection, kind: DetailKind, columns: &str, visible: &str) -> rusqlite::Result<String> {
+    let tables = DetailTables::read(file)?;
+    let select = |table: DetailTable| format!("SELECT {columns} FROM {} WHERE {visible}", table.name);
+    Ok(tables.of(kind).map(select).collect::<Vec<_>>().join(" UNION ALL "))
 }
 
 fn id(row: &Row<'_>) -> rusqlite::Result<u128> {

@@ -2,23 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rusqlite::{Connection, Row};
+use rusqlite::Connection;
 
 use super::{MonthState, Problem, VerifyReport};
-use crate::database::month::{HOUR_NS, Month};
+use crate::database::details::{self, DetailKind, DetailTables};
+use crate::database::month::{Month, QUARTER_NS};
 use crate::database::month_file;
 use crate::database::sums::Sums;
 use crate::query::{QueryError, Usage};
 
-/// The hour or day, the user and the class.
-type Key = (i64, String, String);
+/// The time, the account, the class and the set.
+type Key = (i64, i64, String, i64);
 type Totals = BTreeMap<Key, Sums>;
 
-const HOURS: &str = "SELECT hour AS time, * FROM rollup_hour WHERE hour BETWEEN ?1 AND ?2";
-const EVER: (i64, i64) = (0, i64::MAX);
+/// The rollups of a span of quarter-hours.
+const QUARTERS: &str = "SELECT quarter AS time, * FROM rollup_quarter WHERE quarter BETWEEN ?1 AND ?2";
 
-/// Compares the rollup of each hour with the details of its month and the open flows.
-pub(super) fn check_hours(
+/// Compares the rollup of each quarter-hour with the details of its month and the open flows.
+pub(super) fn check_quarters(
     report: &mut VerifyReport,
     usage: &Usage,
     months: &[MonthState],
@@ -40,7 +41,7 @@ pub(super) fn check_hours(
     Ok(())
 }
 
-/// Compares the rollups of the hours of `month` with the details in its file and the open flows.
+/// Compares the rollups of the quarter-hours of `month` with the details in its file and the open flows.
 pub(super) fn check_month(
     report: &mut VerifyReport,
     usage: &Usage,
@@ -51,69 +52,89 @@ pub(super) fn check_month(
     if let Some(file) = file {
         report.flows += add_details(&mut expected, usage, file)?;
     }
-    let span = (month.beginning_ns(), month.last_ns());
-    add(&mut expected, &usage.connection, LIVE, span)?;
+    let span = (month.beginning_ns() / QUARTER_NS, month.last_ns() / QUARTER_NS);
+    let live =
+        format!("SELECT quarter AS time, * FROM ({})", details::select_live("quarter BETWEEN ?1 AND ?2"));
+    add(&mut expected, &usage.connection, &live, span)?;
     let mut found = Totals::new();
-    add(&mut found, &usage.connection, HOURS, (span.0 / HOUR_NS, span.1 / HOUR_NS))?;
-    compare(report, "rollup_hour", &expected, &found);
+    add(&mut found, &usage.connection, QUARTERS, span)?;
+    compare(report, "rollup_quarter", &expected, &found);
     Ok(())
 }
 
-/// Compares the rollup of each day with those of its hours.
-pub(super) fn check_days(report: &mut VerifyReport, usage: &Usage) -> Result<(), QueryError> {
-    let (mut expected, mut found) = (Totals::new(), Totals::new());
-    let hours = "SELECT hour / 24 AS time, * FROM rollup_hour WHERE hour BETWEEN ?1 AND ?2";
-    add(&mut expected, &usage.connection, hours, EVER)?;
-    let days = "SELECT day AS time, * FROM rollup_day WHERE day BETWEEN ?1 AND ?2";
-    add(&mut found, &usage.connection, days, EVER)?;
-    compare(report, "rollup_day", &expected, &found);
+/// Compares the rollups of days, of months and of all accounts with those of their quarter-hours.
+pub(super) fn check_rollups(report: &mut VerifyReport, usage: &Usage) -> Result<(), QueryError> {
+    let (mut days, mut months, mut totals) = (Totals::new(), Totals::new(), Totals::new());
+    each(&usage.connection, QUARTERS, EVER, |(quarter, account, class, set), sums| {
+        let month = Month::of_quarter(quarter).number();
+        months.entry((month, account, class.clone(), set)).or_default().add(&sums);
+        totals.entry((quarter, 0, class.clone(), set)).or_default().add(&sums);
+        days.entry((quarter / DAY_QUARTERS, account, class, set)).or_default().add(&sums);
+    })?;
+    for (table, select, expected) in [
+        ("rollup_day", "SELECT day AS time, * FROM rollup_day", &days),
+        ("rollup_month", "SELECT month AS time, * FROM rollup_month", &months),
+        ("total_quarter", "SELECT quarter AS time, 0 AS account, * FROM total_quarter", &totals),
+    ] {
+        let mut found = Totals::new();
+        add(&mut found, &usage.connection, &format!("{select} WHERE ?1 <= ?2"), EVER)?;
+        compare(report, table, expected, &found);
+    }
     Ok(())
 }
 
-const LIVE: &str = "SELECT counted_ns / 3600000000000 AS time, user, class, 0 AS flows,
-     upstream_tx - up_before AS up, client_tx - down_before AS down, 0 AS uncertain_up, 0 AS uncertain_down
-     FROM live WHERE counted_ns BETWEEN ?1 AND ?2";
-
-const _: () = assert!(HOUR_NS == 3_600_000_000_000, "as in the query above");
+/// Quarter-hours of a day.
+const DAY_QUARTERS: i64 = 96;
+const EVER: (i64, i64) = (0, i64::MAX);
 
 /// Adds the rows of a month's file; returns the number of its flows.
 fn add_details(totals: &mut Totals, usage: &Usage, file: &Connection) -> Result<u64, QueryError> {
-    let visible = usage.is_visible();
-    let flows = format!(
-        "SELECT closed_ns / {HOUR_NS} AS time, user, class, 1 AS flows, upstream_tx - up_before AS up,
-                client_tx - down_before AS down, uncertain_up, uncertain_down
-         FROM flow WHERE {visible} AND closed_ns BETWEEN ?1 AND ?2"
-    );
-    let count = add(totals, file, &flows, EVER)?;
-    let parts = format!(
-        "SELECT hour AS time, user, class, 0 AS flows, up, down, 0 AS uncertain_up, 0 AS uncertain_down
-         FROM part WHERE {visible} AND hour BETWEEN ?1 AND ?2"
-    );
-    add(totals, file, &parts, EVER)?;
-    let aggregates = "SELECT hour AS time, * FROM aggregate WHERE hour BETWEEN ?1 AND ?2";
-    add(totals, file, aggregates, EVER)?;
+    let mut flows = 0;
+    for table in DetailTables::read(file)?.all() {
+        let visible = match table.kind {
+            DetailKind::Aggregate => "TRUE".to_owned(),
+            _ => usage.is_visible(),
+        };
+        let select = format!("SELECT quarter AS time, * FROM ({})", table.select(&visible));
+        let count = add(totals, file, &format!("{select} WHERE ?1 <= ?2"), EVER)?;
+        flows += if table.kind == DetailKind::Flow { count } else { 0 };
+    }
+    Ok(flows)
+}
+
+/// Adds rows with the columns `time`, `account`, `class`, `set_number` and sums; returns their number.
+fn add(totals: &mut Totals, connection: &Connection, sql: &str, span: (i64, i64)) -> Result<u64, QueryError> {
+    let mut count = 0;
+    each(connection, sql, span, |key, sums| {
+        totals.entry(key).or_default().add(&sums);
+        count += 1;
+    })?;
     Ok(count)
 }
 
-/// Adds rows with the columns `time`, `user`, `class` and sums; returns their number.
-fn add(totals: &mut Totals, connection: &Connection, sql: &str, span: (i64, i64)) -> Result<u64, QueryError> {
-    let key =
-        |row: &Row<'_>| Ok::<_, rusqlite::Error>((row.get("time")?, row.get("user")?, row.get("class")?));
+/// Calls `each` with the rows of `sql`, which has the parameters of `span`.
+fn each(
+    connection: &Connection,
+    sql: &str,
+    span: (i64, i64),
+    mut each: impl FnMut(Key, Sums),
+) -> Result<(), QueryError> {
     let mut select = connection.prepare(sql)?;
     let mut rows = select.query([span.0, span.1])?;
-    let mut count = 0;
     while let Some(row) = rows.next()? {
-        totals.entry(key(row)?).or_default().add(&Sums::read(row)?);
-        count += 1;
+        let account = row.get::<_, Option<i64>>("account")?.unwrap_or(0);
+        let key = (row.get("time")?, account, row.get("class")?, row.get("set_number")?);
+        each(key, Sums::read(row)?);
     }
-    Ok(count)
+    Ok(())
 }
 
 fn compare(report: &mut VerifyReport, table: &'static str, expected: &Totals, found: &Totals) {
     let text = |sums: Option<&Sums>| match sums {
         None => "nothing".to_owned(),
-        Some(Sums { flows, up, down, uncertain_up, uncertain_down }) => {
-            format!("{flows} flows, {up} up, {down} down, uncertain {uncertain_up} and {uncertain_down}")
+        Some(Sums { flows, requests, up, down, uncertain_up, uncertain_down }) => {
+            let uncertain = format!("uncertain {uncertain_up} and {uncertain_down}");
+            format!("{flows} flows, {requests} requests, {up} up, {down} down, {uncertain}")
         }
     };
     let keys: BTreeSet<&Key> = expected.keys().chain(found.keys()).collect();
@@ -122,8 +143,8 @@ fn compare(report: &mut VerifyReport, table: &'static str, expected: &Totals, fo
         let (should, is) = (expected.get(key), found.get(key));
         // An open flow without bytes has a rollup of zeros, or none.
         if should.copied().unwrap_or_default() != is.copied().unwrap_or_default() {
-            let (time, user, class) = key;
-            let key = format!("{time} {user:?} {class}");
+            let (time, account, class, set) = key;
+            let key = format!("{time}, account {account}, {class}, set {set}");
             report.problem(Problem::Sum { table, key, expected: text(should), found: text(is) });
         }
     }
@@ -131,9 +152,9 @@ fn compare(report: &mut VerifyReport, table: &'static str, expected: &Totals, fo
 
 /// The months that have rollups.
 fn rolled_up(usage: &Usage) -> rusqlite::Result<BTreeSet<Month>> {
-    let mut select = usage.connection.prepare("SELECT DISTINCT hour FROM rollup_hour")?;
-    let hours = select.query_map([], |row| row.get::<_, i64>(0))?;
-    hours.map(|hour| Ok(Month::containing(hour?.saturating_mul(HOUR_NS)))).collect()
+    let mut select = usage.connection.prepare("SELECT DISTINCT quarter FROM rollup_quarter")?;
+    let quarters = select.query_map([], |row| row.get(0))?;
+    quarters.map(|quarter| Ok(Month::of_quarter(quarter?))).collect()
 }
 
 /// Whether the file has later entries of a gateway than `ledger.db`.

@@ -96,35 +96,3 @@ fn flipped_bit_is_never_resealed_by_writing() {
     }
     assert!(reported > 100 && harmless > 5, "{reported} reported, {harmless} harmless");
 }
-
-/// Databases whose logs have no numbers are read unchanged, and get numbers when they are written.
-#[test]
-fn previous_version_is_read_then_migrated() {
-    let store = small();
-    let directory = store.path();
-    let expected = bills(&directory).unwrap();
-    let files = [("ledger.db", 4), ("usage-202601.db", 2), ("usage-202602.db", 2)];
-    for (name, version) in files {
-        let database = rusqlite::Connection::open(directory.join(name)).unwrap();
-        let sql = format!(
-            "DROP TABLE log_begun; DROP TABLE log_copied;
-             DELETE FROM migration WHERE version = {version};
-             PRAGMA user_version = {}",
-            version - 1
-        );
-        database.execute_batch(&sql).unwrap();
-    }
-    assert!(verify(&directory).unwrap().is_clean());
-    assert_eq!(bills(&directory).unwrap(), expected);
-    let mut sink = SqliteSink::open(&directory, 1, SinkSettings::default()).unwrap();
-    sink.apply(2, 7, &later()).unwrap();
-    sink.seal().unwrap();
-    assert!(verify(&directory).unwrap().is_clean());
-    let version = |name: &str| -> i64 {
-        let database = rusqlite::Connection::open(directory.join(name)).unwrap();
-        database.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap()
-    };
-    let versions = files.map(|(name, _)| version(name));
-    assert_eq!(versions[0], 4);
-    assert!(versions[1..].contains(&2), "a month that was written to: {versions:?}");
-}

@@ -738,7 +738,12 @@ fn usage_without_a_damaged_row_says_so() {
         ("SELECT 1", 60, 60),
         ("UPDATE flow SET client_tx = client_tx + (1 << 40) WHERE rowid = 7", 59, 60),
         ("UPDATE flow SET lsn = NULL, crc = NULL WHERE rowid = 8", 58, 60),
-        ("UPDATE rollup_hour SET flows = flows + 1; UPDATE rollup_day SET flows = flows + 1", 58, 0),
+        (
+            "UPDATE rollup_quarter SET flows = flows + 1; UPDATE rollup_month SET flows = flows + 1;
+         UPDATE total_quarter SET flows = flows + 1",
+            58,
+            0,
+        ),
     ] {
         let file = if damage.contains("rollup") { "ledger.db" } else { MONTH };
         let database = rusqlite::Connection::open(fixture.directory().join(file)).unwrap();

@@ -61,6 +61,9 @@ enum By {
     Port,
     Protocol,
     Class,
+    /// A quarter-hour, UTC.
+    Quarter,
+    /// An hour, UTC.
     Hour,
     Day,
     Month,
@@ -89,6 +92,7 @@ impl By {
             By::Port => GroupBy::Port,
             By::Protocol => GroupBy::Protocol,
             By::Class => GroupBy::Class,
+            By::Quarter => GroupBy::Quarter,
             By::Hour => GroupBy::Hour,
             By::Day => GroupBy::Day,
             By::Month => GroupBy::Month,
@@ -102,6 +106,7 @@ impl By {
             By::Port => "port",
             By::Protocol => "protocol",
             By::Class => "class",
+            By::Quarter => "quarter",
             By::Hour => "hour",
             By::Day => "day",
             By::Month => "month",

@@ -3,14 +3,16 @@
 //! A released migration is never edited, its comments included: databases have the checksum of its text.
 
 use super::{LOG_NUMBERS, Migration};
-use crate::database::version_1;
+use crate::database::version_4;
 
 /// The migrations of `ledger.db`, in order.
 pub(crate) const LEDGER: &[Migration] = &[
     Migration { sql: FLOWS_IN_ONE_FILE, then: None, is_read: true },
-    Migration { sql: FLOWS_BY_MONTH, then: Some(version_1::move_flows), is_read: true },
+    // What it left in `flow_1` is moved by the last one, which knows the present tables.
+    Migration { sql: FLOWS_BY_MONTH, then: None, is_read: true },
     Migration { sql: RUNS_AND_CONSENTS, then: None, is_read: true },
     Migration { sql: LOG_NUMBERS, then: None, is_read: false },
+    Migration { sql: ACCOUNTS_AND_QUARTERS, then: Some(version_4::move_sums), is_read: true },
 ];
 
 const FLOWS_IN_ONE_FILE: &str =
@@ -157,6 +159,120 @@ const RUNS_AND_CONSENTS: &str =
          made_ns     INTEGER NOT NULL,
          crc         INTEGER NOT NULL
      ) STRICT;";
+
+const ACCOUNTS_AND_QUARTERS: &str = "ALTER TABLE live RENAME TO live_4;
+     ALTER TABLE run RENAME TO run_4;
+     ALTER TABLE rollup_day RENAME TO rollup_day_4;
+     -- The account of each name that a user has had.
+     CREATE TABLE account (
+         name     TEXT    PRIMARY KEY,
+         account  INTEGER NOT NULL,
+         named_ns INTEGER NOT NULL,
+         crc      INTEGER NOT NULL
+     ) STRICT, WITHOUT ROWID;
+     -- The open flows, as they were last counted: in `quarter`, counted from 1970.
+     CREATE TABLE live (
+         id             BLOB    PRIMARY KEY,
+         opened_ns      INTEGER NOT NULL,
+         account        INTEGER NOT NULL,
+         policy         INTEGER NOT NULL,
+         set_number     INTEGER NOT NULL,
+         user           TEXT    NOT NULL,
+         host           TEXT    NOT NULL,
+         port           INTEGER NOT NULL,
+         address        TEXT,
+         client         TEXT    NOT NULL,
+         class          TEXT    NOT NULL,
+         protocol       TEXT    NOT NULL,
+         rule           TEXT    NOT NULL,
+         cut            INTEGER NOT NULL,
+         counted_ns     INTEGER NOT NULL,
+         quarter        INTEGER NOT NULL,
+         requests       INTEGER NOT NULL,
+         client_rx      INTEGER NOT NULL,
+         upstream_tx    INTEGER NOT NULL,
+         upstream_rx    INTEGER NOT NULL,
+         client_tx      INTEGER NOT NULL,
+         uncertain_up   INTEGER NOT NULL,
+         uncertain_down INTEGER NOT NULL,
+         up_before      INTEGER NOT NULL,
+         down_before    INTEGER NOT NULL,
+         gateway        INTEGER NOT NULL,
+         epoch          INTEGER NOT NULL,
+         crc            INTEGER NOT NULL
+     ) STRICT, WITHOUT ROWID;
+     -- Sums of a quarter-hour, a UTC day (both counted from 1970) and a UTC month (202601).
+     CREATE TABLE rollup_quarter (
+         quarter        INTEGER NOT NULL,
+         account        INTEGER NOT NULL,
+         class          TEXT    NOT NULL,
+         set_number     INTEGER NOT NULL,
+         flows          INTEGER NOT NULL,
+         requests       INTEGER NOT NULL,
+         up             INTEGER NOT NULL,
+         down           INTEGER NOT NULL,
+         uncertain_up   INTEGER NOT NULL,
+         uncertain_down INTEGER NOT NULL,
+         crc            INTEGER NOT NULL,
+         PRIMARY KEY (quarter, account, class, set_number)
+     ) STRICT, WITHOUT ROWID;
+     CREATE TABLE rollup_day (
+         day            INTEGER NOT NULL,
+         account        INTEGER NOT NULL,
+         class          TEXT    NOT NULL,
+         set_number     INTEGER NOT NULL,
+         flows          INTEGER NOT NULL,
+         requests       INTEGER NOT NULL,
+         up             INTEGER NOT NULL,
+         down           INTEGER NOT NULL,
+         uncertain_up   INTEGER NOT NULL,
+         uncertain_down INTEGER NOT NULL,
+         crc            INTEGER NOT NULL,
+         PRIMARY KEY (day, account, class, set_number)
+     ) STRICT, WITHOUT ROWID;
+     CREATE TABLE rollup_month (
+         month          INTEGER NOT NULL,
+         account        INTEGER NOT NULL,
+         class          TEXT    NOT NULL,
+         set_number     INTEGER NOT NULL,
+         flows          INTEGER NOT NULL,
+         requests       INTEGER NOT NULL,
+         up             INTEGER NOT NULL,
+         down           INTEGER NOT NULL,
+         uncertain_up   INTEGER NOT NULL,
+         uncertain_down INTEGER NOT NULL,
+         crc            INTEGER NOT NULL,
+         PRIMARY KEY (month, account, class, set_number)
+     ) STRICT, WITHOUT ROWID;
+     -- Sums of all accounts.
+     CREATE TABLE total_quarter (
+         quarter        INTEGER NOT NULL,
+         class          TEXT    NOT NULL,
+         set_number     INTEGER NOT NULL,
+         flows          INTEGER NOT NULL,
+         requests       INTEGER NOT NULL,
+         up             INTEGER NOT NULL,
+         down           INTEGER NOT NULL,
+         uncertain_up   INTEGER NOT NULL,
+         uncertain_down INTEGER NOT NULL,
+         crc            INTEGER NOT NULL,
+         PRIMARY KEY (quarter, class, set_number)
+     ) STRICT, WITHOUT ROWID;
+     -- The runs of a gateway: `ended_lsn` and `ended_ns` are 0 unless it ended in order; `run` is the number
+     -- that it drew, zeros if that is not known; `live_table` what it found of the run before: 0 none was
+     -- expected, 1 found, 2 missing.
+     CREATE TABLE run (
+         gateway    INTEGER NOT NULL,
+         epoch      INTEGER NOT NULL,
+         began_lsn  INTEGER NOT NULL,
+         began_ns   INTEGER NOT NULL,
+         ended_lsn  INTEGER NOT NULL,
+         ended_ns   INTEGER NOT NULL,
+         run        BLOB    NOT NULL,
+         live_table INTEGER NOT NULL,
+         crc        INTEGER NOT NULL,
+         PRIMARY KEY (gateway, epoch)
+     ) STRICT, WITHOUT ROWID;";
 
 #[cfg(test)]
 mod tests {

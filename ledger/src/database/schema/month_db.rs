@@ -2,13 +2,37 @@
 //!
 //! A released migration is never edited, its comments included: databases have the checksum of its text.
 
-use super::{LOG_NUMBERS, Migration};
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use super::{LOG_NUMBERS, Migration, SchemaError, sqlite};
 
 /// The migrations of a month's file, in order.
 pub(crate) const MONTH: &[Migration] = &[
     Migration { sql: DETAILS, then: None, is_read: true },
     Migration { sql: LOG_NUMBERS, then: None, is_read: false },
+    Migration { sql: QUARTERS, then: Some(drop_empty), is_read: false },
 ];
+
+/// Removes tables of version 2 that have no rows: all of them in a new file.
+fn drop_empty(file: &Connection, path: &Path) -> Result<(), SchemaError> {
+    for table in HOURLY {
+        let count = format!("SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT 1)");
+        let dropped = match file.query_row(&count, [], |row| row.get::<_, i64>(0)) {
+            Ok(0) => file.execute_batch(&format!("DROP TABLE {table}")),
+            counted => counted.map(drop),
+        };
+        dropped.map_err(|cause| sqlite(path, cause))?;
+    }
+    Ok(())
+}
+
+/// The last version with those tables alone.
+pub(crate) const HOURLY_VERSION: usize = 2;
+
+/// The tables of version 2, which stay where they have rows.
+pub(crate) const HOURLY: [&str; 3] = ["flow_2", "part_2", "aggregate_2"];
 
 /// `flow` and `part` have no index: one costs two thirds of the inserts.
 const DETAILS: &str = "CREATE TABLE source (
@@ -73,4 +97,77 @@ const DETAILS: &str = "CREATE TABLE source (
          uncertain_down INTEGER NOT NULL,
          crc            INTEGER NOT NULL,
          PRIMARY KEY (hour, user, class, host)
+     ) STRICT, WITHOUT ROWID;";
+
+const QUARTERS: &str = "ALTER TABLE flow RENAME TO flow_2;
+     ALTER TABLE part RENAME TO part_2;
+     ALTER TABLE aggregate RENAME TO aggregate_2;
+     -- The flows that closed in this month; `quarter`, counted from 1970, is that of the last count.
+     -- `up_before` and `down_before` were counted before it.
+     CREATE TABLE flow (
+         id             BLOB    NOT NULL,
+         opened_ns      INTEGER NOT NULL,
+         account        INTEGER NOT NULL,
+         policy         INTEGER NOT NULL,
+         set_number     INTEGER NOT NULL,
+         user           TEXT    NOT NULL,
+         host           TEXT    NOT NULL,
+         port           INTEGER NOT NULL,
+         address        TEXT,
+         client         TEXT    NOT NULL,
+         class          TEXT    NOT NULL,
+         protocol       TEXT    NOT NULL,
+         rule           TEXT    NOT NULL,
+         cut            INTEGER NOT NULL,
+         closed_ns      INTEGER NOT NULL,
+         quarter        INTEGER NOT NULL,
+         requests       INTEGER NOT NULL,
+         client_rx      INTEGER NOT NULL,
+         upstream_tx    INTEGER NOT NULL,
+         upstream_rx    INTEGER NOT NULL,
+         client_tx      INTEGER NOT NULL,
+         uncertain_up   INTEGER NOT NULL,
+         uncertain_down INTEGER NOT NULL,
+         up_before      INTEGER NOT NULL,
+         down_before    INTEGER NOT NULL,
+         reason         TEXT    NOT NULL,
+         gateway        INTEGER NOT NULL,
+         epoch          INTEGER NOT NULL,
+         lsn            INTEGER NOT NULL,
+         crc            INTEGER NOT NULL,
+         up             INTEGER NOT NULL GENERATED ALWAYS AS (upstream_tx) VIRTUAL,
+         down           INTEGER NOT NULL GENERATED ALWAYS AS (client_tx) VIRTUAL
+     ) STRICT;
+     -- What flows that went on had moved in a quarter-hour of this month.
+     CREATE TABLE part (
+         id         BLOB    NOT NULL,
+         quarter    INTEGER NOT NULL,
+         account    INTEGER NOT NULL,
+         set_number INTEGER NOT NULL,
+         user       TEXT    NOT NULL,
+         host       TEXT    NOT NULL,
+         class      TEXT    NOT NULL,
+         up         INTEGER NOT NULL,
+         down       INTEGER NOT NULL,
+         gateway    INTEGER NOT NULL,
+         epoch      INTEGER NOT NULL,
+         lsn        INTEGER NOT NULL,
+         crc        INTEGER NOT NULL
+     ) STRICT;
+     -- Flows and parts beyond the number of rows that a file may have.
+     CREATE TABLE aggregate (
+         quarter        INTEGER NOT NULL,
+         account        INTEGER NOT NULL,
+         user           TEXT    NOT NULL,
+         class          TEXT    NOT NULL,
+         set_number     INTEGER NOT NULL,
+         host           TEXT    NOT NULL,
+         flows          INTEGER NOT NULL,
+         requests       INTEGER NOT NULL,
+         up             INTEGER NOT NULL,
+         down           INTEGER NOT NULL,
+         uncertain_up   INTEGER NOT NULL,
+         uncertain_down INTEGER NOT NULL,
+         crc            INTEGER NOT NULL,
+         PRIMARY KEY (quarter, account, user, class, set_number, host)
      ) STRICT, WITHOUT ROWID;";

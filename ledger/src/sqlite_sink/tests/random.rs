@@ -1,4 +1,5 @@
-//! Random flows over hours and months, delivered in any way, compared with a model that is a list of items.
+//! Random flows over quarter-hours and months, delivered in any way, compared with a model that is a list of
+//! items.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,7 @@ use proptest::sample::select;
 use rusqlite::types::Value;
 
 use super::*;
-use crate::database::month::HOUR_NS;
+use crate::database::month::QUARTER_NS;
 use crate::query::Row as UsageRow;
 use crate::verify::verify;
 
@@ -81,7 +82,7 @@ struct Known {
 #[derive(Default)]
 struct Model {
     entries: Vec<(u32, Entry)>,
-    /// Hour, slot, flows, up, down.
+    /// Quarter-hour, slot, flows, up, down.
     items: Vec<(u64, u8, u64, u64, u64)>,
     live: BTreeMap<u8, Known>,
 }
@@ -182,7 +183,7 @@ impl Model {
                     model.entries.push((epoch + 1, began(epoch, at)));
                     epoch += 1;
                     for (slot, known) in std::mem::take(&mut model.live) {
-                        model.items.push((known.at_ns / HOUR_NS as u64, slot, 1, 0, 0));
+                        model.items.push((known.at_ns / QUARTER_NS as u64, slot, 1, 0, 0));
                     }
                     sent.clear();
                     generations.iter_mut().for_each(|generation| *generation += 1);
@@ -213,19 +214,19 @@ impl Model {
         let known = self.live.get(&slot).copied().unwrap_or_default();
         let next = Known { at_ns: at_ns.max(known.at_ns), up: up.max(known.up), down: down.max(known.down) };
         let (up, down) = (next.up - known.up, next.down - known.down);
-        self.items.push((next.at_ns / HOUR_NS as u64, slot, flows, up, down));
+        self.items.push((next.at_ns / QUARTER_NS as u64, slot, flows, up, down));
         next
     }
 
-    /// Flows, live, up and down for each `key` of hour and slot.
+    /// Flows, live, up and down for each `key` of quarter-hour and slot.
     fn rows(&self, key: impl Fn(u64, u8) -> String) -> BTreeMap<String, [u64; 4]> {
         let mut rows: BTreeMap<String, [u64; 4]> = BTreeMap::new();
-        for (hour, slot, flows, up, down) in &self.items {
-            let row = rows.entry(key(*hour, *slot)).or_default();
+        for (quarter, slot, flows, up, down) in &self.items {
+            let row = rows.entry(key(*quarter, *slot)).or_default();
             *row = [row[0] + flows, row[1], row[2] + up, row[3] + down];
         }
         for (slot, known) in &self.live {
-            rows.entry(key(known.at_ns / HOUR_NS as u64, *slot)).or_default()[1] += 1;
+            rows.entry(key(known.at_ns / QUARTER_NS as u64, *slot)).or_default()[1] += 1;
         }
         rows
     }
@@ -255,7 +256,7 @@ impl Model {
                 } else {
                     assert_eq!(found, expected, "{first:?}, {second:?}");
                 }
-                for time in [GroupBy::Hour, GroupBy::Day, GroupBy::Month] {
+                for time in [GroupBy::Quarter, GroupBy::Hour, GroupBy::Day, GroupBy::Month] {
                     let rows = usage.rows(all, &[first, time, second]).unwrap().rows;
                     let sum = |of: fn(&UsageRow) -> u64| rows.iter().map(of).sum::<u64>();
                     let sums = [sum(|row| row.flows), sum(|row| row.live), sum(|row| row.up)];
@@ -268,9 +269,9 @@ impl Model {
 
     fn check(&self, directory: &Path) {
         let usage = Usage::open(directory).unwrap();
-        let window = |hours: Option<(u64, u64)>| Filter {
-            since: hours.map(|(first, _)| WallNanos(first * HOUR_NS as u64)),
-            until: hours.map(|(_, end)| WallNanos(end * HOUR_NS as u64)),
+        let window = |quarters: Option<(u64, u64)>| Filter {
+            since: quarters.map(|(first, _)| WallNanos(first * QUARTER_NS as u64)),
+            until: quarters.map(|(_, end)| WallNanos(end * QUARTER_NS as u64)),
             ..Filter::default()
         };
         let found = |group, filter: &Filter| {
@@ -284,30 +285,43 @@ impl Model {
         assert_eq!(found(GroupBy::Host, &all), self.rows(|_, slot| host(slot).to_owned()));
         assert_eq!(found(GroupBy::Class, &all), self.rows(|_, slot| class(slot).as_str().to_owned()));
         self.check_several(&usage, &all);
-        let hours: std::collections::BTreeSet<u64> = self.items.iter().map(|item| item.0).collect();
-        let by_hour = self.rows(|hour, _| format!("{hour:08}"));
-        let by_hour: Vec<[u64; 4]> = by_hour.into_values().collect();
-        assert_eq!(found(GroupBy::Hour, &all).into_values().collect::<Vec<_>>(), by_hour);
-        // Over single hours, details, rollups and the model agree.
-        for (hour, expected) in hours.iter().zip(&by_hour) {
-            let one = window(Some((*hour, hour + 1)));
+        let quarters: std::collections::BTreeSet<u64> = self.items.iter().map(|item| item.0).collect();
+        let sums = |unit: u64| {
+            let rows = self.rows(|quarter, _| format!("{:08}", quarter / unit));
+            rows.into_values().collect::<Vec<[u64; 4]>>()
+        };
+        for (key, unit) in [(GroupBy::Quarter, 1), (GroupBy::Hour, 4), (GroupBy::Day, 96)] {
+            assert_eq!(found(key, &all).into_values().collect::<Vec<_>>(), sums(unit), "{key:?}");
+        }
+        // Over single quarter-hours, details, rollups and the model agree.
+        let mut checked = std::collections::BTreeSet::new();
+        for (quarter, expected) in quarters.iter().zip(&sums(1)) {
+            let one = window(Some((*quarter, quarter + 1)));
             let by_host = found(GroupBy::Host, &one);
-            let sum = (0..4).map(|index| by_host.values().map(|row| row[index]).sum::<u64>());
-            assert_eq!(sum.collect::<Vec<_>>(), expected, "hour {hour}");
+            let sum = |rows: &BTreeMap<String, [u64; 4]>| {
+                (0..4).map(|index| rows.values().map(|row| row[index]).sum()).collect::<Vec<u64>>()
+            };
+            assert_eq!(sum(&by_host), expected, "quarter-hour {quarter}");
             let total = usage.total(&one).unwrap();
             assert_eq!([total.flows, total.live, total.up, total.down], *expected);
-            // A window that is not of whole hours: whole hours from rollups, its ends from details.
-            let beginning = hour * HOUR_NS as u64;
-            let ragged = Filter {
-                since: Some(WallNanos(beginning - 1_000 * SECOND_NS)),
-                until: Some(WallNanos(beginning + 30 * HOUR_NS as u64 + 1_250 * SECOND_NS)),
-                ..Filter::default()
-            };
-            let by_host = found(GroupBy::Host, &ragged);
-            let sum = (0..4).map(|index| by_host.values().map(|row| row[index]).sum::<u64>());
-            let total = usage.total(&ragged).unwrap();
-            let total = [total.flows, total.live, total.up, total.down];
-            assert_eq!(sum.collect::<Vec<_>>(), total, "ragged around hour {hour}");
+            // A window that is not of whole quarter-hours: those inside from rollups, its ends from details.
+            // One for each day.
+            if !checked.insert(quarter / 96) {
+                continue;
+            }
+            let beginning = quarter * QUARTER_NS as u64;
+            for length in [30, 96 * 70] {
+                let ragged = Filter {
+                    since: Some(WallNanos(beginning - 1_000 * SECOND_NS)),
+                    until: Some(WallNanos(beginning + length * QUARTER_NS as u64 + 1_250 * SECOND_NS)),
+                    ..Filter::default()
+                };
+                let by_host = found(GroupBy::Host, &ragged);
+                let total = usage.total(&ragged).unwrap();
+                let total = [total.flows, total.live, total.up, total.down];
+                assert_eq!(sum(&by_host), total, "ragged around quarter-hour {quarter}");
+                assert_eq!(sum(&found(GroupBy::User, &ragged)), total, "ragged around {quarter}");
+            }
         }
     }
 }
@@ -320,7 +334,7 @@ fn dump(directory: &Path) -> Vec<String> {
     for path in files {
         let connection = Connection::open(&path).unwrap();
         let name = path.file_name().unwrap().display().to_string();
-        for table in ["flow", "part", "aggregate", "live", "rollup_hour", "rollup_day", "gap"] {
+        for table in TABLES {
             let Ok(mut select) = connection.prepare(&format!("SELECT * FROM {table}")) else { continue };
             let columns = select.column_count();
             let rows = select.query_map([], |row| {
@@ -332,6 +346,18 @@ fn dump(directory: &Path) -> Vec<String> {
     lines.sort_unstable();
     lines
 }
+
+const TABLES: [&str; 9] = [
+    "flow",
+    "part",
+    "aggregate",
+    "live",
+    "rollup_quarter",
+    "rollup_day",
+    "rollup_month",
+    "total_quarter",
+    "gap",
+];
 
 fn deliver(store: &mut Store, settings: SinkSettings, model: &Model, deliveries: &[Delivery]) {
     let entries: Vec<Entry> = model.entries.iter().map(|(_, entry)| *entry).collect();

@@ -31,9 +31,9 @@ fn details(store: &Store) -> Vec<String> {
     for month in Month::files(store.directory.path()).unwrap() {
         let connection = Connection::open(month.path(store.directory.path())).unwrap();
         for (table, columns) in [
-            ("flow", "closed_ns / 3600000000000, up - up_before"),
-            ("part", "hour, up"),
-            ("aggregate", "hour, up || ' in ' || flows"),
+            ("flow", "quarter / 4, up - up_before"),
+            ("part", "quarter / 4, up"),
+            ("aggregate", "quarter / 4, up || ' in ' || flows"),
         ] {
             let mut select = connection.prepare(&format!("SELECT {columns} FROM {table}")).unwrap();
             let rows =
@@ -313,13 +313,13 @@ fn verify_finds_missing_doubled_and_changed_rows() {
     type Expected = fn(&Problem) -> bool;
     const OTHER: &str = "DELETE FROM flow WHERE rowid = 2";
     let cases: [(&str, &str, Expected); 9] = [
-        ("usage-202602.db", OTHER, |problem| matches!(problem, Problem::Sum { table: "rollup_hour", .. })),
+        ("usage-202602.db", OTHER, |problem| matches!(problem, Problem::Sum { table: "rollup_quarter", .. })),
         ("usage-202601.db", "DELETE FROM part", |problem| matches!(problem, Problem::Parts { .. })),
         ("usage-202602.db", "UPDATE flow SET host = 'x'", |problem| matches!(problem, Problem::Row { .. })),
         ("usage-202602.db", DOUBLE, |problem| matches!(problem, Problem::Duplicate { flow: 1 })),
         ("usage-202602.db", "DELETE FROM source", |problem| matches!(problem, Problem::Watermark { .. })),
         ("usage-202602.db", "DROP TABLE part", |problem| matches!(problem, Problem::Damaged { .. })),
-        ("ledger.db", "DELETE FROM rollup_hour", |problem| matches!(problem, Problem::Sum { .. })),
+        ("ledger.db", "DELETE FROM rollup_quarter", |problem| matches!(problem, Problem::Sum { .. })),
         ("ledger.db", "DELETE FROM rollup_day", |problem| {
             matches!(problem, Problem::Sum { table: "rollup_day", .. })
         }),
@@ -339,9 +339,10 @@ fn verify_finds_missing_doubled_and_changed_rows() {
 }
 
 const DOUBLE: &str =
-    "CREATE TEMP TABLE again AS SELECT id, opened_ns, user, host, port, address, client, class,
-     protocol, rule, cut, closed_ns, client_rx, upstream_tx, upstream_rx, client_tx, uncertain_up,
-     uncertain_down, up_before, down_before, reason, gateway, epoch, lsn, crc FROM flow WHERE rowid = 1;
+    "CREATE TEMP TABLE again AS SELECT id, opened_ns, account, policy, set_number, user, host, port, address,
+     client, class, protocol, rule, cut, closed_ns, quarter, requests, client_rx, upstream_tx, upstream_rx,
+     client_tx, uncertain_up, uncertain_down, up_before, down_before, reason, gateway, epoch, lsn, crc
+     FROM flow WHERE rowid = 1;
      INSERT INTO flow SELECT * FROM again;";
 
 /// A sealed store with one row of each kind.
