@@ -45,7 +45,10 @@ macro_rules! choice {
                 let wrong = |found: String| format!("expected {}; found {found}", <$name as Scalar>::KIND);
                 match value.as_str() {
                     $(Some($word) => Ok($name::$variant),)+
-                    Some(other) => Err(wrong(format!("\"{other}\""))),
+                    Some(other) => Err(match $crate::config::nearest(other, &[$($word),+]) {
+                        Some(near) => wrong(format!("\"{other}\": did you mean \"{near}\"?")),
+                        None => wrong(format!("\"{other}\"")),
+                    }),
                     None => Err(wrong(kind_of(value))),
                 }
             }
