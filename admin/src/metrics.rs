@@ -39,7 +39,8 @@ impl Collector for MetricsSource {
         let mut page = Page(encoder);
         self.flows(&mut page)?;
         self.threads(&mut page)?;
-        self.log_and_ledger(&mut page)?;
+        self.log(&mut page)?;
+        self.ledger(&mut page)?;
         self.control(&mut page)?;
         self.pressure(&mut page)?;
         process(&mut page, &self.stats)
@@ -240,7 +241,7 @@ impl MetricsSource {
         )
     }
 
-    fn log_and_ledger(&self, page: &mut Page<'_>) -> fmt::Result {
+    fn log(&self, page: &mut Page<'_>) -> fmt::Result {
         let stats = &self.stats;
         page.counter(
             "tollgate_log_dropped",
@@ -253,10 +254,19 @@ impl MetricsSource {
             stats.sum(|worker| worker.log_suppressed.value()),
         )?;
         page.counter(
+            "tollgate_log_flows_left_out",
+            "Flows that have ended without a log line, by `closes` and `sample` of `[log]`",
+            stats.sum(|worker| worker.log_flows_left_out.value()),
+        )?;
+        page.counter(
             "tollgate_log_write_errors",
             "Failed attempts to write or open the log",
             stats.log_write_errors.load(Ordering::Relaxed),
-        )?;
+        )
+    }
+
+    fn ledger(&self, page: &mut Page<'_>) -> fmt::Result {
+        let stats = &self.stats;
         let ledger = (self.ledger_status)();
         page.counter("tollgate_ledger_records", "Flows applied to the ledger's database", ledger.records)?;
         page.gauge("tollgate_ledger_appended_lsn", "LSN of the journal's last entry", ledger.appended)?;

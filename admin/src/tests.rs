@@ -378,6 +378,7 @@ fn counters_appear_with_their_values() {
     worker.pending_bytes.set(next_value_for("tollgate_pending_bytes".into()));
     worker.log_dropped.add(next_value_for("tollgate_log_dropped_total".into()));
     worker.log_suppressed.add(next_value_for("tollgate_log_left_out_total".into()));
+    worker.log_flows_left_out.add(next_value_for("tollgate_log_flows_left_out_total".into()));
     worker.ledger_full.add(next_value_for("tollgate_ledger_full_total".into()));
     worker.reactor.accepts.add(next_value_for("tollgate_accepted_total{worker=\"1\"}".into()));
     worker.reactor.accept_wakes.add(next_value_for("tollgate_accept_wakes_total{worker=\"1\"}".into()));

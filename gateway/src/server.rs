@@ -156,7 +156,7 @@ impl Gateway {
             Ledger::open(&ledger_settings(&config, threads)).map_err(StartError::Ledger)?;
         let pool = jobs::start(config.auth.hash_queue as usize).map_err(StartError::Thread)?;
         let stats = Stats::new(version, clock::wall(), threads, pool.clone());
-        let (log, log_senders) = Log::start(&config.log.to, &stats).map_err(StartError::Log)?;
+        let (log, log_senders) = Log::start(&config.log, &stats).map_err(StartError::Log)?;
         let (resolver, dns) =
             Resolver::start(ResolveSettings::from(&config.dns), &pool).map_err(StartError::Thread)?;
         let auth = Arc::new(AuthShared::new(pool, &config.auth).map_err(StartError::Thread)?);
@@ -336,7 +336,7 @@ pub(crate) fn build(
     let closing = Rc::new(ClosingConnections::new(&reactor, QUEUE_STALL_MAX));
     let idle = Rc::new(IdleConnections::new(&reactor, &closing).into());
     let relays = Relays::new(&reactor, deadlines, stats, &closing);
-    let meter = Meter::new(&reactor, flow_writer, log, stats, threads);
+    let meter = Meter::new(&reactor, flow_writer, (log, &snapshot.config.log), stats, threads);
     let context = Rc::new(WorkerContext {
         meter: Rc::new(meter.into()),
         authenticator: Authenticator::new(auth),

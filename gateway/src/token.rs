@@ -30,6 +30,8 @@ pub(crate) enum Token {
     Closing(u32),
     /// The closing socket in that slot is to be checked.
     ClosingTimer(u32),
+    /// The flow in that slot of the meter has become a long one.
+    LongFlowTimer(u32),
     /// The counts of suppressed log lines are to be logged.
     SuppressedTimer,
 }
@@ -53,7 +55,8 @@ impl Token {
             Token::IdleTimer(index) => (6, index),
             Token::Closing(index) => (7, index),
             Token::ClosingTimer(index) => (8, index),
-            Token::SuppressedTimer => (9, 0),
+            Token::LongFlowTimer(index) => (9, index),
+            Token::SuppressedTimer => (10, 0),
         };
         assert!(index <= INDEX_MASK, "tables are bounded below 2^{INDEX_BITS}");
         RawToken(kind << INDEX_BITS | index)
@@ -72,6 +75,7 @@ impl Token {
             6 => Token::IdleTimer(index),
             7 => Token::Closing(index),
             8 => Token::ClosingTimer(index),
+            9 => Token::LongFlowTimer(index),
             _ => Token::SuppressedTimer,
         }
     }
@@ -94,6 +98,7 @@ mod tests {
                 Token::IdleTimer(index),
                 Token::Closing(index),
                 Token::ClosingTimer(index),
+                Token::LongFlowTimer(index),
             ] {
                 assert_eq!(Token::from_raw(token.to_raw()), token);
             }

@@ -179,6 +179,7 @@ where
                 Token::RelayTimer(_)
                 | Token::IdleTimer(_)
                 | Token::ClosingTimer(_)
+                | Token::LongFlowTimer(_)
                 | Token::SuppressedTimer => unreachable!("timers are not sources"),
             },
             ReactorEvent::TimerDue(token) => match Token::from_raw(token) {
@@ -186,6 +187,7 @@ where
                 Token::IdleTimer(index) => self.idle.borrow_mut().due(index),
                 Token::ClosingTimer(index) => context.closing.due(index),
                 Token::Listener(number) => self.accept(number),
+                Token::LongFlowTimer(index) => context.meter.borrow_mut().log_late_decision(index),
                 Token::SuppressedTimer => context.meter.borrow_mut().log_suppressed(),
                 Token::Relay(..) | Token::Idle(..) | Token::Closing(_) => {
                     unreachable!("sockets are not timers")
@@ -358,6 +360,7 @@ where
             self.listeners.open(configured, listener, &handle);
         }
         let mut meter = self.context.meter.borrow_mut();
+        meter.configure_log(&snapshot.config.log);
         self.relays.set_deadlines(Deadlines::from(&snapshot.config.timeouts), &meter);
         self.relays.close_where(&mut meter, |meter, flow| {
             let is_revoked = meter.account(flow).is_some_and(|account| account.is_revoked());

@@ -6,7 +6,7 @@ use sys::clock::{self, WallNanos};
 
 use super::{Client, Route};
 use crate::denial::Denial;
-use crate::observe::log::{Decision, Details, Event, EventKind, LineSubject};
+use crate::observe::log::{Decision, Details, Event, EventKind, LineSubject, NO_SAMPLING};
 use crate::observe::stats::DenialKind;
 use crate::text_format::AddressText;
 
@@ -76,6 +76,7 @@ impl Client {
             dns_us: details.dns_us,
             connect_us: details.connect_us,
             request: None,
+            sample: NO_SAMPLING,
         };
         let path = self.path.as_deref().unwrap_or_default();
         let details = Details { tried: &details.tried, text: denial.log_text(), path };

@@ -209,15 +209,28 @@ settings! {
         detail_months: u32 = 13, 1 ..= 1200;
     }
 
-    /// The log: one line for each decision and one for each flow's end. The log may drop lines, and counts
-    /// them; the ledger drops nothing.
+    /// The log: a line for each denial and each failure, and one or two for each flow
+    /// ([which](log.md#which-lines-a-flow-has)). The log may drop lines, and counts them; the ledger drops
+    /// nothing. A reload changes all of these settings but `to`.
     "[log]" Log {
         /// `stderr`, or a file, which SIGUSR1 opens again after a rotation; a relative path starts at the
         /// configuration file's directory.
         to: LogTarget = "stderr";
         /// Adds the `path` of plain HTTP requests, without the query, at most 256 bytes of it. Paths may
-        /// reveal what users read, and some carry secrets. A reload changes it.
+        /// reveal what users read, and some carry secrets.
         request_path: bool = false;
+        /// The decisions that have a line. What was denied or failed always has one. `denied_and_long`: so
+        /// has each tunnel that is still open after `long`; a shorter one has its `close` line alone, with
+        /// the same fields. `all`: so has each tunnel when it opens. `denied`: no tunnel has one.
+        decisions: LoggedDecisions = "denied_and_long";
+        /// A tunnel or plain HTTP request that has lasted for this is a long one.
+        long: Duration = "10s", "100ms" ..= "1d";
+        /// The tunnels and plain HTTP requests that have a `close` line: `all`, those that lasted for `long`,
+        /// or `none`. What then has no line at all is counted.
+        closes: LoggedCloses = "all";
+        /// One of so many tunnels and plain HTTP requests has its lines; they have this number as `sample`.
+        /// The gateway chooses at random. What was denied or failed is not sampled.
+        sample: u32 = 1, 1 ..= 1_000_000;
     }
 
     /// How clients prove their user.
@@ -343,6 +356,31 @@ choice! {
 }
 
 choice! {
+    /// The decisions that have a line in the log.
+    LoggedDecisions {
+        /// All.
+        All = "all",
+        /// Those that were denied or failed, and those of tunnels that are still open after a time.
+        DeniedAndLong = "denied_and_long",
+        /// Those that were denied or failed.
+        Denied = "denied",
+    }
+}
+
+choice! {
+    /// The flows that have a `close` line in the log, from the fewest to all.
+    #[derive(PartialOrd, Ord)]
+    LoggedCloses {
+        /// None.
+        None = "none",
+        /// Those that lasted for some time.
+        Long = "long",
+        /// All.
+        All = "all",
+    }
+}
+
+choice! {
     /// What resolves names.
     DnsMode {
         /// The built-in resolver.
@@ -417,7 +455,9 @@ mod tests {
         assert_eq!(Accept::default().strategy.name(), "mutex");
         assert_eq!(Admin::default().address, "127.0.0.1:9128".parse().unwrap());
         assert_eq!(Ledger::default().directory, PathBuf::from("tollgate-data"));
-        assert_eq!(Log::default().to, LogTarget::Stderr);
+        let log = Log::default();
+        assert_eq!(log.to, LogTarget::Stderr);
+        assert_eq!((log.decisions, log.closes), (LoggedDecisions::DeniedAndLong, LoggedCloses::All));
         assert_eq!(Auth::default().realm.to_string(), "tollgate");
         assert_eq!(Threads::default().reactors, 0);
         assert!(Dns::default().servers.is_empty());

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use engine::reactor::{Reactor, WakeTarget};
 use engine::slab::{Key, Slab};
+use engine::timer::wheel::TimerId;
 use ledger::live_table::FlowCounters;
 use ledger::record::{CloseReason, Protocol, Record};
 use ledger::{FlowWriter, LiveFlow};
@@ -18,16 +19,21 @@ use sys::clock::{self, Nanos, WallNanos};
 
 use crate::account::{Account, ConnectionPermit};
 use crate::budget::FlowPermit;
+use crate::config::settings::Log;
 use crate::flow::closing::HeldPermits;
 use crate::limits::FLOWS_PER_THREAD_MAX;
 use crate::observe::log::{
-    Decision, Details, Event, EventKind, LineLimiter, LineSubject, LogSender, RequestOutcome,
+    Decision, Details, Event, EventKind, LeftOutBy, LineLimiter, LineSelector, LineSubject, LogSender,
+    RequestOutcome, Selection,
 };
 use crate::observe::stats::WorkerStats;
 use crate::token;
 
 /// How long log lines are suppressed before their count is logged.
 const SUPPRESSION_SPAN: Duration = Duration::from_secs(10);
+
+/// The reason of a decision by which a flow begins.
+const ALLOWED: &str = "allowed";
 
 /// What opens a flow.
 pub(crate) struct FlowStart {
@@ -64,6 +70,11 @@ struct OpenFlow {
     global_permit: FlowPermit,
     opened: Nanos,
     listener: SocketAddr,
+    dns: Micros,
+    connect: Micros,
+    selection: Selection,
+    /// Until its decision is logged because it is a long flow.
+    long_timer: Option<TimerId>,
     /// For a plain HTTP request.
     request: Option<Box<RequestInfo>>,
 }
@@ -71,9 +82,47 @@ struct OpenFlow {
 /// Log fields of a flow that is one request.
 struct RequestInfo {
     outcome: RequestOutcome,
-    dns_us: Option<u32>,
-    connect_us: Option<u32>,
     path: Option<Box<str>>,
+}
+
+/// Microseconds, if known, in half the space of an option: each open flow has two.
+#[derive(Clone, Copy)]
+struct Micros(u32);
+
+impl Micros {
+    fn new(us: Option<u32>) -> Micros {
+        Micros(us.unwrap_or(u32::MAX))
+    }
+
+    fn get(self) -> Option<u32> {
+        Some(self.0).filter(|us| *us < u32::MAX)
+    }
+}
+
+impl OpenFlow {
+    /// The event of its line of that `kind`, `sample` being the line's factor.
+    fn event(
+        &self,
+        (kind, reason): (EventKind, &'static str),
+        at: WallNanos,
+        record: &Record,
+        sample: u32,
+    ) -> Event {
+        Event {
+            kind,
+            at,
+            record: *record,
+            is_claimed: false,
+            protocol: Some(self.protocol),
+            listener: self.listener,
+            decision: Decision::Allow,
+            reason,
+            dns_us: self.dns.get(),
+            connect_us: self.connect.get(),
+            request: self.request.as_ref().map(|request| request.outcome),
+            sample,
+        }
+    }
 }
 
 /// A slot reserved for a flow that is about to open; the drop returns it.
@@ -95,6 +144,9 @@ pub(crate) struct Meter {
     reserved: Rc<Cell<u32>>,
     log: LogSender,
     line_limiter: LineLimiter,
+    selector: LineSelector,
+    /// Flows that have ended without a line, by setting, until the count is logged.
+    left_out: [u64; LeftOutBy::ALL.len()],
     /// Whether the timer runs that logs the suppressed counts.
     suppressed_armed: bool,
     stats: Arc<WorkerStats>,
@@ -103,11 +155,11 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// A meter without flows, for one of `threads`.
+    /// A meter without flows, for one of `threads`. Its lines are selected by `log_settings`.
     pub(crate) fn new(
         reactor: &Rc<Reactor>,
         writer: FlowWriter,
-        log: LogSender,
+        (log, log_settings): (LogSender, &Log),
         stats: &Arc<WorkerStats>,
         threads: usize,
     ) -> Meter {
@@ -118,6 +170,8 @@ impl Meter {
             reserved: Rc::default(),
             log,
             line_limiter: LineLimiter::new(threads),
+            selector: LineSelector::new(log_settings),
+            left_out: Default::default(),
             suppressed_armed: false,
             stats: Arc::clone(stats),
             is_stopping: false,
@@ -136,22 +190,16 @@ impl Meter {
         Some(Reservation(Rc::clone(&self.reserved)))
     }
 
-    /// Opens a flow and logs its decision; from now on bytes can be counted. `None` if its slot is damaged.
+    /// Selects lines by these settings from now on.
+    pub(crate) fn configure_log(&mut self, settings: &Log) {
+        self.selector.configure(settings);
+    }
+
+    /// Opens a flow, and logs its decision if that is selected; from now on bytes can be counted. `None` if
+    /// its slot is damaged.
     pub(crate) fn open(&mut self, start: FlowStart) -> Option<Key> {
-        let FlowStart {
-            record,
-            at,
-            protocol,
-            permit,
-            global_permit,
-            reservation,
-            listener,
-            dns_us,
-            connect_us,
-            method,
-            path,
-        } = start;
-        drop(reservation);
+        let FlowStart { record, at, protocol, permit, global_permit, listener, method, path, .. } = start;
+        drop(start.reservation);
         let mut live = self.writer.open(record.identity())?;
         if method.is_some() {
             self.writer.count_request(&mut live);
@@ -159,26 +207,64 @@ impl Meter {
         self.stats.opened(protocol);
         let request = method.map(|method| {
             let outcome = RequestOutcome { method, status: None };
-            Box::new(RequestInfo { outcome, dns_us, connect_us, path })
+            Box::new(RequestInfo { outcome, path })
         });
-        if request.is_none() {
-            let event = Event {
-                kind: EventKind::Decision,
-                at,
-                record,
-                is_claimed: false,
-                protocol: Some(protocol),
-                listener,
-                decision: Decision::Allow,
-                reason: "allowed",
-                dns_us,
-                connect_us,
-                request: None,
-            };
+        let mut flow = OpenFlow {
+            live,
+            protocol,
+            permit,
+            global_permit,
+            opened: self.reactor.now(),
+            listener,
+            dns: Micros::new(start.dns_us),
+            connect: Micros::new(start.connect_us),
+            selection: self.selector.begin(record.identity().id()),
+            long_timer: None,
+            request,
+        };
+        if flow.request.is_none() {
+            self.log_decision(&mut flow, at, &record);
+        }
+        Some(self.flows.insert(flow))
+    }
+
+    /// Logs the decision of a flow that is about to be inserted, or arms the timer that does so.
+    fn log_decision(&mut self, flow: &mut OpenFlow, at: WallNanos, record: &Record) {
+        if let Some(sample) = self.selector.decision(&mut flow.selection) {
+            let event = flow.event((EventKind::Decision, ALLOWED), at, record, sample);
+            self.log.push(&event, &Details::default());
+        } else if self.selector.awaits_long(&flow.selection) {
+            flow.long_timer = Some(self.arm_long(flow.opened, self.flows.next_index()));
+        }
+    }
+
+    fn arm_long(&self, opened: Nanos, index: u32) -> TimerId {
+        let deadline = opened + self.selector.long();
+        self.reactor.arm(deadline, WakeTarget::Token(token::Token::LongFlowTimer(index).to_raw()))
+    }
+
+    /// Logs the decision of the flow in slot `index`, whose timer has fired.
+    pub(crate) fn log_late_decision(&mut self, index: u32) {
+        let now = self.reactor.now();
+        let Some((key, flow)) = self.flows.at(index) else { return };
+        // If the timer was that of an earlier flow in the slot, this flow has its own.
+        let Some(timer) = flow.long_timer.take() else { return };
+        self.reactor.cancel(timer);
+        let opened = flow.opened;
+        if now.since(opened) < self.selector.long() {
+            let timer = self.arm_long(opened, index);
+            if let Some(flow) = self.flows.get_mut(key) {
+                flow.long_timer = Some(timer);
+            }
+            return;
+        }
+        let Some(sample) = self.selector.late_decision(&mut flow.selection) else { return };
+        let at = clock::steady_wall();
+        // The reason is that of a flow that is open, and is not logged.
+        if let Some(record) = self.writer.record(&flow.live, at, CloseReason::Fault) {
+            let event = flow.event((EventKind::LateDecision, ALLOWED), at, &record, sample);
             self.log.push(&event, &Details::default());
         }
-        let opened = self.reactor.now();
-        Some(self.flows.insert(OpenFlow { live, protocol, permit, global_permit, opened, listener, request }))
     }
 
     /// Whether a denial or failure with that `reason` is logged. If not, it is counted, and the count is
@@ -192,22 +278,31 @@ impl Meter {
         is_admitted
     }
 
-    /// Logs the suppressed counts.
+    /// Logs the counts of suppressed lines and of flows without a line.
     pub(crate) fn log_suppressed(&mut self) {
         self.suppressed_armed = false;
-        let Meter { line_limiter, log, reactor, .. } = self;
-        if line_limiter.report_suppressed(reactor.now(), |suppressed| log.try_push_suppressed(suppressed)) > 0
-        {
+        if self.report_suppressed() > 0 {
             self.arm_suppressed();
         }
     }
 
     /// The same at the thread's end: counts that do not fit into the log's queue are lost.
     pub(crate) fn log_suppressed_at_end(&mut self) {
-        let Meter { line_limiter, log, reactor, .. } = self;
-        let lost =
-            line_limiter.report_suppressed(reactor.now(), |suppressed| log.try_push_suppressed(suppressed));
+        let lost = self.report_suppressed();
         self.stats.log_dropped.add(lost);
+    }
+
+    /// Returns what stays counted.
+    fn report_suppressed(&mut self) -> u64 {
+        let Meter { line_limiter, log, reactor, left_out, .. } = self;
+        let unreported =
+            line_limiter.report_suppressed(reactor.now(), |suppressed| log.try_push_suppressed(suppressed));
+        for (by, flows) in LeftOutBy::ALL.into_iter().zip(&mut *left_out) {
+            if *flows > 0 && log.try_push_flows_left_out(by, *flows) {
+                *flows = 0;
+            }
+        }
+        unreported + left_out.iter().sum::<u64>()
     }
 
     fn arm_suppressed(&mut self) {
@@ -252,31 +347,38 @@ impl Meter {
         }
     }
 
-    /// Closes a flow: logs its end, gives its slot to the committer, and returns its permits.
+    /// Closes a flow: logs its end if that is selected, gives its slot to the committer, and returns its
+    /// permits.
     pub(crate) fn close(&mut self, key: Key, reason: CloseReason) -> Option<HeldPermits> {
         let flow = self.flows.remove(key)?;
+        if let Some(timer) = flow.long_timer {
+            self.reactor.cancel(timer);
+        }
         let at = clock::steady_wall();
         self.stats.closed(reason);
-        // A damaged slot has no identity any more; the ledger reports it.
-        if let Some(record) = self.writer.record(&flow.live, at, reason) {
-            let event = Event {
-                kind: EventKind::Close,
-                at,
-                record,
-                is_claimed: false,
-                protocol: Some(flow.protocol),
-                listener: flow.listener,
-                decision: Decision::Allow,
-                reason: reason.as_str(),
-                dns_us: flow.request.as_ref().and_then(|request| request.dns_us),
-                connect_us: flow.request.as_ref().and_then(|request| request.connect_us),
-                request: flow.request.as_ref().map(|request| request.outcome),
-            };
-            let path = flow.request.as_ref().and_then(|request| request.path.as_deref()).unwrap_or_default();
-            self.log.push(&event, &Details { path, ..Details::default() });
-        }
+        self.log_close(&flow, at, reason);
         self.writer.close(flow.live, at, reason);
         Some(HeldPermits::of_flow(flow.permit, flow.global_permit))
+    }
+
+    fn log_close(&mut self, flow: &OpenFlow, at: WallNanos, reason: CloseReason) {
+        let age = self.reactor.now().since(flow.opened);
+        match self.selector.close(flow.selection, age) {
+            Ok(sample) => {
+                // A damaged slot has no identity any more; the ledger reports it.
+                let Some(record) = self.writer.record(&flow.live, at, reason) else { return };
+                let path = flow.request.as_ref().and_then(|request| request.path.as_deref());
+                let details = Details { path: path.unwrap_or_default(), ..Details::default() };
+                self.log
+                    .push(&flow.event((EventKind::Close, reason.as_str()), at, &record, sample), &details);
+            }
+            Err(Some(setting)) => {
+                self.left_out[setting as usize] += 1;
+                self.stats.log_flows_left_out.add(1);
+                self.arm_suppressed();
+            }
+            Err(None) => {}
+        }
     }
 
     /// From now on, flows of dropped tasks close as drained, and not as faults.

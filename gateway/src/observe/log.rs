@@ -1,5 +1,5 @@
-//! The log: one decision line and one close line per flow, and the messages of the control side, as JSON
-//! lines on standard error or in a file.
+//! The log: the lines of flows and denials, and the messages of the control side, as JSON lines on standard
+//! error or in a file.
 //!
 //! Guarantees: [`LogSender::push`] never waits. It makes a system call only to wake a sleeping log thread. A
 //! line is never torn and contains only printable ASCII, whatever a client sent. An event for which the ring
@@ -33,7 +33,7 @@ use sys::ring::{self, Consumer, Producer};
 #[cfg(test)]
 pub(crate) use memory::{LoggedFlow, MemoryLog};
 
-use crate::config::settings::LogTarget;
+use crate::config::settings;
 use crate::observe::stats::{Stats, WorkerStats};
 
 mod details;
@@ -42,12 +42,14 @@ mod line;
 mod line_limiter;
 #[cfg(test)]
 mod memory;
+mod selection;
 mod writer;
 
 pub use details::Details;
 pub(crate) use details::PATH_BYTES_MAX;
 pub use line::{Level, Value};
 pub(crate) use line_limiter::{LineLimiter, LineSubject, SuppressedLines};
+pub(crate) use selection::{LeftOutBy, LineSelector, NO_SAMPLING, Selection};
 
 use details::PackedDetails;
 use line::LineWriter;
@@ -97,18 +99,22 @@ const NO_FLOW: Flow<'_> = Flow {
 pub enum EventKind {
     /// The flow was admitted, denied, or failed before it began.
     Decision,
+    /// The flow was admitted some time ago, and is open.
+    LateDecision,
     /// The flow ended.
     Close,
     /// This many lines were suppressed: of the record's user, else of its client's network, else of several.
     Suppressed(u64),
+    /// This many flows have ended without a line.
+    FlowsLeftOut(u64),
 }
 
 impl EventKind {
     fn as_str(self) -> &'static str {
         match self {
-            EventKind::Decision => "decision",
+            EventKind::Decision | EventKind::LateDecision => "decision",
             EventKind::Close => "close",
-            EventKind::Suppressed(_) => "left_out",
+            EventKind::Suppressed(_) | EventKind::FlowsLeftOut(_) => "left_out",
         }
     }
 }
@@ -159,6 +165,8 @@ pub struct Event {
     pub connect_us: Option<u32>,
     /// Of a plain HTTP request that was admitted.
     pub request: Option<RequestOutcome>,
+    /// The line stands for this many.
+    pub sample: u32,
 }
 
 impl Event {
@@ -166,12 +174,12 @@ impl Event {
     /// ring of events is larger than the nearer caches of a CPU.
     fn copy_from(&mut self, other: &Event) {
         let Event { kind, at, record, is_claimed, protocol, listener, .. } = other;
-        let Event { decision, reason, dns_us, connect_us, request, .. } = other;
+        let Event { decision, reason, dns_us, connect_us, request, sample, .. } = other;
         self.record.copy_from(record);
         (self.kind, self.at, self.is_claimed) = (*kind, *at, *is_claimed);
         (self.protocol, self.listener) = (*protocol, *listener);
         (self.decision, self.reason, self.request) = (*decision, *reason, *request);
-        (self.dns_us, self.connect_us) = (*dns_us, *connect_us);
+        (self.dns_us, self.connect_us, self.sample) = (*dns_us, *connect_us, *sample);
     }
 
     /// The number of lines about unknown clients that it represents.
@@ -179,8 +187,9 @@ impl Event {
         let is_known = !self.is_claimed && !self.record.flow().user.is_empty();
         match self.kind {
             _ if is_known => 0,
+            EventKind::FlowsLeftOut(_) => 0,
             EventKind::Suppressed(count) => count,
-            EventKind::Decision | EventKind::Close => 1,
+            EventKind::Decision | EventKind::LateDecision | EventKind::Close => 1,
         }
     }
 
@@ -198,6 +207,7 @@ impl Event {
             dns_us: None,
             connect_us: None,
             request: None,
+            sample: NO_SAMPLING,
         }
     }
 }
@@ -240,8 +250,8 @@ impl Log {
     ///
     /// # Errors
     /// The file cannot be opened or created (with mode 0640), or no thread can be started.
-    pub fn start(target: &LogTarget, stats: &Arc<Stats>) -> io::Result<(Log, Vec<LogSender>)> {
-        let output = Output::open(target)?;
+    pub fn start(settings: &settings::Log, stats: &Arc<Stats>) -> io::Result<(Log, Vec<LogSender>)> {
+        let output = Output::open(&settings.to)?;
         let signals = Arc::new(LogThreadSignals::default());
         let (messages, lines) = bounded(MESSAGES_MAX);
         let (alive, ended) = bounded(0);
@@ -324,6 +334,13 @@ impl LogSender {
             reason: suppressed.reason,
             ..Event::blank()
         };
+        self.try_push(&event, &Details::default())
+    }
+
+    /// Queues a count of flows without a line, unless the ring is full.
+    pub(crate) fn try_push_flows_left_out(&mut self, by: LeftOutBy, flows: u64) -> bool {
+        let (kind, reason) = (EventKind::FlowsLeftOut(flows), by.as_str());
+        let event = Event { kind, at: clock::wall(), reason, ..Event::blank() };
         self.try_push(&event, &Details::default())
     }
 

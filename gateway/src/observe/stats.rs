@@ -214,6 +214,8 @@ pub struct WorkerStats {
     pub log_dropped: Counter,
     /// Log lines that were suppressed because one source or user had many.
     pub log_suppressed: Counter,
+    /// Flows that have ended without a line, by the settings of the log.
+    pub log_flows_left_out: Counter,
     /// Flows that were denied because the live table was full or the journal failed.
     pub ledger_full: Counter,
     /// Attempts to connect beside another of the same dial, now.

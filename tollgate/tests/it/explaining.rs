@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener};
 
 use serde_json::Value;
 
-use crate::harness::Gateway;
+use crate::harness::{Gateway, LOG};
 use crate::name_server::NameServer;
 use crate::peers::{Destination, connect_from, connect_request, echo, pattern, read_response};
 
@@ -151,7 +151,8 @@ fn explain_agrees_with_the_gateway() {
     }
     let known = addresses.clone();
     let server = NameServer::start(move |name| known.get(name).cloned().unwrap_or_default());
-    let configuration = format!("{}{SETS}{}", users(&mut rng, port), server.configuration());
+    let log = format!("{LOG}decisions = \"all\"\n\n");
+    let configuration = format!("{log}{}{SETS}{}", users(&mut rng, port), server.configuration());
     let gateway = Gateway::start(&configuration);
     let (mut allowed, mut denied) = (0, 0);
     for user in 0..USERS {

@@ -27,6 +27,9 @@ address = "127.0.0.1:0"
 to = "log.jsonl"
 "#;
 
+/// Configuration that begins so has its settings of this table behind those of [`HEAD`].
+pub(crate) const LOG: &str = "[log]\n";
+
 /// A gateway that is killed at a test's end leaves its live table, which is removed with the directory.
 const SMALL_LEDGER: &str = "[ledger]\nlive_table = \".\"\nsegment = \"1MiB\"\n";
 
@@ -170,6 +173,12 @@ impl Gateway {
         let before = reload_count();
         self.request_reload(extra);
         eventually("the log reports the reload", || reload_count() > before);
+    }
+
+    /// Kills the process, as `kill -9` does.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     /// Waits for the process to end by itself; returns the exit code.
@@ -401,7 +410,11 @@ pub(crate) fn with_timeouts(stream: TcpStream) -> TcpStream {
 
 fn write_configuration(dir: &Path, extra: &str) {
     let threads = if extra.contains("[threads]") { "" } else { FEW_THREADS };
-    fs::write(dir.join("tollgate.toml"), format!("{HEAD}{SMALL_LEDGER}{threads}{extra}")).unwrap();
+    let (log, extra) = match extra.strip_prefix(LOG) {
+        Some(extra) => extra.split_at(extra.find("\n[").map_or(extra.len(), |end| end + 1)),
+        None => ("", extra),
+    };
+    fs::write(dir.join("tollgate.toml"), format!("{HEAD}{log}{SMALL_LEDGER}{threads}{extra}")).unwrap();
 }
 
 fn run_in(dir: &Path, line: &str, input: &[u8]) -> String {

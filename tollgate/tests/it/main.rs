@@ -15,6 +15,7 @@ mod drain;
 mod explaining;
 mod harness;
 mod heavy;
+mod log_lines;
 mod name_server;
 mod origin;
 mod peers;

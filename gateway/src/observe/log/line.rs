@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use ledger::record::Flow;
 use sys::clock::WallNanos;
 
-use super::{Event, EventKind, Slot};
+use super::{Event, EventKind, NO_SAMPLING, Slot};
 use crate::text_format::PutText as _;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -84,8 +84,8 @@ impl LineWriter {
     /// Appends the line of a flow's event. Unknown fields are omitted.
     pub(super) fn event(&mut self, out: &mut Vec<u8>, Slot { event, details }: &Slot) {
         let flow = event.record.flow();
-        if let EventKind::Suppressed(count) = event.kind {
-            return self.suppressed(out, event, &flow, count);
+        if let EventKind::Suppressed(count) | EventKind::FlowsLeftOut(count) = event.kind {
+            return self.left_out(out, event, &flow, count);
         }
         let mut line = JsonObject::open(out);
         line.id(name!("id"), flow.id);
@@ -123,13 +123,21 @@ impl LineWriter {
             }
         }
         line.text_unless_empty(name!("path"), details.path());
+        if event.sample > NO_SAMPLING {
+            line.number(name!("sample"), event.sample.into());
+        }
+        if matches!(event.kind, EventKind::LateDecision | EventKind::Close) {
+            // If the wall clock was set back in between, this is 0.
+            let nanos = flow.closed.0.saturating_sub(flow.opened.0);
+            line.milliseconds(name!("duration_ms"), nanos / 1_000);
+        }
         if event.kind == EventKind::Close {
             close_fields(&mut line, &flow);
         }
         line.close();
     }
 
-    fn suppressed(&mut self, out: &mut Vec<u8>, event: &Event, flow: &Flow<'_>, count: u64) {
+    fn left_out(&mut self, out: &mut Vec<u8>, event: &Event, flow: &Flow<'_>, count: u64) {
         let mut line = self.open(out, event.at, event.kind.as_str());
         line.text_unless_empty(name!("user"), flow.user);
         let network = flow.client.ip();
@@ -202,8 +210,6 @@ impl LineWriter {
 
 /// The fields that are known only at the end of a flow.
 fn close_fields(line: &mut JsonObject<'_>, flow: &Flow<'_>) {
-    // If the wall clock was set back in between, this is 0.
-    line.milliseconds(name!("duration_ms"), flow.closed.0.saturating_sub(flow.opened.0) / 1_000);
     line.plain_text(name!("close_reason"), flow.reason.as_str());
     line.number(name!("client_rx"), flow.legs.client_rx);
     line.number(name!("upstream_tx"), flow.legs.upstream_tx);

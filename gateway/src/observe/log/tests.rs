@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ledger::limits::RULE_BYTES_MAX;
@@ -14,6 +14,7 @@ use sys::clock::Nanos;
 
 use super::writer::FlushOutcome;
 use super::*;
+use crate::config::settings::LogTarget;
 
 /// 2026-11-21T13:40:00.123Z
 const AT: WallNanos = WallNanos(1_795_268_400_123_456_789);
@@ -33,6 +34,7 @@ fn event(kind: EventKind) -> Event {
         dns_us: Some(1_234),
         connect_us: Some(20_005),
         request: None,
+        sample: NO_SAMPLING,
     }
 }
 
@@ -104,6 +106,45 @@ fn close_line_adds_duration_bytes_and_reason() {
         "dns_ms":1.234,"connect_ms":20.005,"duration_ms":1500.042,"close_reason":"upstream_closed",
         "client_rx":1,"upstream_tx":2,"upstream_rx":3,"client_tx":4}"#,
     );
+}
+
+/// A line that stands alone for its flow must have all that is known of its decision.
+#[test]
+fn close_line_has_every_field_of_its_decision_line() {
+    let fields = |kind| -> Json { serde_json::from_str(&line_of(&event(kind))).unwrap() };
+    let (decision, close) = (fields(EventKind::Decision), fields(EventKind::Close));
+    for (name, value) in decision.as_object().unwrap().iter().filter(|(name, _)| *name != "event") {
+        assert_eq!(&close[name], value, "{name}");
+    }
+}
+
+#[test]
+fn late_decision_line_has_the_time_since_the_beginning() {
+    let late = line_of(&event(EventKind::LateDecision));
+    let decision = line_of(&event(EventKind::Decision));
+    assert_eq!(late, decision.replace("}\n", ",\"duration_ms\":1500.042}\n"));
+}
+
+#[test]
+fn sampled_line_has_its_factor() {
+    let sampled = line_of(&Event { sample: 100, ..event(EventKind::Close) });
+    let close = line_of(&event(EventKind::Close));
+    assert_eq!(sampled, close.replace(",\"duration_ms\"", ",\"sample\":100,\"duration_ms\""));
+}
+
+#[test]
+fn flows_without_a_line_are_reported_by_setting() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let mut log = manual_log(Output::open(&LogTarget::File(path.clone())).unwrap());
+    // These are no lines about unknown clients.
+    log.thread.reserve.check(&log.thread.output.file, Nanos(u64::MAX / 2));
+    log.thread.reserve.is_reached = true;
+    assert!(log.senders[0].try_push_flows_left_out(LeftOutBy::Sample, 7));
+    log.drain();
+    let text = fs::read_to_string(&path).unwrap();
+    let (_, fields) = text.split_once(",\"event\"").unwrap();
+    assert_eq!(fields, ":\"left_out\",\"reason\":\"sample\",\"count\":7}\n");
 }
 
 #[test]
@@ -231,10 +272,14 @@ fn text(bytes_max: usize) -> impl Strategy<Value = String> {
     })
 }
 
+fn to_file(path: PathBuf) -> settings::Log {
+    settings::Log { to: LogTarget::File(path), ..settings::Log::default() }
+}
+
 /// A log into `directory/log`, its senders and its counters.
 fn start(directory: &Path, workers: usize) -> (Log, Vec<LogSender>, Arc<Stats>) {
     let stats = Stats::new("0.0.0", AT, workers, crate::jobs::start(1).unwrap());
-    let (log, senders) = Log::start(&LogTarget::File(directory.join("log")), &stats).unwrap();
+    let (log, senders) = Log::start(&to_file(directory.join("log")), &stats).unwrap();
     (log, senders, stats)
 }
 
@@ -530,6 +575,6 @@ fn unchanged_file_is_continued_at_the_cut() {
 #[test]
 fn unopenable_log_is_an_error_with_its_path() {
     let stats = Stats::new("0.0.0", AT, 1, crate::jobs::start(1).unwrap());
-    let error = Log::start(&LogTarget::File("/nowhere/log".into()), &stats).err().unwrap();
+    let error = Log::start(&to_file("/nowhere/log".into()), &stats).err().unwrap();
     assert!(error.to_string().starts_with("/nowhere/log: "), "{error}");
 }

@@ -18,7 +18,7 @@ use std::thread;
 use serde_json::Value;
 
 use super::footprint::Footprint;
-use crate::harness::Gateway;
+use crate::harness::{Gateway, LOCAL_USER, LOG};
 use crate::peers::{Destination, basic, check_echo, connect_from, connect_request, tunnel};
 
 /// An address without a user.
@@ -91,7 +91,8 @@ fn refusals(log: &[Value], source: Ipv4Addr) -> BTreeMap<String, (u64, u64)> {
 #[test]
 fn anonymous_refusals_displace_no_log_line() {
     let destination = Destination::echo();
-    let mut gateway = Gateway::local("[limits]\nconnections_per_user = 100\n");
+    let limits = "[limits]\nconnections_per_user = 100\n";
+    let mut gateway = Gateway::start(&format!("{LOG}decisions = \"all\"\n{LOCAL_USER}{limits}"));
     let request = "GET http://dest.example/ HTTP/1.1\r\nHost: dest.example\r\n\r\n";
     // Warm up, so that resources of the first use are held before the measurement.
     pipeline(&gateway, ATTACKER, request, 10);
