@@ -216,7 +216,7 @@ fn assemble(
             LogTarget::Stderr => LogTarget::Stderr,
             LogTarget::File(path) => LogTarget::File(base.join(path)),
         },
-        ..raw.log
+        ..raw.log.clone()
     };
     Config {
         users_directory,
@@ -293,6 +293,13 @@ fn check_agreement(raw: &RawConfig, report: &mut Report) {
         && dns.ttl_min > dns.ttl_max
     {
         report.error(Diagnostic::at(span, "`ttl_min` is greater than `ttl_max`"));
+    }
+    let log = &raw.log;
+    if let Some(written) = log.size_max.written()
+        && log.to == LogTarget::Stderr
+    {
+        let title = "`size_max` is for a log in a file only";
+        report.error(Diagnostic::at(&written.span, title).help("name the file: `to = \"tollgate.log\"`"));
     }
 }
 

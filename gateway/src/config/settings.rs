@@ -231,6 +231,11 @@ settings! {
         /// One of so many tunnels and plain HTTP requests has its lines; they have this number as `sample`.
         /// The gateway chooses at random. What was denied or failed is not sampled.
         sample: u32 = 1, 1 ..= 1_000_000;
+        /// The file's size at most. A full file is renamed to `.1`, the one before it to `.2`, and so on, and
+        /// a new one is begun. Without it the file grows, for a program such as logrotate.
+        size_max: Optional<ByteSize> = none, "64KiB" ..= "1024GiB";
+        /// With `size_max`: so many renamed files are kept. Files beyond a number that was lowered stay.
+        keep: u32 = 5, 1 ..= 1000;
     }
 
     /// How clients prove their user.
@@ -456,7 +461,7 @@ mod tests {
         assert_eq!(Admin::default().address, "127.0.0.1:9128".parse().unwrap());
         assert_eq!(Ledger::default().directory, PathBuf::from("tollgate-data"));
         let log = Log::default();
-        assert_eq!(log.to, LogTarget::Stderr);
+        assert_eq!((log.to, log.size_max), (LogTarget::Stderr, Optional::Absent));
         assert_eq!((log.decisions, log.closes), (LoggedDecisions::DeniedAndLong, LoggedCloses::All));
         assert_eq!(Auth::default().realm.to_string(), "tollgate");
         assert_eq!(Threads::default().reactors, 0);
@@ -470,7 +475,7 @@ mod tests {
             // Each bound must itself be a value of the setting.
             let value = |text| DeValue::parse(text).unwrap().into_inner();
             for text in [low, high, setting.default] {
-                let within = match setting.default.starts_with('"') {
+                let within = match text.starts_with('"') {
                     true => {
                         Option::<Duration>::parse(&value(text), setting).is_ok()
                             || ByteSize::parse(&value(text), setting).is_ok()

@@ -42,6 +42,7 @@ mod line;
 mod line_limiter;
 #[cfg(test)]
 mod memory;
+mod rotation;
 mod selection;
 mod writer;
 
@@ -53,6 +54,7 @@ pub(crate) use selection::{LeftOutBy, LineSelector, NO_SAMPLING, Selection};
 
 use details::PackedDetails;
 use line::LineWriter;
+use rotation::Rotation;
 use writer::{LogThread, Output};
 
 /// Events of one reactor thread that may be queued: with a delay of 10 ms, 50,000 a second. The slots are
@@ -253,6 +255,7 @@ impl Log {
     pub fn start(settings: &settings::Log, stats: &Arc<Stats>) -> io::Result<(Log, Vec<LogSender>)> {
         let output = Output::open(&settings.to)?;
         let signals = Arc::new(LogThreadSignals::default());
+        signals.rotation.set(settings);
         let (messages, lines) = bounded(MESSAGES_MAX);
         let (alive, ended) = bounded(0);
         let (senders, rings) = stats.workers.iter().map(|worker| log_sender(&signals, worker)).unzip();
@@ -282,6 +285,11 @@ impl Log {
     pub fn reopen(&self) {
         self.signals.reopen.store(true, Ordering::Relaxed);
         self.signals.wake();
+    }
+
+    /// Rotates the file by `settings` from now on.
+    pub fn configure(&self, settings: &settings::Log) {
+        self.signals.rotation.set(settings);
     }
 
     /// Writes what is queued and ends the log thread. Later events are dropped.
@@ -364,6 +372,7 @@ struct LogThreadSignals {
     /// Whether the log thread sleeps until it is woken.
     parked: ParkFlag,
     thread: OnceLock<Thread>,
+    rotation: Rotation,
     reopen: AtomicBool,
     closing: AtomicBool,
 }

@@ -72,6 +72,7 @@ impl Gateway {
         let remaining = self.listening.iter().filter(|(configured, _)| !removed.contains(configured));
         let open = remaining.map(|(_, bound)| *bound).chain(added.iter().map(|listener| listener.bound));
         config.add_own_addresses(open.chain([self.admin]));
+        self.log.configure(&config.log);
         let next = Arc::new(self.snapshot.next(config));
         self.retired.push(std::mem::replace(&mut self.snapshot, next));
         self.reconfigure(added, &removed);

@@ -1,13 +1,17 @@
-//! The lines of flows: which ones the settings of `[log]` give them.
+//! The lines of flows: which ones the settings of `[log]` give them, and in which files they are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::{Gateway, LOCAL_USER, LOG, eventually};
-use crate::origin::{Origin, Reply, ok};
+use crate::origin::{Origin, Reply, ok, request_to};
 use crate::peers::{Destination, ask, check_echo, connect_request, read_all, tunnel};
 
 /// A configuration with these settings of `[log]`.
@@ -205,4 +209,86 @@ fn sample_has_whole_flows_and_counts_the_others() {
     let denials: Vec<_> = log.iter().filter(|line| line["decision"] == "deny").collect();
     assert_eq!(denials.len() as u64, FLOWS / 2);
     assert!(denials.iter().all(|line| line["sample"].is_null()), "denials are not sampled");
+}
+
+/// The text of all files of the log, oldest first, and their greatest size.
+fn rotated_log(gateway: &Gateway) -> (String, u64) {
+    let path = |number: u32| match number {
+        0 => gateway.path("log.jsonl"),
+        _ => gateway.path(&format!("log.jsonl.{number}")),
+    };
+    let count = (1..).find(|number| !path(*number).exists()).unwrap();
+    assert!(count > 3, "{count} files");
+    let sizes = (0..count).map(|number| fs::metadata(path(number)).unwrap().len());
+    let texts = (0..count).rev().map(|number| fs::read_to_string(path(number)).unwrap());
+    (texts.collect(), sizes.max().unwrap())
+}
+
+/// Signals that reopen the log and reloads that change the bound come while the files are rotated. No line is
+/// lost or torn; what found a full ring is counted.
+#[test]
+fn rotation_under_load_loses_no_line() {
+    const CLIENTS: u8 = 4;
+    const REQUESTS: usize = 400;
+    const BOUND: u64 = 64 * 1024;
+    let origin = Origin::responding(ok(""));
+    let settings =
+        |bound: &str| with_log(&format!("request_path = true\nsize_max = \"{bound}\"\nkeep = 1000\n"));
+    let mut gateway = Gateway::start(&settings("64KiB"));
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let (gateway, to) = (&gateway, origin.address);
+                scope.spawn(move || request_all(gateway, to, client, REQUESTS))
+            })
+            .collect();
+        scope.spawn(|| {
+            let mut round = 0;
+            while !is_over.load(Ordering::SeqCst) {
+                round += 1;
+                gateway.signal(Signal::USR1);
+                // Below the bound that the test expects.
+                gateway.write_configuration(&settings(["64KiB", "65kB"][round % 2]));
+                gateway.signal(Signal::HUP);
+                thread::yield_now();
+            }
+        });
+        let ends: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
+        is_over.store(true, Ordering::SeqCst);
+        ends.into_iter().for_each(|end| end.unwrap());
+    });
+    gateway.stop();
+    let (text, size) = rotated_log(&gateway);
+    assert!(size <= BOUND, "{size}");
+    let (mut paths, mut dropped) = (BTreeSet::new(), 0);
+    for line in text.lines() {
+        let line: Value = serde_json::from_str(line).expect("a log line is a JSON object");
+        match line["event"].as_str().unwrap() {
+            "close" => assert!(paths.insert(line["path"].as_str().unwrap().to_owned()), "twice: {line}"),
+            "log_dropped" => dropped += line["count"].as_u64().unwrap() as usize,
+            _ => assert_eq!(line["event"], "message", "{line}"),
+        }
+    }
+    // A dropped line may be a message.
+    let requests = usize::from(CLIENTS) * REQUESTS;
+    assert!(paths.len() <= requests && paths.len() + dropped >= requests, "{} and {dropped}", paths.len());
+}
+
+/// Sends requests, each for a path of its own, on one connection.
+fn request_all(gateway: &Gateway, to: SocketAddr, client: u8, requests: usize) {
+    let mut stream = gateway.connect();
+    let padding = "x".repeat(100);
+    let path = |number: usize| format!("/{client}/{number}/{padding}");
+    let sent: String = (0..requests).map(|number| request_to(to, "GET", &path(number), "")).collect();
+    let mut sending = stream.try_clone().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || sending.write_all(sent.as_bytes()).unwrap());
+        let (mut text, mut buffer) = (String::new(), vec![0; 1 << 16]);
+        while text.matches("HTTP/1.1 200").count() < requests {
+            let count = stream.read(&mut buffer).unwrap();
+            assert_ne!(count, 0, "the connection stays");
+            text.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
+        }
+    });
 }

@@ -15,6 +15,7 @@ use sys::clock::Nanos;
 use super::writer::FlushOutcome;
 use super::*;
 use crate::config::settings::LogTarget;
+use crate::config::{Config, LoadOptions};
 
 /// 2026-11-21T13:40:00.123Z
 const AT: WallNanos = WallNanos(1_795_268_400_123_456_789);
@@ -458,7 +459,7 @@ fn partial_write_is_continued_later() {
     // Reopened, so that only this end is nonblocking.
     const O_NONBLOCK: i32 = 0o4000;
     let file = fs::OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(path).unwrap();
-    let mut log = manual_log(Output { file, path: None });
+    let mut log = manual_log(Output::new(file, None).unwrap());
     drop(pipe);
     for flow in 0..RING_EVENTS {
         log.senders[0].push(&numbered(flow), &NO_DETAILS);
@@ -570,6 +571,174 @@ fn unchanged_file_is_continued_at_the_cut() {
     log.thread.reopen_file().unwrap();
     assert_eq!(log.thread.flush(), FlushOutcome::All);
     assert_eq!(read(&path).0, [0, 1, 2]);
+}
+
+/// A log thread with a file of at most `size_max` bytes, and `keep` renamed ones.
+fn rotating_log(directory: &Path, size_max: &str, keep: u32) -> ManualLog {
+    let log = manual_log(Output::open(&LogTarget::File(directory.join("log"))).unwrap());
+    rotate_by(&log, size_max, keep);
+    log
+}
+
+fn rotate_by(log: &ManualLog, size_max: &str, keep: u32) {
+    let text = format!("[log]\nto = \"log\"\nsize_max = \"{size_max}\"\nkeep = {keep}\n");
+    let config = tempfile::tempdir().unwrap();
+    let path = config.path().join("tollgate.toml");
+    fs::write(&path, text).unwrap();
+    let options = LoadOptions { path: Some(path), ..LoadOptions::default() };
+    log.thread.signals.rotation.set(&Config::load(&options).unwrap().log);
+}
+
+/// The flows of the renamed files and the current one, oldest first, and the sizes of these files.
+fn read_rotated(directory: &Path) -> (Vec<usize>, Vec<u64>) {
+    let (mut flows, mut sizes) = (Vec::new(), Vec::new());
+    for number in (0..20).rev() {
+        let name = if number == 0 { "log".into() } else { format!("log.{number}") };
+        let path = directory.join(name);
+        if let Ok(metadata) = fs::metadata(&path) {
+            flows.extend(read(&path).0);
+            sizes.push(metadata.len());
+        }
+    }
+    (flows, sizes)
+}
+
+const SIZE_MAX: u64 = 64 * 1024;
+
+#[test]
+fn full_file_is_rotated_between_lines() {
+    const FLOWS: usize = 4 * RING_EVENTS;
+    let directory = tempfile::tempdir().unwrap();
+    let mut log = rotating_log(directory.path(), "64KiB", 19);
+    for flow in 0..FLOWS {
+        log.senders[0].push(&numbered(flow), &NO_DETAILS);
+        if flow % 100 == 99 || flow == FLOWS - 1 {
+            log.drain();
+        }
+    }
+    let (flows, sizes) = read_rotated(directory.path());
+    assert_eq!(flows, (0..FLOWS).collect::<Vec<_>>(), "each line once, whole, in order");
+    let line = line_of(&numbered(0)).len() as u64;
+    let (_, full) = sizes.split_last().unwrap();
+    assert!(full.len() > 5, "{sizes:?}");
+    assert!(sizes.iter().all(|size| *size <= SIZE_MAX), "{sizes:?}");
+    assert!(full.iter().all(|size| *size > SIZE_MAX - line), "{sizes:?}");
+}
+
+#[test]
+fn batch_beyond_the_bound_fills_several_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut log = rotating_log(directory.path(), "64KiB", 2);
+    (0..RING_EVENTS).for_each(|flow| log.senders[0].push(&numbered(flow), &NO_DETAILS));
+    log.drain();
+    let (flows, sizes) = read_rotated(directory.path());
+    assert_eq!(sizes.len(), 3, "{sizes:?}");
+    let first = RING_EVENTS - flows.len();
+    assert_eq!(flows, (first..RING_EVENTS).collect::<Vec<_>>());
+    // Neither line is larger than a file; a line that is has a file for itself.
+    let text = "x".repeat(SIZE_MAX as usize);
+    let mut lines = LineWriter::default();
+    lines.message(&mut log.thread.pending, AT, Level::Info, &text, &[]);
+    log.drain();
+    assert!(fs::metadata(directory.path().join("log")).unwrap().len() > SIZE_MAX);
+    log.senders[0].push(&numbered(7), &NO_DETAILS);
+    log.drain();
+    assert_eq!(read(&directory.path().join("log")), (vec![7], vec![]));
+}
+
+#[test]
+fn reload_changes_the_bound() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut log = rotating_log(directory.path(), "1GiB", 5);
+    let write = |log: &mut ManualLog| {
+        (0..RING_EVENTS).for_each(|flow| log.senders[0].push(&numbered(flow), &NO_DETAILS));
+        log.drain();
+        read_rotated(directory.path()).1
+    };
+    assert_eq!(write(&mut log).len(), 1);
+    rotate_by(&log, "64KiB", 5);
+    assert!(write(&mut log).len() > 3, "the file that is above the bound is renamed first");
+    log.thread.signals.rotation.set(&settings::Log::default());
+    let before = read_rotated(directory.path()).1.len();
+    assert_eq!(write(&mut log).len(), before);
+}
+
+#[test]
+fn failed_rotation_loses_no_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let obstacle = directory.path().join("log.1");
+    fs::create_dir_all(obstacle.join("in_use")).unwrap();
+    let mut log = rotating_log(directory.path(), "64KiB", 1);
+    (0..RING_EVENTS).for_each(|flow| log.senders[0].push(&numbered(flow), &NO_DETAILS));
+    log.drain();
+    let (flows, others) = read(&directory.path().join("log"));
+    assert_eq!(flows, (0..RING_EVENTS).collect::<Vec<_>>());
+    assert_eq!((others.len(), &others[0]["text"]), (1, &json!("the log file cannot be rotated")));
+    assert_eq!(log.stats.log_write_errors.load(Ordering::Relaxed), 1, "it is not tried with each line");
+    fs::remove_dir_all(&obstacle).unwrap();
+    log.thread.next_rotation = Nanos(0);
+    log.senders[0].push(&numbered(7), &NO_DETAILS);
+    log.drain();
+    assert_eq!((read(&directory.path().join("log")).0, obstacle.is_file()), (vec![7], true));
+}
+
+#[test]
+fn rotation_by_another_program_is_no_obstacle() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, renamed) = (directory.path().join("log"), directory.path().join("renamed"));
+    let mut log = rotating_log(directory.path(), "64KiB", 5);
+    let write = |log: &mut ManualLog, flows: std::ops::Range<usize>| {
+        flows.for_each(|flow| log.senders[0].push(&numbered(flow), &NO_DETAILS));
+        log.drain();
+    };
+    // Renamed, and the signal comes late: the full file is left, and the next one gets the name.
+    write(&mut log, 0..100);
+    fs::rename(&path, &renamed).unwrap();
+    write(&mut log, 100..200);
+    assert_eq!(
+        (read(&renamed).0.len() + read(&path).0.len(), directory.path().join("log.1").exists()),
+        (200, false)
+    );
+    log.thread.reopen_file().unwrap();
+    // Truncated: there is space again.
+    write(&mut log, 200..230);
+    fs::write(&path, "").unwrap();
+    write(&mut log, 230..330);
+    assert_eq!((read(&path).0, directory.path().join("log.1").exists()), ((230..330).collect(), false));
+}
+
+/// What is no regular file has no size.
+#[test]
+fn device_is_not_rotated() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    symlink("/dev/null", &path).unwrap();
+    let mut log = rotating_log(directory.path(), "64KiB", 5);
+    for _ in 0..3 {
+        (0..RING_EVENTS).for_each(|flow| log.senders[0].push(&numbered(flow), &NO_DETAILS));
+        log.drain();
+    }
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    assert!(path.is_symlink());
+}
+
+/// A disk that is full in the middle of a line: the line's end goes to the same file, and the next line to
+/// the next file.
+#[test]
+fn cut_line_is_ended_before_a_rotation() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    fs::write(&path, vec![b'\n'; SIZE_MAX as usize - 100]).unwrap();
+    let mut log = rotating_log(directory.path(), "64KiB", 5);
+    (0..3).for_each(|flow| log.senders[0].push(&numbered(flow), &NO_DETAILS));
+    log.thread.collect();
+    let cut = log.thread.pending[..40].to_vec();
+    assert_eq!(log.thread.output.write(&cut).unwrap(), 40);
+    log.thread.written = 40;
+    assert_eq!(log.thread.flush(), FlushOutcome::All);
+    let first = fs::read_to_string(directory.path().join("log.1")).unwrap();
+    assert_eq!(first.trim_start().lines().count(), 1, "{}", first.trim_start());
+    assert_eq!(read(&path).0, [1, 2]);
 }
 
 #[test]

@@ -2,10 +2,11 @@
 //!
 //! Guarantees: one write per batch. What could not be written is kept and written later, so that no line is
 //! torn or duplicated. While the destination fails, at most [`BATCH_BYTES_MAX`] and one pass's lines are
-//! kept, and the rings fill up.
+//! kept, and the rings fill up. A file with a bound never exceeds it, unless it cannot be renamed: no line is
+//! lost for want of a new file.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -16,11 +17,12 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
-use sys::clock;
+use sys::clock::{self, Nanos};
 use sys::ring::Consumer;
 
 use super::disk_reserve::DiskReserve;
 use super::line::{Level, LineWriter, Value};
+use super::rotation::Rotation;
 use super::{LogThreadSignals, Slot};
 use crate::config::settings::LogTarget;
 use crate::observe::stats::Stats;
@@ -29,6 +31,8 @@ use crate::observe::stats::Stats;
 pub(super) const BATCH_DELAY: Duration = Duration::from_millis(10);
 /// How long after a failure the destination is tried again.
 const RETRY_SPAN: Duration = Duration::from_secs(1);
+/// How long after a failed rotation the next one is tried.
+const ROTATION_RETRY_SPAN: Duration = Duration::from_secs(60);
 /// Text of one write: some 600 lines. After a full batch there is no delay.
 const BATCH_BYTES_MAX: usize = 256 * 1024;
 /// Events taken from one ring before the next ring is drained.
@@ -40,7 +44,7 @@ const FILE_MODE: u32 = 0o640;
 
 /// The state of the log thread.
 pub(super) struct LogThread {
-    signals: Arc<LogThreadSignals>,
+    pub(super) signals: Arc<LogThreadSignals>,
     /// One for each reactor thread.
     rings: Vec<Consumer<Slot>>,
     pub(super) messages: Receiver<Box<[u8]>>,
@@ -55,6 +59,8 @@ pub(super) struct LogThread {
     dropped_reported: u64,
     /// The last write failed, and standard error has a message about it.
     failing: bool,
+    /// No rotation is tried before.
+    pub(super) next_rotation: Nanos,
 }
 
 /// How a flush ended.
@@ -88,6 +94,7 @@ impl LogThread {
             reserve: DiskReserve::default(),
             dropped_reported: 0,
             failing: false,
+            next_rotation: Nanos(0),
         }
     }
 
@@ -167,7 +174,8 @@ impl LogThread {
     /// Writes what is pending, as far as the destination accepts it.
     pub(super) fn flush(&mut self) -> FlushOutcome {
         while self.written < self.pending.len() {
-            match self.output.file.write(&self.pending[self.written..]) {
+            let end = self.rotate_unless_fitting();
+            match self.output.write(&self.pending[self.written..end]) {
                 Ok(0) => return self.failed(&ErrorKind::WriteZero.into()),
                 Ok(count) => self.written += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -181,6 +189,48 @@ impl LogThread {
         self.pending.clear();
         self.written = 0;
         FlushOutcome::All
+    }
+
+    /// The end of the lines that the file has space for. If it has none, rotates it.
+    fn rotate_unless_fitting(&mut self) -> usize {
+        let size_max = self.signals.rotation.size_max().filter(|_| self.output.is_regular);
+        let Some(size_max) = size_max else { return self.pending.len() };
+        let mut end = self.fitting(size_max);
+        if end == self.written && self.rotate() {
+            end = self.fitting(size_max);
+            if end == self.written {
+                end += first_line(&self.pending[end..]);
+            }
+        }
+        if end == self.written { self.pending.len() } else { end }
+    }
+
+    /// The end of the lines with which the file has `size_max` bytes at most. A line that was begun is ended.
+    fn fitting(&self, size_max: u64) -> usize {
+        let (before, rest) = self.pending.split_at(self.written);
+        let space = size_max.saturating_sub(self.output.bytes);
+        let space = usize::try_from(space).unwrap_or(usize::MAX).min(rest.len());
+        let is_in_line = before.last().is_some_and(|byte| *byte != b'\n');
+        let lines = match rest[..space].iter().rposition(|byte| *byte == b'\n') {
+            Some(at) => at + 1,
+            None if is_in_line => first_line(rest),
+            None => 0,
+        };
+        self.written + lines
+    }
+
+    /// Begins a new file; returns whether the file has changed. If that fails, the old one stays in use.
+    fn rotate(&mut self) -> bool {
+        let now = clock::monotonic();
+        if now < self.next_rotation {
+            return false;
+        }
+        let outcome = self.output.rotate(&self.signals.rotation);
+        if let Err(error) = &outcome {
+            self.next_rotation = now + ROTATION_RETRY_SPAN;
+            self.report_failure("cannot be rotated", error);
+        }
+        outcome.is_ok()
     }
 
     fn failed(&mut self, error: &io::Error) -> FlushOutcome {
@@ -223,14 +273,17 @@ impl LogThread {
 
     fn reopen(&mut self) {
         if let Err(error) = self.reopen_file() {
-            self.stats.log_write_errors.fetch_add(1, Ordering::Relaxed);
-            self.output
-                .report_to_stderr(format_args!("cannot be opened anew: {error}; the old one stays in use"));
-            let error = error.to_string();
-            let fields = [("error", Value::Text(&error))];
-            let text = "the log file cannot be opened anew";
-            self.lines.message(&mut self.pending, clock::wall(), Level::Warning, text, &fields);
+            self.report_failure("cannot be opened anew", &error);
         }
+    }
+
+    /// Reports that the file in use `failure`, so it stays in use.
+    fn report_failure(&mut self, failure: &str, error: &io::Error) {
+        self.stats.log_write_errors.fetch_add(1, Ordering::Relaxed);
+        self.output.report_to_stderr(format_args!("{failure}: {error}; the old one stays in use"));
+        let (text, error) = (format!("the log file {failure}"), error.to_string());
+        let fields = [("error", Value::Text(&error))];
+        self.lines.message(&mut self.pending, clock::wall(), Level::Warning, &text, &fields);
     }
 
     pub(super) fn reopen_file(&mut self) -> io::Result<()> {
@@ -283,32 +336,60 @@ pub(super) struct Output {
     pub(super) file: File,
     /// `None` is standard error.
     pub(super) path: Option<PathBuf>,
+    /// Whether it is a file with a size: no terminal, pipe or device.
+    is_regular: bool,
+    /// The size of a regular file, as far as this program has written to it.
+    bytes: u64,
 }
 
 impl Output {
+    /// A destination, `path` being its name.
+    pub(super) fn new(file: File, path: Option<PathBuf>) -> io::Result<Output> {
+        let metadata = file.metadata()?;
+        let is_regular = path.is_some() && metadata.is_file();
+        Ok(Output { file, path, is_regular, bytes: metadata.len() })
+    }
+
     pub(super) fn open(target: &LogTarget) -> io::Result<Output> {
         match target {
             LogTarget::File(path) => {
                 let named =
                     |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-                Ok(Output { file: append_to(path).map_err(named)?, path: Some(path.clone()) })
+                append_to(path).and_then(|file| Output::new(file, Some(path.clone()))).map_err(named)
             }
             // A descriptor of our own: std's handle has a lock. A panicking thread would wait for it while
             // the log thread waits for the reader.
-            LogTarget::Stderr => {
-                let file = File::from(io::stderr().as_fd().try_clone_to_owned()?);
-                Ok(Output { file, path: None })
-            }
+            LogTarget::Stderr => Output::new(File::from(io::stderr().as_fd().try_clone_to_owned()?), None),
         }
+    }
+
+    pub(super) fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        let count = self.file.write(text)?;
+        self.bytes += count as u64;
+        Ok(count)
+    }
+
+    /// Renames the file and begins another.
+    fn rotate(&mut self, rotation: &Rotation) -> io::Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        // Another program may have rotated it, by renaming or by truncating it.
+        if fs::metadata(path).is_ok_and(|named| is_same(&named, &self.file)) {
+            let bytes = self.file.metadata()?.len();
+            if bytes < self.bytes {
+                self.bytes = bytes;
+                return Ok(());
+            }
+            rotation.rename(path)?;
+        }
+        self.reopen().map(drop)
     }
 
     /// Opens the path again, closing the old file. Returns whether it is another file now.
     fn reopen(&mut self) -> io::Result<bool> {
         let Some(path) = &self.path else { return Ok(false) };
-        let file = append_to(path)?;
-        let identity = |file: &File| file.metadata().map(|it| (it.dev(), it.ino()));
-        let is_another = identity(&file)? != identity(&self.file)?;
-        self.file = file;
+        let next = Output::new(append_to(path)?, Some(path.clone()))?;
+        let is_another = !is_same(&next.file.metadata()?, &self.file);
+        *self = next;
         Ok(is_another)
     }
 
@@ -318,6 +399,16 @@ impl Output {
         // If standard error fails too, the counters remain.
         let _ = writeln!(io::stderr(), "tollgate: the log {}: {what}", path.display());
     }
+}
+
+/// Whether `named` belongs to the open `file`.
+fn is_same(named: &Metadata, file: &File) -> bool {
+    file.metadata().is_ok_and(|open| (open.dev(), open.ino()) == (named.dev(), named.ino()))
+}
+
+/// The length of the first line.
+fn first_line(text: &[u8]) -> usize {
+    text.iter().position(|byte| *byte == b'\n').map_or(text.len(), |at| at + 1)
 }
 
 fn append_to(path: &Path) -> io::Result<File> {
