@@ -24,7 +24,7 @@ pub enum Entry {
     /// The counts of an open flow; its close reason is meaningless.
     Interim(Record),
     /// A run of the gateway begins, and has recovered what earlier runs left. A flow without a final by now
-    /// has ended with [`CloseReason::Lost`] and the counts of its last interim.
+    /// has ended with [`crate::record::CloseReason::Lost`] and the counts of its last interim.
     RunBegan {
         /// The run.
         epoch: u32,

@@ -104,9 +104,10 @@ pub struct Flow<'a> {
     pub policy: u32,
     /// The number of the named set by which the destination is metered; 0 if there is none.
     pub set: u16,
-    /// The user's name, at most [`USER_BYTES_MAX`] bytes.
+    /// The user's name, at most [`USER_BYTES_MAX`](crate::limits::USER_BYTES_MAX) bytes.
     pub user: &'a str,
-    /// The host as requested, name or address, at most [`HOST_BYTES_MAX`] bytes.
+    /// The host as requested, name or address, at most [`HOST_BYTES_MAX`](crate::limits::HOST_BYTES_MAX)
+    /// bytes.
     pub host: &'a str,
     /// The port as requested.
     pub port: u16,
@@ -118,7 +119,7 @@ pub struct Flow<'a> {
     pub class: Class,
     /// The protocol of the client's request.
     pub protocol: Protocol,
-    /// The rule that decided on the request, at most [`RULE_BYTES_MAX`] bytes.
+    /// The rule that decided on the request, at most [`RULE_BYTES_MAX`](crate::limits::RULE_BYTES_MAX) bytes.
     pub rule: &'a str,
     /// Why the flow ended.
     pub reason: CloseReason,
