@@ -19,9 +19,10 @@ const CODE: u64 = 251;
 const STATE_BITS: u64 = 3;
 const LIVE: u64 = 1;
 const CLOSING: u64 = 2;
-/// Offsets in a slot: the length of the client's address, and the address.
-const ADDRESS_LENGTH: usize = 72 + 31;
-const ADDRESS: usize = 72 + 36;
+/// Offsets in a slot: the flags of the identity, and the client's address.
+const FLAGS: usize = 80 + 40;
+const ADDRESS: usize = 80 + 44;
+const CLIENT_IS_IPV6: u8 = 16;
 
 /// The numbers of the flows that hold a slot in the tables in `directory`, of which there is one while a
 /// gateway serves.
@@ -45,7 +46,7 @@ pub(crate) fn holders(directory: &Path) -> io::Result<HashSet<u32>> {
 fn holder(slot: &[u8]) -> Option<u32> {
     let word = u64::from_le_bytes(slot[..8].try_into().expect("eight bytes"));
     let state = (word / CODE) & STATE_BITS;
-    if word % CODE != 0 || !(state == LIVE || state == CLOSING) || slot[ADDRESS_LENGTH] != 4 {
+    if word % CODE != 0 || !(state == LIVE || state == CLOSING) || slot[FLAGS] & CLIENT_IS_IPV6 != 0 {
         return None;
     }
     let address: [u8; 4] = slot[ADDRESS..ADDRESS + 4].try_into().expect("four bytes");
