@@ -55,24 +55,28 @@ impl Accounts {
         names: impl Iterator<Item = (&'n str, i64)>,
         named_ns: i64,
     ) -> rusqlite::Result<()> {
-        let mut names = names.filter(|(name, _)| !self.by_name.contains_key(*name)).peekable();
-        if names.peek().is_none() {
+        let new: Vec<(&str, i64)> = names.filter(|(name, _)| !self.by_name.contains_key(*name)).collect();
+        if new.is_empty() {
             return Ok(());
         }
         connection.pragma_update(None, "synchronous", "FULL")?;
+        let stored = self.store_new(connection, &new, named_ns);
+        // The mode of all other commits, also after a failure.
+        connection.pragma_update(None, "synchronous", "NORMAL").and(stored)
+    }
+
+    fn store_new(
+        &mut self,
+        connection: &mut Connection,
+        new: &[(&str, i64)],
+        named_ns: i64,
+    ) -> rusqlite::Result<()> {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let added = self.assign(names);
-        let written =
-            added.iter().try_for_each(|(name, account)| put(&transaction, name, *account, named_ns));
-        match written.and_then(|()| transaction.commit()) {
-            Ok(()) => added.into_iter().for_each(|(name, account)| self.note(name, account, named_ns)),
-            Err(error) => {
-                // The mode of commits that follow.
-                let _ = connection.pragma_update(None, "synchronous", "NORMAL");
-                return Err(error);
-            }
-        }
-        connection.pragma_update(None, "synchronous", "NORMAL")
+        let added = self.assign(new.iter().copied());
+        added.iter().try_for_each(|(name, account)| put(&transaction, name, *account, named_ns))?;
+        transaction.commit()?;
+        added.into_iter().for_each(|(name, account)| self.note(name, account, named_ns));
+        Ok(())
     }
 
     /// Gives an account to each name in the details of `file`, the one that its rows have.
