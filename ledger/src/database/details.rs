@@ -76,8 +76,8 @@ impl DetailTables {
 
 impl DetailTable {
     /// The rows that `condition` admits, with the columns `id` (not of aggregates), `at_ns`, `quarter`,
-    /// `account`, `user`, `host`, `port`, `protocol`, `class`, `set_number`, and those of
-    /// [`super::sums::Sums`].
+    /// `account`, `user`, `host`, `port`, `protocol`, `class`, `set_number`, `live` (1 for an
+    /// open flow), and those of [`super::sums::Sums`].
     ///
     /// Hourly rows need the SQL function `account_of`, from a user's name.
     pub(crate) fn select(&self, condition: &str) -> String {
@@ -101,17 +101,18 @@ impl DetailTable {
             DetailKind::Flow => (
                 "id, port, protocol",
                 format!(
-                    "1 AS flows, {requests} AS requests, upstream_tx - up_before AS up,
+                    "1 AS flows, 0 AS live, {requests} AS requests, upstream_tx - up_before AS up,
                      client_tx - down_before AS down, uncertain_up, uncertain_down"
                 ),
             ),
             DetailKind::Part => (
                 "id, '' AS port, '' AS protocol",
-                "0 AS flows, 0 AS requests, up, down, 0 AS uncertain_up, 0 AS uncertain_down".to_owned(),
+                "0 AS flows, 0 AS live, 0 AS requests, up, down, 0 AS uncertain_up, 0 AS uncertain_down"
+                    .to_owned(),
             ),
             DetailKind::Aggregate => (
                 "NULL AS id, '' AS port, '' AS protocol",
-                format!("flows, {requests} AS requests, up, down, uncertain_up, uncertain_down"),
+                format!("flows, 0 AS live, {requests} AS requests, up, down, uncertain_up, uncertain_down"),
             ),
         };
         format!(
@@ -126,7 +127,7 @@ impl DetailTable {
 pub(crate) fn select_live(condition: &str) -> String {
     format!(
         "SELECT id, port, protocol, max(counted_ns, quarter * {QUARTER_NS}) AS at_ns, quarter, account, user,
-                host, class, set_number, 0 AS flows, 0 AS requests, upstream_tx - up_before AS up,
+                host, class, set_number, 0 AS flows, 1 AS live, 0 AS requests, upstream_tx - up_before AS up,
                 client_tx - down_before AS down, 0 AS uncertain_up, 0 AS uncertain_down
          FROM live WHERE {condition}"
     )

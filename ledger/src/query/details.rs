@@ -41,18 +41,11 @@ impl Usage {
             }
         }
         let live = details::select_live(&RowChecks::condition(&self.connection, "live")?);
-        self.add(
-            &self.connection,
-            &live.replacen("SELECT", "SELECT 1 AS live,", 1),
-            filter,
-            keys,
-            window,
-            groups,
-        )?;
+        self.add(&self.connection, &live, filter, keys, window, groups)?;
         Ok(missing)
     }
 
-    /// The visible rows of a month's file, of the kinds that `is_wanted` admits, with the column `live`.
+    /// The visible rows of a month's file, of the kinds that `is_wanted` admits.
     pub(super) fn details(
         &self,
         file: &Connection,
@@ -65,7 +58,7 @@ impl Usage {
                 DetailKind::Aggregate => is_intact,
                 _ => format!("{} AND {is_intact}", self.is_visible()),
             };
-            selects.push(table.select(&condition).replacen("SELECT", "SELECT 0 AS live,", 1));
+            selects.push(table.select(&condition));
         }
         Ok(selects.join(" UNION ALL "))
     }
