@@ -11,13 +11,13 @@ use sys::clock;
 use crate::acceptance::{Extent, accept};
 use crate::consent::Consent;
 use crate::database::month::Month;
-use crate::database::schema;
+use crate::database::schema::{self, SchemaError};
 use crate::directory;
 use crate::inventory::Inventory;
 use crate::journal::scan;
 use crate::live_table::locations::{FoundTables, OldTable, TableLocations};
 use crate::loss::{Loss, Losses};
-use crate::query::QueryError;
+use crate::query::{self, QueryError};
 use crate::recover::{Applied, RecoverError, RecoveryScan, TableImage, scan};
 use crate::sink::SinkError;
 use crate::sqlite_sink::SqliteSink;
@@ -59,7 +59,10 @@ impl Findings {
     /// Collects the findings, and locks the live tables.
     pub(crate) fn collect(settings: &OpenSettings) -> Result<(Findings, OldTables), OpenError> {
         schema::check_sqlite()?;
-        SqliteSink::migrate(&settings.directory)?;
+        if SqliteSink::needs_migration(&settings.directory) {
+            check_versions(settings)?;
+            SqliteSink::migrate(&settings.directory)?;
+        }
         Findings::collect_with(settings, TableLocations::lock_all)
     }
 
@@ -226,6 +229,26 @@ impl Findings {
         );
         Some(Consent::new(0, clock::wall(), (self.applied.lsn + 1, 0), "restore", &what))
     }
+}
+
+/// Refuses files of a later version before `ledger.db` is migrated, which takes the way back.
+fn check_versions(settings: &OpenSettings) -> Result<(), OpenError> {
+    let directory = &settings.directory;
+    let gateway = directory::gateway(directory)?;
+    let journal = Directory::for_reading(&directory::journal(directory));
+    let gateway = gateway.or(scan::gateway(&journal).map_err(RecoverError::from)?);
+    if let Some(gateway) = gateway {
+        TableLocations::for_ledger(gateway, settings).map_err(RecoverError::from)?.read_unlocked()?;
+    }
+    for month in Month::files(directory).unwrap_or_default() {
+        match query::open_month(directory, month) {
+            // A damaged one is reported with all other losses.
+            Ok(_) | Err(QueryError::Schema(SchemaError::Sqlite { .. }) | QueryError::Sqlite(_)) => {}
+            Err(QueryError::Schema(error)) => return Err(error.into()),
+            Err(_) => {}
+        }
+    }
+    Ok(())
 }
 
 /// The gateway's number, a new one at its first start; and the loss if it should have had one.

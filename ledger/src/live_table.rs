@@ -149,6 +149,7 @@ impl TableHeader {
         let layout = match words[1] as u32 {
             VERSION => SlotLayout::V2,
             VERSION_1 => SlotLayout::V1,
+            0 => return Err("its header is damaged"),
             _ => return Err(LATER_VERSION),
         };
         let run = [word(RUN_AT), word(RUN_AT + 1)];

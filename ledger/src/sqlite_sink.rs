@@ -22,7 +22,9 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use sys::clock::{self, WallNanos};
 
 use crate::database::accounts::Accounts;
+use crate::database::details::DetailTables;
 use crate::database::live::LiveFlows;
+use crate::database::month::Month;
 use crate::database::month_file::{self, MonthFiles, Origin, check_linked};
 use crate::database::pairing::{self, Checkpoint};
 use crate::database::run;
@@ -31,7 +33,7 @@ use crate::database::schema::{self, SchemaError, integer};
 use crate::database::watermarks::{Source, put_month};
 use crate::directory::{self, PathIdentity};
 use crate::entry::{Entry, TableFinding};
-use crate::query::{QueryError, Usage};
+use crate::query::{self, QueryError, Usage};
 use crate::sink::{Sink, SinkError, SinkSettings};
 use batch::BatchAggregator;
 
@@ -72,15 +74,32 @@ impl SqliteSink {
         Ok(Self { directory, connection, accounts, live, months, gateway, months_max, path_identity })
     }
 
-    /// Migrates the ledger in `directory`, if it is of an earlier version.
+    /// Whether the ledger in `directory` is of an earlier version.
+    pub(crate) fn needs_migration(directory: &Path) -> bool {
+        matches!(Usage::open(directory), Err(QueryError::Schema(SchemaError::TooOld { .. })))
+    }
+
+    /// Migrates the ledger in `directory`.
     pub(crate) fn migrate(directory: &Path) -> Result<(), SchemaError> {
-        match Usage::open(directory) {
-            // Any gateway will do: no entry is applied.
-            Err(QueryError::Schema(SchemaError::TooOld { .. })) => {
-                Self::open(directory, u32::MAX, SinkSettings::default()).map(drop)
+        // Any gateway will do: no entry is applied.
+        Self::open(directory, u32::MAX, SinkSettings::default()).map(drop)
+    }
+
+    /// Removes from months with rows by hour what they have beyond `ledger.db`, and the journal has up to
+    /// entry `journaled`. It is sent again, and counts by quarter-hours then, as in the sums.
+    pub(crate) fn remove_hourly(&mut self, journaled: i64) -> Result<(), SinkError> {
+        let applied = Source::read(&self.connection, self.gateway)?.map_or(0, |source| source.applied_lsn);
+        let unread = |cause: std::io::Error| SinkError::Retryable(cause.to_string());
+        for month in Month::files(&self.directory).map_err(unread)? {
+            let Some(file) = query::open_month(&self.directory, month)? else { continue };
+            let has_hourly = DetailTables::read(&file)?.all().any(|table| table.is_hourly);
+            let reached = month_file::applied(&file, self.gateway)?;
+            drop(file);
+            if has_hourly && reached > applied && reached <= journaled {
+                self.months.remove_beyond(month, self.gateway, applied)?;
             }
-            _ => Ok(()),
         }
+        Ok(())
     }
 
     /// The connection to `ledger.db`, for repairs by a start.

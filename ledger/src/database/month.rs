@@ -17,6 +17,11 @@ pub(crate) const QUARTER_NS: i64 = 900 * NANOS;
 pub(crate) const HOUR_NS: i64 = 4 * QUARTER_NS;
 const NANOS: i64 = 1_000_000_000;
 
+/// The last quarter-hour of an hour, both counted from 1970: to it belongs what was summed up by hour.
+pub(crate) fn last_quarter(hour: i64) -> i64 {
+    hour.saturating_mul(4).saturating_add(3)
+}
+
 /// A month as a number in decimal digits: 202601 is January 2026.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Month(i32);

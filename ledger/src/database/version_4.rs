@@ -7,13 +7,15 @@
 use std::path::Path;
 
 use rusqlite::Connection;
+use rusqlite::types::ValueRef;
 use sys::clock;
 
 use super::accounts::{self, Accounts};
-use super::month::HOUR_NS;
+use super::month::{HOUR_NS, last_quarter};
 use super::schema::{SchemaError, integer, sqlite};
 use super::sums::{Rollups, SumKey, Sums};
 use super::version_1;
+use super::watermarks::Source;
 use super::{checksum, live, run};
 use crate::limits::MOVE_ROWS_MAX;
 
@@ -26,6 +28,7 @@ pub(super) fn move_sums(connection: &Connection, path: &Path) -> Result<(), Sche
     move_hours(connection, &accounts)
         .and_then(|()| move_live(connection))
         .and_then(|()| move_runs(connection))
+        .and_then(|()| note_hourly(connection))
         .map_err(failed)?;
     if has_flows {
         version_1::move_flows(connection, path, &accounts)?;
@@ -48,11 +51,6 @@ fn name_accounts(connection: &Connection, has_flows: bool) -> rusqlite::Result<A
     Ok(accounts)
 }
 
-/// The last quarter-hour of an hour, both counted from 1970.
-pub(super) fn last_quarter(hour: i64) -> i64 {
-    hour.saturating_mul(4).saturating_add(3)
-}
-
 fn move_hours(connection: &Connection, accounts: &Accounts) -> rusqlite::Result<()> {
     let mut rollups = Rollups::default();
     let mut select = connection.prepare("SELECT *, 0 AS requests FROM rollup_hour")?;
@@ -68,6 +66,21 @@ fn move_hours(connection: &Connection, accounts: &Accounts) -> rusqlite::Result<
         }
     }
     rollups.write(connection)
+}
+
+/// Notes which entries were summed up by hour, for months that are made again from the journal.
+fn note_hourly(connection: &Connection) -> rusqlite::Result<()> {
+    let gateways: Vec<i64> = connection
+        .prepare("SELECT gateway FROM source")?
+        .query_map([], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    for gateway in gateways {
+        if let Some(source) = Source::read(connection, gateway)? {
+            let values = [gateway, source.applied_lsn].map(ValueRef::Integer);
+            checksum::put(connection, "INSERT INTO hourly VALUES (?1, ?2, ?3)", &values)?;
+        }
+    }
+    Ok(())
 }
 
 /// Copies the rows of table `from` by `select` and `put`, once all of them were checked.

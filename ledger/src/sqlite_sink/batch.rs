@@ -20,7 +20,7 @@ use crate::consent::Consent;
 use crate::database::accounts::Accounts;
 use crate::database::columns::{CounterColumns, FlowColumns};
 use crate::database::live::{self, LiveFlows};
-use crate::database::month::Month;
+use crate::database::month::{HOUR_NS, Month, last_quarter};
 use crate::database::month_file::{Appender, MonthFiles, Origin};
 use crate::database::schema::integer;
 use crate::database::sums::{Rollups, SumKey, Sums};
@@ -36,6 +36,8 @@ pub(crate) struct BatchAggregator<'a> {
     live: &'a mut LiveFlows,
     months: &'a mut MonthFiles,
     origin: Origin,
+    /// Entries up to this one belong to the last quarter-hour of their hour.
+    hourly_to: i64,
     rollups: Rollups<'a>,
     /// Rows that are not written to their files yet.
     details: BTreeMap<Month, Vec<Detail<'a>>>,
@@ -66,7 +68,13 @@ impl<'a> BatchAggregator<'a> {
         live.begin();
         let (details, last_lsns) = (BTreeMap::new(), BTreeMap::new());
         let rollups = Rollups::default();
-        Self { connection, accounts, live, months, origin, rollups, details, last_lsns }
+        let hourly_to = 0;
+        Self { connection, accounts, live, months, origin, hourly_to, rollups, details, last_lsns }
+    }
+
+    /// The same, for entries of which an earlier version had summed up those up to `hourly_to`.
+    pub(crate) fn with_hourly(self, hourly_to: i64) -> Self {
+        Self { hourly_to, ..self }
     }
 
     /// Adds the entry with the number `lsn`, the next one.
@@ -120,7 +128,7 @@ impl<'a> BatchAggregator<'a> {
 
     fn count(&mut self, lsn: i64, record: &'a Record) -> rusqlite::Result<()> {
         let flow = record.flow();
-        let counters = CounterColumns::from_flow(&flow);
+        let counters = self.counters(lsn, &flow);
         let earlier = self.live.find(self.connection, flow.id)?;
         if earlier.is_some_and(|earlier| !counters.exceeds(&earlier)) {
             return Ok(());
@@ -150,7 +158,7 @@ impl<'a> BatchAggregator<'a> {
         earlier: Option<CounterColumns>,
         flows: i64,
     ) -> CounterColumns {
-        let counters = CounterColumns::from_flow(flow);
+        let counters = self.counters(lsn, flow);
         let next = earlier.map_or(counters, |earlier| counters.merged_with(&earlier));
         if let Some(earlier) = earlier
             && next.quarter > earlier.quarter
@@ -169,6 +177,14 @@ impl<'a> BatchAggregator<'a> {
         let (account, class) = (account(self.accounts, flow), flow.class.as_str().into());
         self.rollups.add(next.quarter, SumKey { account, class, set: flow.set.into() }, &sums);
         next
+    }
+
+    fn counters(&self, lsn: i64, flow: &Flow<'_>) -> CounterColumns {
+        let counters = CounterColumns::from_flow(flow);
+        match lsn <= self.hourly_to {
+            true => CounterColumns { quarter: last_quarter(counters.at_ns / HOUR_NS), ..counters },
+            false => counters,
+        }
     }
 
     fn detail(&mut self, month: Month, detail: Detail<'a>) {

@@ -27,6 +27,7 @@ use crate::database::month::Month;
 use crate::database::month_file::{self, MonthFiles, Origin};
 use crate::database::schema::ledger_db::LEDGER;
 use crate::database::schema::{self, integer};
+use crate::database::watermarks;
 use crate::entry::Entry;
 use crate::limits::BATCH_ENTRIES_MAX;
 use crate::query::{self, Usage};
@@ -44,6 +45,8 @@ pub(crate) struct Resend {
     /// `ledger.db` as it was before the journal's first entry, advanced by each batch.
     totals: Connection,
     accounts: Accounts,
+    /// The last entry that an earlier version summed up by hour.
+    hourly_to: i64,
     live: LiveFlows,
     months: MonthFiles,
     /// The copies; removed on drop.
@@ -95,13 +98,14 @@ impl Resend {
         copy(&month.path(directory), &month.path(&copies.0))?;
         let mut totals = schema::new_in_memory(LEDGER)?;
         let known = Usage::open(directory)?;
+        let hourly_to = watermarks::hourly_to(&known.connection, gateway)?;
         Accounts::read(&known.connection)?.store(&totals)?;
         rebuild(&mut totals, directory, gateway, integer(first_lsn) - 1)?;
         let accounts = Accounts::read(&totals)?;
         let live = LiveFlows::read(&totals, gateway)?;
         let months = MonthFiles::new(&copies.0, u64::MAX);
         let (directory, batch) = (directory.to_owned(), Batch { first_lsn, ..Batch::default() });
-        Ok(Resend { directory, gateway, month, totals, accounts, live, months, copies, batch })
+        Ok(Resend { directory, gateway, month, totals, accounts, hourly_to, live, months, copies, batch })
     }
 
     /// Adds the next entries, which run `epoch` wrote.
@@ -130,7 +134,8 @@ impl Resend {
         let origin = Origin { gateway: self.gateway, epoch: (*epoch).into() };
         let transaction = self.totals.transaction()?;
         let Self { accounts, live, months, .. } = self;
-        let mut aggregator = BatchAggregator::new(&transaction, accounts, live, months, origin);
+        let mut aggregator =
+            BatchAggregator::new(&transaction, accounts, live, months, origin).with_hourly(self.hourly_to);
         let first_lsn = integer(*first_lsn);
         for (entry, lsn) in entries.iter().zip(first_lsn..) {
             aggregator.add(lsn, entry)?;

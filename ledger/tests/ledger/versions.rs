@@ -157,3 +157,72 @@ fn killed_migration_is_continued() {
         assert_eq!(fixture.bill()[&1], (10, 20, "client_closed".to_owned()));
     }
 }
+
+/// The month has entries that `ledger.db` lacks: the last version was killed between the two commits.
+#[test]
+fn month_ahead_of_an_older_ledger_db_counts_as_the_sums_do() {
+    let name = "version-1-killed";
+    let fixture = unpacked(name);
+    remove_database(&fixture, "ledger.db");
+    fs::copy(
+        unpacked("version-1-stopped").directory().join("ledger.db"),
+        fixture.directory().join("ledger.db"),
+    )
+    .unwrap();
+    fixture.restart();
+    assert_eq!(usage(&fixture), expected(name));
+}
+
+#[test]
+fn lost_ledger_db_is_made_again_before_and_after_the_migration() {
+    let name = "version-1-killed";
+    for is_migrated in [false, true] {
+        let fixture = unpacked(name);
+        if is_migrated {
+            fixture.restart();
+        }
+        remove_database(&fixture, "ledger.db");
+        fixture.restart();
+        assert_eq!(usage(&fixture), expected(name), "migrated: {is_migrated}");
+    }
+}
+
+#[test]
+fn lost_month_is_made_again_before_and_after_the_migration() {
+    let name = "version-1-killed";
+    for month in ["usage-202610.db", "usage-202611.db"] {
+        for is_migrated in [false, true] {
+            let fixture = unpacked(name);
+            if is_migrated {
+                fixture.restart();
+            }
+            remove_database(&fixture, month);
+            fixture.restart();
+            assert_eq!(usage(&fixture), expected(name), "{month}, migrated: {is_migrated}");
+        }
+    }
+}
+
+/// Removes a database and the files that SQLite keeps beside it.
+fn remove_database(fixture: &Fixture, name: &str) {
+    for suffix in ["", "-wal", "-shm"] {
+        let _ = fs::remove_file(fixture.directory().join(format!("{name}{suffix}")));
+    }
+}
+
+/// The version before can still use what was refused.
+#[test]
+fn start_refused_for_a_later_version_migrates_nothing() {
+    let fixture = unpacked("version-1-killed");
+    let segment = fixture.journal().join("segment-000000000001");
+    let mut later = fs::read(&segment).unwrap();
+    later[8] = 3;
+    let crc = crc32c::crc32c(&later[..SEGMENT_CRC]);
+    later[SEGMENT_CRC..SEGMENT_CRC + 4].copy_from_slice(&crc.to_le_bytes());
+    fs::write(&segment, later).unwrap();
+    let refusal = fixture.refusal().to_string();
+    assert!(refusal.contains("version 3 of the journal"), "{refusal}");
+    let database = rusqlite::Connection::open(fixture.directory().join("ledger.db")).unwrap();
+    let version: i64 = database.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+    assert_eq!(version, 4);
+}

@@ -170,6 +170,12 @@ const ACCOUNTS_AND_QUARTERS: &str = "ALTER TABLE live RENAME TO live_4;
          named_ns INTEGER NOT NULL,
          crc      INTEGER NOT NULL
      ) STRICT, WITHOUT ROWID;
+     -- The last entry of each gateway that an earlier version summed up, by hour.
+     CREATE TABLE hourly (
+         gateway     INTEGER PRIMARY KEY,
+         applied_lsn INTEGER NOT NULL,
+         crc         INTEGER NOT NULL
+     ) STRICT;
      -- The open flows, as they were last counted: in `quarter`, counted from 1970.
      CREATE TABLE live (
          id             BLOB    PRIMARY KEY,
