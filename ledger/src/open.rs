@@ -16,7 +16,7 @@ use thiserror::Error;
 use crate::apply::Applier;
 use crate::commit::Committer;
 use crate::consent::{Consent, Pending};
-use crate::database::schema::{SchemaError, integer};
+use crate::database::schema::SchemaError;
 use crate::directory::{self, Lock, PathIdentity};
 use crate::findings::{Findings, OldTables, images};
 use crate::flow_writer::{self, FlowDrain};
@@ -239,9 +239,7 @@ fn recover(
     let Findings { gateway, inventory, scan, boot, .. } = found;
     let directory = &settings.directory;
     let mut sink = open_database(settings, gateway, &inventory)?;
-    if scan.extent().0 <= sink.applied_lsn()?.unwrap_or(0) + 1 {
-        sink.remove_hourly(integer(scan.whole_to()))?;
-    }
+    sink.remove_hourly((scan.extent().0, scan.whole_to()))?;
     let journal = directory::make_journal(directory)?;
     let storage = Directory::at(&journal)
         .map_err(|cause| OpenError::Directory { directory: journal.clone(), cause })?;

@@ -85,17 +85,21 @@ impl SqliteSink {
         Self::open(directory, u32::MAX, SinkSettings::default()).map(drop)
     }
 
-    /// Removes from months with rows by hour what they have beyond `ledger.db`, and the journal has up to
-    /// entry `journaled`. It is sent again, and counts by quarter-hours then, as in the sums.
-    pub(crate) fn remove_hourly(&mut self, journaled: i64) -> Result<(), SinkError> {
+    /// Removes from months with rows by hour what they have beyond `ledger.db`, if the journal, which has the
+    /// entries `first` to `last`, supplies it. It is sent again, and counts by quarter-hours then, as in the
+    /// sums.
+    pub(crate) fn remove_hourly(&mut self, (first, last): (u64, u64)) -> Result<(), SinkError> {
         let applied = Source::read(&self.connection, self.gateway)?.map_or(0, |source| source.applied_lsn);
+        if integer(first) > applied + 1 {
+            return Ok(());
+        }
         let unread = |cause: std::io::Error| SinkError::Retryable(cause.to_string());
         for month in Month::files(&self.directory).map_err(unread)? {
             let Some(file) = query::open_month(&self.directory, month)? else { continue };
             let has_hourly = DetailTables::read(&file)?.all().any(|table| table.is_hourly);
             let reached = month_file::applied(&file, self.gateway)?;
             drop(file);
-            if has_hourly && reached > applied && reached <= journaled {
+            if has_hourly && reached > applied && reached <= integer(last) {
                 self.months.remove_beyond(month, self.gateway, applied)?;
             }
         }
