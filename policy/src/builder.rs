@@ -14,8 +14,8 @@ use thiserror::Error;
 
 use crate::address;
 use crate::decide::{Policy, User};
-use crate::list::{List, RULES_MAX, SetRules};
-use crate::own::OwnAddresses;
+use crate::fingerprint;
+use crate::list::{List, RULES_MAX, SetRules, UserRules};
 use crate::rules::{self, Rule};
 
 /// Collects the sets and users of a policy.
@@ -29,18 +29,6 @@ pub struct Builder {
 struct RawSet {
     name: String,
     set: SetRules,
-}
-
-/// A user's rules, references to sets among them, and the reach of network rules.
-#[derive(Clone, Debug, Default)]
-pub struct UserRules {
-    /// Allowed targets.
-    pub allow: Vec<Rule>,
-    /// Denied targets; they take precedence over `allow`.
-    pub deny: Vec<Rule>,
-    /// Whether any name may be resolved on the ports of network rules, so that these rules can match the
-    /// resolved addresses.
-    pub resolve_for_networks: bool,
 }
 
 #[derive(Debug)]
@@ -83,7 +71,12 @@ impl Builder {
             let resolve_for_networks = rules.resolve_for_networks;
             users.push(User { name: name.as_str().into(), allow, deny, resolve_for_networks });
         }
-        Ok(Policy::new(lists.into(), users.into(), OwnAddresses::default()))
+        let fingerprint = fingerprint::fingerprint(
+            self.sets.iter().map(|raw| (&*raw.name, &raw.set)),
+            self.users.iter().map(|raw| (&*raw.name, &raw.rules)),
+        );
+        let set_names = self.sets.into_iter().map(|raw| raw.name).collect();
+        Ok(Policy::new(lists.into(), users.into(), (set_names, fingerprint)))
     }
 
     fn find_mistakes(&self) -> Vec<BuildError> {

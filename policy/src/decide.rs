@@ -8,6 +8,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::address::{self, AddressClass};
+use crate::fingerprint::Fingerprint;
 use crate::host::{self, Host, Suffixes};
 use crate::list::{List, NetworkRule};
 use crate::own::OwnAddresses;
@@ -23,6 +24,9 @@ pub struct Policy {
     /// Indexes of `users`, sorted by their names.
     by_name: Box<[u32]>,
     own: OwnAddresses,
+    /// The names of the sets.
+    sets: Box<[String]>,
+    fingerprint: Fingerprint,
 }
 
 /// A user: lists of rules in the order of evaluation, their own first.
@@ -76,10 +80,14 @@ struct LiteralVerdict {
 }
 
 impl Policy {
-    pub(crate) fn new(lists: Box<[List]>, users: Box<[User]>, own: OwnAddresses) -> Self {
+    pub(crate) fn new(
+        lists: Box<[List]>,
+        users: Box<[User]>,
+        (sets, fingerprint): (Box<[String]>, Fingerprint),
+    ) -> Self {
         let mut by_name: Vec<u32> = (0..).take(users.len()).collect();
         by_name.sort_unstable_by_key(|index| &users[*index as usize].name);
-        Self { lists, users, by_name: by_name.into(), own }
+        Self { lists, users, by_name: by_name.into(), own: OwnAddresses::default(), sets, fingerprint }
     }
 
     /// Sets the addresses on which the gateway listens; all requests to them are denied. For a listener on a
@@ -119,6 +127,21 @@ impl Policy {
     /// If the index is from another policy with more users.
     pub fn has_rules_by_name(&self, user: UserIndex) -> bool {
         self.users[user.as_usize()].allow.iter().any(|list| !self.list(*list).names.is_empty())
+    }
+
+    /// The names of the sets, in the order of their addition.
+    pub fn sets(&self) -> &[String] {
+        &self.sets
+    }
+
+    /// The position in [`Policy::sets`] of the set that has this rule, if one has it.
+    pub fn set_of(&self, rule: RuleId) -> Option<usize> {
+        Some(rule.list as usize).filter(|list| *list < self.sets.len())
+    }
+
+    /// The fingerprint of all rules.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
     }
 
     /// A rule with its position in the configuration: `user:ci/allow[0] github.com:443` or

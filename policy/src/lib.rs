@@ -40,7 +40,7 @@
 //! 7. **The narrowest rule is reported and billed**: a rule by name before a network rule, the longest name,
 //!    the longest prefix, then the user's own rules before their sets, then the order in the configuration.
 //! 8. **The bill follows the rule.** A flow has the declared class of the rule's set; without a declaration a
-//!    public address is external and any other internal.
+//!    public address is external and any other internal. It counts as a flow of that set.
 //!
 //! An address that embeds another one has the class of the embedded one (see [`mod@address`]). Every address
 //! of a DNS answer is judged by itself: in a mixed answer only the admitted ones may be dialled.
@@ -53,6 +53,7 @@
 //! ```text
 //!   builder
 //!   decide
+//!   fingerprint
 //!   list remedy
 //!   rules
 //!   host own verdict
@@ -64,6 +65,7 @@
 pub mod address;
 mod builder;
 mod decide;
+mod fingerprint;
 pub mod host;
 mod list;
 mod own;
@@ -74,10 +76,11 @@ pub mod rules;
 mod verdict;
 
 pub use address::{AddressClass, classify};
-pub use builder::{BuildError, Builder, ListKind, Location, Mistake, Owner, UserRules};
+pub use builder::{BuildError, Builder, ListKind, Location, Mistake, Owner};
 pub use decide::{NameMatch, NameVerdict, Policy, UserIndex};
+pub use fingerprint::Fingerprint;
 pub use host::Host;
-pub use list::{RULES_MAX, SetClass, SetRules};
+pub use list::{RULES_MAX, SetClass, SetRules, UserRules};
 pub use remedy::Remedy;
 pub use rules::{Rule, RuleError};
 pub use verdict::{BillingClass, MissingRule, Outcome, Reason, RuleId, Verdict};

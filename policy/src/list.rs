@@ -57,6 +57,18 @@ pub struct SetRules {
     pub addresses: Vec<IpNet>,
 }
 
+/// A user's rules, references to sets among them, and the reach of network rules.
+#[derive(Clone, Debug, Default)]
+pub struct UserRules {
+    /// Allowed targets.
+    pub allow: Vec<Rule>,
+    /// Denied targets; they take precedence over `allow`.
+    pub deny: Vec<Rule>,
+    /// Whether any name may be resolved on the ports of network rules, so that these rules can match the
+    /// resolved addresses.
+    pub resolve_for_networks: bool,
+}
+
 /// A compiled list.
 #[derive(Debug)]
 pub(crate) struct List {
