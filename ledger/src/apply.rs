@@ -41,6 +41,8 @@ pub(crate) struct Applier<S: Storage, K> {
     uncheckpointed: u64,
     checkpointed_at: Nanos,
     retry_pause: Duration,
+    /// The last entry of earlier runs: numbers are given when it is applied.
+    recovered_to: u64,
 }
 
 /// Why a pass failed.
@@ -67,7 +69,7 @@ impl<S: Storage, K: Sink> Applier<S, K> {
         shared: Arc<LedgerState>,
     ) -> Self {
         let reader = Reader::new(Arc::clone(&journal), applied + 1);
-        let first_lsn = reader.next_lsn();
+        let (first_lsn, recovered_to) = (reader.next_lsn(), journal.appended());
         Self {
             sink,
             journal,
@@ -80,6 +82,7 @@ impl<S: Storage, K: Sink> Applier<S, K> {
             uncheckpointed: 1,
             checkpointed_at: clock::monotonic(),
             retry_pause: RETRY_PAUSE_MIN,
+            recovered_to,
         }
     }
 
@@ -105,6 +108,7 @@ impl<S: Storage, K: Sink> Applier<S, K> {
     /// Applies what has become durable; returns the number of entries.
     fn pass(&mut self) -> Result<usize, ApplyError> {
         let outcome = self.collect().and_then(|()| self.apply());
+        let outcome = outcome.and_then(|applied| self.number().map(|()| applied));
         let outcome = outcome.and_then(|applied| self.checkpoint_if_due().map(|()| applied));
         self.report(&outcome);
         outcome
@@ -173,6 +177,26 @@ impl<S: Storage, K: Sink> Applier<S, K> {
         Ok(count)
     }
 
+    /// Gives the numbers that were requested.
+    fn number(&mut self) -> Result<(), ApplyError> {
+        if !self.can_number() {
+            return Ok(());
+        }
+        let Some(request) = self.shared.numbering.take() else { return Ok(()) };
+        match self.sink.number(&request.names) {
+            Ok(numbers) => (request.receive)(numbers),
+            Err(error) => {
+                self.shared.numbering.put_back(request);
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn can_number(&self) -> bool {
+        self.first_lsn > self.recovered_to && self.shared.numbering.is_waiting()
+    }
+
     fn checkpoint_if_due(&mut self) -> Result<(), ApplyError> {
         let now = clock::monotonic();
         let due = self.uncheckpointed >= CHECKPOINT_ENTRIES_MAX
@@ -191,7 +215,8 @@ impl<S: Storage, K: Sink> Applier<S, K> {
 
     fn sleep(&mut self) {
         let has_slept = self.shared.applier.sleep(|| {
-            if self.journal.durable() >= self.first_lsn || self.shared.has_reached(Stage::Applying) {
+            let has_work = self.journal.durable() >= self.first_lsn || self.can_number();
+            if has_work || self.shared.has_reached(Stage::Applying) {
                 return ParkDecision::None;
             }
             if self.journal.appended() < self.first_lsn {

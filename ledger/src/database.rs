@@ -10,17 +10,21 @@
 //!   watermarks.rs  how far each file is                run.rs         the runs of a gateway
 //!   live.rs        open flows                          sums.rs        rollups
 //!   columns.rs     a flow as columns                   details.rs     the tables of a month's file
-//!   accounts.rs    the accounts of users               checksum.rs    the last column of each row
+//!   registry.rs    the numbers in rows: accounts.rs, named_sets.rs, policies.rs
+//!   checksum.rs    the last column of each row
 //! ```
 
-pub(crate) mod accounts;
+mod accounts;
 pub(crate) mod checksum;
 pub(crate) mod columns;
 pub(crate) mod details;
 pub(crate) mod live;
 pub(crate) mod month;
 pub(crate) mod month_file;
+pub(crate) mod named_sets;
 pub(crate) mod pairing;
+mod policies;
+pub(crate) mod registry;
 pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod sums;

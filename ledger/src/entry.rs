@@ -12,7 +12,7 @@ use sys::clock::WallNanos;
 
 use crate::consent::Consent;
 use crate::limits::ENTRY_BYTES_MAX;
-use crate::record::{MalformedRecord, Record};
+use crate::record::{Flow, MalformedRecord, Record};
 
 pub(crate) use format::FlowEntry;
 
@@ -114,13 +114,10 @@ impl Entry {
         format::write(self, out);
     }
 
-    /// The user of a flow's entry and its account, 0 if that is not known.
-    pub(crate) fn account(&self) -> Option<(&str, i64)> {
+    /// The flow of an entry that has one.
+    pub(crate) fn flow(&self) -> Option<Flow<'_>> {
         match self {
-            Entry::Final(record) | Entry::Interim(record) => {
-                let flow = record.flow();
-                Some((flow.user, flow.account.into()))
-            }
+            Entry::Final(record) | Entry::Interim(record) => Some(record.flow()),
             _ => None,
         }
     }

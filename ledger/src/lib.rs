@@ -17,6 +17,7 @@
 //! - `apply.rs`: from the journal into a store (`sink.rs`), which `sqlite_sink.rs` is.
 //! - `database.rs`: the files of that store.
 //! - `recover.rs`: what a start does first.
+//! - `numbering.rs`: requests for the numbers of accounts, sets and policies.
 //! - `query.rs`: questions about the usage.
 //!
 //! `docs/ledger-format.md` describes every byte, and what each failure leaves.
@@ -35,7 +36,7 @@
 //!   journal sink
 //!   entry
 //!   consent record status storage
-//!   directory limits parker random
+//!   directory limits numbering parker random
 //! ```
 
 #![forbid(unsafe_code)]
@@ -60,6 +61,7 @@ mod journal;
 pub mod limits;
 pub mod live_table;
 mod loss;
+mod numbering;
 mod open;
 mod parker;
 pub mod query;
@@ -90,6 +92,8 @@ pub use crate::flow_writer::{FlowWriter, LiveFlow};
 use crate::live_table::LiveTable;
 pub use crate::live_table::locations::Medium;
 pub use crate::loss::{Damage, Loss, Losses};
+use crate::numbering::Request;
+pub use crate::numbering::{Names, Numbers, UserNames};
 use crate::open::OpenLocks;
 pub use crate::open::{Guarantees, OpenError, OpenSettings};
 pub use crate::recover::{RecoverError, Recovery};
@@ -146,6 +150,14 @@ impl Ledger {
     /// What the start found and recovered.
     pub fn recovery(&self) -> &Recovery {
         &self.recovery
+    }
+
+    /// Gives numbers to the accounts, sets and the policy in `names`; `receive` gets them on a thread of the
+    /// ledger, and must not wait. That takes milliseconds, more while entries of earlier runs are applied,
+    /// and until the end of a failure of the database. A later call replaces one that still waits.
+    pub fn number(&self, names: Names, receive: impl FnOnce(Numbers) + Send + 'static) {
+        self.shared.numbering.put(Request { names, receive: Box::new(receive) });
+        self.shared.applier.interrupt();
     }
 
     /// Journals every ended flow, applies all entries, syncs, and ends the threads. Call it when no thread

@@ -18,25 +18,25 @@
 
 mod details;
 mod flows;
+mod groups;
 mod parts;
 mod read_only;
 mod rollups;
 mod row_checks;
 mod unapplied;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, Row as SqlRow, params};
 use sys::clock::WallNanos;
 use thiserror::Error;
 
-use crate::database::accounts::Accounts;
 use crate::database::month::{Month, QUARTER_NS};
 use crate::database::pairing;
+use crate::database::registry::Registry;
 use crate::database::schema::ledger_db::LEDGER;
 use crate::database::schema::month_db::MONTH;
 use crate::database::schema::{self, Migration, SchemaError, integer};
@@ -48,6 +48,7 @@ use crate::record::Class;
 use crate::storage::file::Directory;
 
 pub use flows::FlowRow;
+use groups::{Groups, TOTAL, in_order};
 use row_checks::RowChecks;
 use unapplied::UnappliedEntries;
 
@@ -67,8 +68,8 @@ pub struct Usage {
     unread: Option<String>,
     /// The checksums of the rows that were read.
     row_checks: RowChecks,
-    /// The accounts of users.
-    accounts: Arc<Accounts>,
+    /// The numbers of accounts and sets.
+    registry: Arc<Registry>,
 }
 
 impl Usage {
@@ -83,9 +84,10 @@ impl Usage {
         let row_checks = RowChecks::default();
         let failed = |cause| schema::sqlite(&path, cause);
         let applied = row_checks.install(&connection).and_then(|()| applied(&connection)).map_err(failed)?;
-        let accounts = Arc::new(Accounts::read(&connection).map_err(failed)?);
-        let (unapplied, unread, directory) = (UnappliedEntries::default(), None, directory.to_owned());
-        Ok(Self { directory, connection, applied, unapplied, unread, row_checks, accounts })
+        let registry = Arc::new(Registry::read(&connection).map_err(failed)?);
+        let unapplied = UnappliedEntries::new(&registry);
+        let (unread, directory) = (None, directory.to_owned());
+        Ok(Self { directory, connection, applied, unapplied, unread, row_checks, registry })
     }
 
     /// As [`Usage::open`], including entries that the journal has and the database lacks.
@@ -114,7 +116,7 @@ impl Usage {
         let applied = source.map_or((0, 0), |source| {
             (u32::try_from(source.epoch).unwrap_or(u32::MAX), source.applied_lsn.cast_unsigned())
         });
-        let mut unapplied = UnappliedEntries::default();
+        let mut unapplied = UnappliedEntries::new(&self.registry);
         unapplied.load_live(&self.connection, number)?;
         scan::each_proved(&storage, applied, |entry| unapplied.add(entry))?;
         self.unapplied = unapplied;
@@ -144,7 +146,7 @@ impl Usage {
     /// The usage that `filter` admits, one row for each group with the same `keys`. Groups are ordered by
     /// their first key, then by the second, and so on: times ascending, others by bytes, descending.
     pub fn rows(&self, filter: &Filter, keys: &[GroupBy]) -> Result<Answer, QueryError> {
-        let mut groups = Groups::new(keys, &self.accounts);
+        let mut groups = Groups::new(keys, &self.registry);
         let missing = self.collect_groups(filter, keys, &mut groups)?;
         let rows = in_order(groups.finish()?, keys);
         Ok(Answer { rows, missing: missing.into_iter().map(|month| month.to_string()).collect() })
@@ -152,7 +154,7 @@ impl Usage {
 
     /// The sum of all usage that `filter` admits, under the key `total`.
     pub fn total(&self, filter: &Filter) -> Result<Row, QueryError> {
-        let mut groups = Groups::new(&[], &self.accounts);
+        let mut groups = Groups::new(&[], &self.registry);
         self.collect_groups(filter, &[], &mut groups)?;
         let none = || Row { keys: vec![TOTAL.to_owned()], ..Row::default() };
         Ok(groups.finish()?.pop().unwrap_or_else(none))
@@ -170,12 +172,17 @@ impl Usage {
         Ok(consents.collect::<rusqlite::Result<_>>()?)
     }
 
-    /// The users with any usage, also removed ones.
+    /// The names of users with any usage, also of removed ones, and earlier names.
     pub fn users(&self) -> Result<BTreeSet<String>, QueryError> {
         let sql = "SELECT account FROM rollup_month UNION SELECT account FROM live";
         let mut select = self.connection.prepare(sql)?;
-        let accounts = select.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
-        Ok(accounts.into_iter().map(|account| self.accounts.name(account)).collect())
+        let accounts = select.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+        Ok(self.registry.accounts.all_names(&accounts))
+    }
+
+    /// The named sets that flows have had.
+    pub fn sets(&self) -> impl Iterator<Item = &str> {
+        self.registry.sets.names()
     }
 
     /// Sums up what `filter` admits; returns the months whose details are needed and missing.
@@ -205,7 +212,7 @@ impl Usage {
     pub(crate) fn month(&self, month: Month) -> Result<Option<Connection>, QueryError> {
         let file = open_month(&self.directory, month)?;
         file.iter().try_for_each(|file| self.row_checks.install(file))?;
-        file.iter().try_for_each(|file| self.accounts.install(file))?;
+        file.iter().try_for_each(|file| self.registry.install(file))?;
         Ok(file)
     }
 
@@ -309,12 +316,19 @@ pub struct Filter {
     pub host: Option<String>,
     /// Flows of this class.
     pub class: Option<Class>,
+    /// Flows that this named set admitted.
+    pub set: Option<String>,
 }
 
 impl Filter {
     /// The account of the requested user; one that no user has, if it has none.
-    fn account(&self, accounts: &Accounts) -> Option<i64> {
-        self.user.as_ref().map(|user| accounts.find(user).unwrap_or(-1))
+    fn account(&self, registry: &Registry) -> Option<i64> {
+        self.user.as_ref().map(|user| registry.accounts.find(user).unwrap_or(-1))
+    }
+
+    /// The number of the requested set; one that no set has, if it has none.
+    fn set(&self, registry: &Registry) -> Option<i64> {
+        self.set.as_ref().map(|set| registry.sets.find(set).unwrap_or(-1))
     }
 
     fn window(&self) -> Window {
@@ -332,12 +346,14 @@ impl Filter {
         &self,
         connection: &Connection,
         select: &str,
-        (accounts, window): (&Accounts, Window),
+        (registry, window): (&Registry, Window),
         mut each: impl FnMut(&SqlRow<'_>) -> Result<(), QueryError>,
     ) -> Result<(), QueryError> {
-        let (account, class) = (self.account(accounts), self.class.map(Class::as_str));
+        let (account, class) = (self.account(registry), self.class.map(Class::as_str));
         let mut select = connection.prepare(select)?;
-        let mut rows = select.query(params![window.since_ns, window.last_ns, account, self.host, class])?;
+        let span = (window.since_ns, window.last_ns);
+        let mut rows =
+            select.query(params![span.0, span.1, account, self.host, class, self.set(registry)])?;
         while let Some(row) = rows.next()? {
             each(row)?;
         }
@@ -345,11 +361,12 @@ impl Filter {
     }
 }
 
-/// The condition of [`Filter::select`] on columns `account`, `host` and `class` and on a moment.
+/// The condition of [`Filter::select`] on columns `account`, `host`, `class`, `set_number` and on a moment.
 fn condition(moment_ns: &str) -> String {
     format!(
         "{moment_ns} BETWEEN ?1 AND ?2
-           AND (?3 IS NULL OR account = ?3) AND (?4 IS NULL OR host = ?4) AND (?5 IS NULL OR class = ?5)"
+           AND (?3 IS NULL OR account = ?3) AND (?4 IS NULL OR host = ?4) AND (?5 IS NULL OR class = ?5)
+           AND (?6 IS NULL OR set_number = ?6)"
     )
 }
 
@@ -374,6 +391,8 @@ pub enum GroupBy {
     Protocol,
     /// `external` or `internal`.
     Class,
+    /// The named set that admitted the flow; empty if none did.
+    Set,
     /// The quarter-hour in which the bytes were counted, as `2026-01-31T23:45Z`.
     Quarter,
     /// The UTC hour in which the bytes were counted, as `2026-01-31T23:00Z`.
@@ -414,6 +433,8 @@ pub struct Row {
     pub flows: u64,
     /// Open flows.
     pub live: u64,
+    /// Requests of the closed flows: one of a tunnel, any number of plain HTTP.
+    pub requests: u64,
     /// Bytes toward the upstream.
     pub up: u64,
     /// Bytes toward the client.
@@ -452,94 +473,15 @@ pub enum QueryError {
     /// A sum reached 2^63 - 1: it is refused, since the number would be wrong.
     #[error("the ledger could not be read: integer overflow")]
     Overflow,
-}
-
-const TOTAL: &str = "total";
-
-/// Sums by keys: flows, live, up, down, uncertain up, uncertain down.
-struct Groups<'a> {
-    keys: &'a [GroupBy],
-    accounts: &'a Accounts,
-    sums: BTreeMap<Vec<String>, Sums>,
-}
-
-type Sums = [i64; 6];
-
-impl<'a> Groups<'a> {
-    fn new(keys: &'a [GroupBy], accounts: &'a Accounts) -> Self {
-        Self { keys, accounts, sums: BTreeMap::new() }
-    }
-
-    /// Adds a row whose columns are those of [`expressions`] and the sums.
-    fn add(&mut self, row: &SqlRow<'_>) -> Result<(), QueryError> {
-        let key = match self.keys {
-            [] => vec![TOTAL.to_owned()],
-            keys => keys
-                .iter()
-                .enumerate()
-                .map(|(index, key)| self.key_text(*key, row.get_ref(index)?))
-                .collect::<rusqlite::Result<_>>()?,
-        };
-        let mut more = Sums::default();
-        for (index, sum) in more.iter_mut().enumerate() {
-            *sum = row.get(self.keys.len().max(1) + index)?;
-        }
-        self.sum(key, more)
-    }
-
-    /// The text of a key's value.
-    fn key_text(&self, key: GroupBy, value: ValueRef<'_>) -> rusqlite::Result<String> {
-        match key {
-            GroupBy::User => Ok(self.accounts.name(value.as_i64_or_null()?.unwrap_or(0))),
-            _ => Ok(value.as_str()?.to_owned()),
-        }
-    }
-
-    fn sum(&mut self, keys: Vec<String>, more: Sums) -> Result<(), QueryError> {
-        let sums = self.sums.entry(keys).or_default();
-        for (sum, more) in sums.iter_mut().zip(more) {
-            *sum = sum.checked_add(more).ok_or(QueryError::Overflow)?;
-        }
-        Ok(())
-    }
-
-    fn finish(self) -> Result<Vec<Row>, QueryError> {
-        self.sums.into_iter().map(|(keys, sums)| row(keys, sums)).collect()
-    }
-}
-
-fn row(keys: Vec<String>, sums: Sums) -> Result<Row, QueryError> {
-    // The largest number stands for any larger sum too.
-    if sums.contains(&i64::MAX) {
-        return Err(QueryError::Overflow);
-    }
-    let [flows, live, up, down, uncertain_up, uncertain_down] = sums.map(i64::cast_unsigned);
-    Ok(Row { keys, flows, live, up, down, uncertain_up, uncertain_down })
-}
-
-/// Sorts rows, which are in the order of their keys, as [`Usage::rows`] documents.
-fn in_order(mut rows: Vec<Row>, keys: &[GroupBy]) -> Vec<Row> {
-    let mut bytes = HashMap::<Vec<String>, u128>::new();
-    for row in &rows {
-        for length in 1..=row.keys.len() {
-            let sum = bytes.entry(row.keys[..length].to_vec()).or_default();
-            *sum += u128::from(row.up) + u128::from(row.down);
-        }
-    }
-    let sort_key = |row: &Row| {
-        let level = |(index, key): (usize, &GroupBy)| {
-            let most_first = if key.is_time() { 0 } else { bytes[&row.keys[..=index]] };
-            // Equal sums in the order of their keys, so that the result is the same each time.
-            (std::cmp::Reverse(most_first), row.keys[index].clone())
-        };
-        keys.iter().enumerate().map(level).collect::<Vec<_>>()
-    };
-    rows.sort_by_cached_key(sort_key);
-    rows
+    /// A sum is negative: the database and the entries of the journal behind it contradict each other.
+    #[error(
+        "the journal's last entries do not continue the database: `tollgate ledger verify` names the cause"
+    )]
+    Contradiction,
 }
 
 /// The SQL expressions of a row's keys, and their number. They are on columns `account`, `host`, `port`,
-/// `protocol` and `class` and on a moment in nanoseconds; without keys it is the word `total`.
+/// `protocol`, `class` and `set_number` and on a moment in nanoseconds; without keys it is the word `total`.
 fn expressions(keys: &[GroupBy], moment_ns: &str) -> (String, usize) {
     if keys.is_empty() {
         return (format!("'{TOTAL}'"), 1);
@@ -556,6 +498,7 @@ fn expression(key: GroupBy, moment_ns: &str) -> String {
         GroupBy::Port => "CAST(port AS TEXT)".to_owned(),
         GroupBy::Protocol => "protocol".to_owned(),
         GroupBy::Class => "class".to_owned(),
+        GroupBy::Set => "set_number".to_owned(),
         // SQLite formats minutes; the quarter-hour is the moment's own.
         GroupBy::Quarter => {
             let start_s = format!("{moment_ns} / {QUARTER_NS} * {}", QUARTER_NS / 1_000_000_000);

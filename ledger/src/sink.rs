@@ -6,6 +6,7 @@
 use thiserror::Error;
 
 use crate::entry::Entry;
+use crate::numbering::{Names, Numbers};
 
 /// A store of entries, used by one thread. An implementation must guarantee:
 ///
@@ -21,6 +22,9 @@ pub(crate) trait Sink: Send {
 
     /// Makes `entries` visible. The first one has the number `first_lsn`; run `epoch` wrote them.
     fn apply(&mut self, epoch: u32, first_lsn: u64, entries: &[Entry]) -> Result<(), SinkError>;
+
+    /// Gives numbers to `names`, on stable storage: those that they have, else new ones.
+    fn number(&mut self, names: &Names) -> Result<Numbers, SinkError>;
 
     /// Brings what is visible to stable storage; returns the number up to which everything is there.
     fn checkpoint(&mut self) -> Result<u64, SinkError>;

@@ -21,18 +21,19 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use sys::clock::{self, WallNanos};
 
-use crate::database::accounts::Accounts;
 use crate::database::details::DetailTables;
 use crate::database::live::LiveFlows;
 use crate::database::month::Month;
 use crate::database::month_file::{self, MonthFiles, Origin, check_linked};
 use crate::database::pairing::{self, Checkpoint};
+use crate::database::registry::Registry;
 use crate::database::run;
 use crate::database::schema::ledger_db::LEDGER;
 use crate::database::schema::{self, SchemaError, integer};
 use crate::database::watermarks::{Source, put_month};
 use crate::directory::{self, PathIdentity};
 use crate::entry::{Entry, TableFinding};
+use crate::numbering::{Names, Numbers};
 use crate::query::{self, QueryError, Usage};
 use crate::sink::{Sink, SinkError, SinkSettings};
 use batch::BatchAggregator;
@@ -41,7 +42,7 @@ use batch::BatchAggregator;
 pub(crate) struct SqliteSink {
     directory: PathBuf,
     connection: Connection,
-    accounts: Accounts,
+    registry: Registry,
     live: LiveFlows,
     months: MonthFiles,
     gateway: i64,
@@ -68,10 +69,10 @@ impl SqliteSink {
         let gateway = i64::from(gateway);
         let failed = |cause| schema::sqlite(&path, cause);
         let live = LiveFlows::read(&connection, gateway).map_err(failed)?;
-        let accounts = Accounts::read(&connection).map_err(failed)?;
+        let registry = Registry::read(&connection).map_err(failed)?;
         let months = MonthFiles::new(directory, settings.rows_per_month_max);
         let (directory, months_max) = (directory.to_owned(), settings.detail_months);
-        Ok(Self { directory, connection, accounts, live, months, gateway, months_max, path_identity })
+        Ok(Self { directory, connection, registry, live, months, gateway, months_max, path_identity })
     }
 
     /// Whether the ledger in `directory` is of an earlier version.
@@ -162,9 +163,9 @@ impl SqliteSink {
         first_lsn: u64,
         entries: &[Entry],
     ) -> Result<Option<Transaction<'_>>, SinkError> {
-        let Self { connection, accounts, live, months, gateway, .. } = self;
+        let Self { connection, registry, live, months, gateway, .. } = self;
         // Before the months get rows with them.
-        accounts.ensure(connection, entries.iter().filter_map(Entry::account), integer(clock::wall().0))?;
+        registry.ensure(connection, entries, integer(clock::wall().0))?;
         let origin = Origin { gateway: *gateway, epoch: epoch.into() };
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let source = Source::read(&transaction, *gateway)?;
@@ -172,7 +173,7 @@ impl SqliteSink {
         if known == entries.len() {
             return Ok(None);
         }
-        let mut aggregator = BatchAggregator::new(&transaction, accounts, live, months, origin);
+        let mut aggregator = BatchAggregator::new(&transaction, registry, live, months, origin);
         for (entry, lsn) in entries.iter().zip(integer(first_lsn)..).skip(known) {
             aggregator.add(lsn, entry)?;
         }
@@ -209,6 +210,10 @@ impl Sink for SqliteSink {
         transaction.commit()?;
         self.live.committed();
         Ok(())
+    }
+
+    fn number(&mut self, names: &Names) -> Result<Numbers, SinkError> {
+        Ok(self.registry.number(&mut self.connection, names, integer(clock::wall().0))?)
     }
 
     fn checkpoint(&mut self) -> Result<u64, SinkError> {

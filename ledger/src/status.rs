@@ -13,6 +13,7 @@ use sys::sync::{Mutex, MutexGuard};
 
 use crate::directory::PathIdentity;
 use crate::limits::LAG_MARKS_MAX;
+use crate::numbering::Requests;
 use crate::parker::Parker;
 
 /// Added to the warning that a segment cannot be created in advance.
@@ -174,6 +175,7 @@ pub(crate) struct LedgerState {
     /// Pairs (LSN, moment): what ended before the moment is journaled by that LSN. Oldest first.
     marks: Mutex<VecDeque<(u64, Nanos)>>,
     failures: Mutex<Failures>,
+    pub(crate) numbering: Requests,
 }
 
 impl LedgerState {
@@ -195,6 +197,7 @@ impl LedgerState {
             found: OnceLock::new(),
             marks: Mutex::default(),
             failures: Mutex::default(),
+            numbering: Requests::default(),
         }
     }
 

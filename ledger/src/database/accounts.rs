@@ -1,18 +1,17 @@
 //! The accounts of users: a number for each, which stays when the name changes or the user is removed and
 //! added again.
 //!
-//! Guarantees: a name has one account for ever. A number is on stable storage before any row has it, and is
-//! never given to another account.
+//! Guarantees: a number is on stable storage before any row has it, and is never given to another account. A
+//! name keeps its account, unless the account's user was renamed and another user has the name now.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-use rusqlite::functions::FunctionFlags;
+use rusqlite::Connection;
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, TransactionBehavior};
 
 use super::checksum;
 use super::details::DetailTables;
+use crate::numbering::UserNames;
 
 /// The accounts of a ledger, by name. Several names may have one account.
 #[derive(Debug, Default)]
@@ -32,7 +31,8 @@ impl Accounts {
         let mut rows = select.query([])?;
         while let Some(row) = rows.next()? {
             checksum::check(row, "account")?;
-            accounts.note(row.get("name")?, row.get("account")?, row.get("named_ns")?);
+            let (name, account, named_ns) = (row.get("name")?, row.get("account")?, row.get("named_ns")?);
+            accounts.note(Naming { name, account, named_ns });
         }
         Ok(accounts)
     }
@@ -42,93 +42,104 @@ impl Accounts {
         self.names.get(&account).map_or_else(|| format!("account {account}"), |(_, name)| name.clone())
     }
 
+    /// The present names of `accounts`, and those that they had before.
+    pub(crate) fn all_names(&self, accounts: &HashSet<i64>) -> BTreeSet<String> {
+        let known = self.by_name.iter().filter(|(_, account)| accounts.contains(account));
+        let present = accounts.iter().map(|account| self.name(*account));
+        known.map(|(name, _)| name.clone()).chain(present).collect()
+    }
+
     /// The account of `name`, if it has one.
     pub(crate) fn find(&self, name: &str) -> Option<i64> {
         self.by_name.get(name).copied()
     }
 
-    /// Gives each of `names` an account, on stable storage: the one that it is named with, else the one that
-    /// it has, else the next one. `named_ns` is the present moment.
-    pub(crate) fn ensure<'n>(
-        &mut self,
-        connection: &mut Connection,
+    /// Whether an entry with this user and account, 0 if it is not known, tells something new.
+    pub(crate) fn lacks(&self, name: &str, account: i64) -> bool {
+        !self.by_name.contains_key(name) || (account > 0 && !self.names.contains_key(&account))
+    }
+
+    /// The accounts of `users`, and the names to be stored for that. `now_ns` is the present moment.
+    pub(crate) fn number(&self, users: &[UserNames], now_ns: i64) -> Numbered {
+        let holds = |user: &&UserNames| {
+            let account = self.find(&user.name)?;
+            (self.name(account) == user.name).then_some(account)
+        };
+        let mut plan =
+            Plan { taken: users.iter().filter_map(|user| holds(&user)).collect(), last: self.last };
+        let mut numbered = Numbered::default();
+        for user in users {
+            let account = holds(&user).unwrap_or_else(|| plan.account_of(self, user));
+            let has_other = |former: &&String| self.find(former).is_some_and(|other| other != account);
+            numbered.notes.extend(user.former.iter().find(has_other).map(|former| {
+                format!(
+                    "user `{}` has account {account}, and its former name `{former}` another one, with \
+                     usage of its own: the two stay apart. Remove `{former}` from its `former_names`",
+                    user.name
+                )
+            }));
+            if holds(&user) != Some(account) {
+                // Later than the present name, also if the clock went back.
+                let named_ns = self.names.get(&account).map_or(now_ns, |(named, _)| now_ns.max(named + 1));
+                numbered.namings.push(Naming { name: user.name.clone(), account, named_ns });
+            }
+            numbered.accounts.push(account);
+        }
+        numbered
+    }
+
+    /// Stores the accounts that the details of `files` have, and gives one to each name of a version without
+    /// accounts.
+    pub(crate) fn learn(&mut self, connection: &Connection, files: &[Connection]) -> rusqlite::Result<()> {
+        // First all accounts that rows have, so that no name gets the number of another one.
+        for is_hourly in [false, true] {
+            let mut found: Vec<(String, i64)> = Vec::new();
+            for file in files {
+                for table in DetailTables::read(file)?.all().filter(|table| table.is_hourly == is_hourly) {
+                    let account = if is_hourly { "0" } else { "account" };
+                    let select = format!("SELECT DISTINCT user, {account} FROM {} ORDER BY 1, 2", table.name);
+                    let mut select = file.prepare(&select)?;
+                    let names = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+                    names.into_iter().try_for_each(|name| name.map(|name| found.push(name)))?;
+                }
+            }
+            let new = found.iter().filter(|(name, account)| self.lacks(name, *account));
+            let namings = self.assign(new.map(|(name, account)| (name.as_str(), *account)), 0);
+            namings.iter().try_for_each(|naming| naming.put(connection))?;
+            namings.into_iter().for_each(|naming| self.note(naming));
+        }
+        Ok(())
+    }
+
+    /// The accounts of `names`, of which none is known: the one that a name comes with, else the next one.
+    /// `named_ns` is the present moment.
+    pub(crate) fn assign<'n>(
+        &self,
         names: impl Iterator<Item = (&'n str, i64)>,
         named_ns: i64,
-    ) -> rusqlite::Result<()> {
-        let new: Vec<(&str, i64)> = names.filter(|(name, _)| !self.by_name.contains_key(*name)).collect();
-        if new.is_empty() {
-            return Ok(());
-        }
-        connection.pragma_update(None, "synchronous", "FULL")?;
-        let stored = self.store_new(connection, &new, named_ns);
-        // The mode of all other commits, also after a failure.
-        connection.pragma_update(None, "synchronous", "NORMAL").and(stored)
-    }
-
-    fn store_new(
-        &mut self,
-        connection: &mut Connection,
-        new: &[(&str, i64)],
-        named_ns: i64,
-    ) -> rusqlite::Result<()> {
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let added = self.assign(new.iter().copied());
-        added.iter().try_for_each(|(name, account)| put(&transaction, name, *account, named_ns))?;
-        transaction.commit()?;
-        added.into_iter().for_each(|(name, account)| self.note(name, account, named_ns));
-        Ok(())
-    }
-
-    /// Gives an account to each name in the details of `file`, the one that its rows have.
-    pub(crate) fn learn(&mut self, connection: &Connection, file: &Connection) -> rusqlite::Result<()> {
-        let mut found: Vec<(String, i64)> = Vec::new();
-        for table in DetailTables::read(file)?.all() {
-            let account = if table.is_hourly { "0" } else { "account" };
-            let mut select =
-                file.prepare(&format!("SELECT DISTINCT user, {account} FROM {} ORDER BY 1, 2", table.name))?;
-            let names = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            for name in names {
-                found.push(name?);
-            }
-        }
-        let unknown = found.iter().filter(|(name, _)| !self.by_name.contains_key(name));
-        for (name, account) in self.assign(unknown.map(|(name, account)| (name.as_str(), *account))) {
-            put(connection, &name, account, 0)?;
-            self.note(name, account, 0);
-        }
-        Ok(())
-    }
-
-    /// Registers the SQL function `account_of` in `connection`: the account of a name, or null.
-    pub(crate) fn install(self: &Arc<Self>, connection: &Connection) -> rusqlite::Result<()> {
-        let accounts = Arc::clone(self);
-        let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
-        connection.create_scalar_function("account_of", 1, flags, move |call| {
-            Ok(accounts.find(call.get_raw(0).as_str().unwrap_or_default()))
-        })
-    }
-
-    /// The accounts of `names`, of which none is known.
-    pub(crate) fn assign<'n>(&self, names: impl Iterator<Item = (&'n str, i64)>) -> Vec<(String, i64)> {
+    ) -> Vec<Naming> {
         let (mut added, mut last) = (HashSet::new(), self.last);
-        let mut in_order = Vec::new();
+        let mut namings = Vec::new();
         for (name, account) in names {
             if !added.insert(name) {
                 continue;
             }
             let account = if account > 0 { account } else { last + 1 };
             last = last.max(account);
-            in_order.push((name.to_owned(), account));
+            namings.push(Naming { name: name.to_owned(), account, named_ns });
         }
-        in_order
+        namings
     }
 
     /// Stores all of them in `connection`, which has none.
     pub(crate) fn store(&self, connection: &Connection) -> rusqlite::Result<()> {
-        self.by_name.iter().try_for_each(|(name, account)| put(connection, name, *account, 0))
+        self.by_name.iter().try_for_each(|(name, account)| {
+            Naming { name: name.clone(), account: *account, named_ns: 0 }.put(connection)
+        })
     }
 
-    pub(crate) fn note(&mut self, name: String, account: i64, named_ns: i64) {
+    /// Notes a stored name.
+    pub(crate) fn note(&mut self, Naming { name, account, named_ns }: Naming) {
         self.last = self.last.max(account);
         let present = self.names.entry(account).or_insert((i64::MIN, String::new()));
         *present = std::mem::take(present).max((named_ns, name.clone()));
@@ -136,8 +147,49 @@ impl Accounts {
     }
 }
 
-/// Stores the account of a name.
-pub(crate) fn put(connection: &Connection, name: &str, account: i64, named_ns: i64) -> rusqlite::Result<()> {
-    let values = [ValueRef::Text(name.as_bytes()), ValueRef::Integer(account), ValueRef::Integer(named_ns)];
-    checksum::put(connection, "INSERT INTO account VALUES (?1, ?2, ?3, ?4)", &values)
+/// The accounts that a numbering gives.
+struct Plan {
+    /// Accounts of users under their present names.
+    taken: HashSet<i64>,
+    last: i64,
+}
+
+impl Plan {
+    /// The account of a user that is not the present name of one: its own or a former name's, unless another
+    /// user has that.
+    fn account_of(&mut self, accounts: &Accounts, user: &UserNames) -> i64 {
+        let known = std::iter::once(&user.name).chain(&user.former).filter_map(|name| accounts.find(name));
+        let account = known.into_iter().find(|account| !self.taken.contains(account)).unwrap_or_else(|| {
+            self.last += 1;
+            self.last
+        });
+        self.taken.insert(account);
+        account
+    }
+}
+
+/// What [`Accounts::number`] gives.
+#[derive(Debug, Default)]
+pub(crate) struct Numbered {
+    /// In the order of the users.
+    pub(crate) accounts: Vec<i64>,
+    pub(crate) namings: Vec<Naming>,
+    /// What does not go as the configuration says, each in sentences.
+    pub(crate) notes: Vec<String>,
+}
+
+/// The name of an account, since a moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Naming {
+    pub(crate) name: String,
+    pub(crate) account: i64,
+    pub(crate) named_ns: i64,
+}
+
+impl Naming {
+    pub(crate) fn put(&self, connection: &Connection) -> rusqlite::Result<()> {
+        let name = ValueRef::Text(self.name.as_bytes());
+        let values = [name, ValueRef::Integer(self.account), ValueRef::Integer(self.named_ns)];
+        checksum::put(connection, "INSERT OR REPLACE INTO account VALUES (?1, ?2, ?3, ?4)", &values)
+    }
 }

@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 use sys::clock;
 
-use super::accounts::{self, Accounts};
+use super::accounts::Accounts;
 use super::month::{HOUR_NS, last_quarter};
 use super::schema::{SchemaError, integer, sqlite};
 use super::sums::{Rollups, SumKey, Sums};
@@ -44,9 +44,9 @@ fn name_accounts(connection: &Connection, has_flows: bool) -> rusqlite::Result<A
         connection.prepare(&sql)?.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
     let mut accounts = Accounts::default();
     let now = integer(clock::wall().0);
-    for (name, account) in accounts.assign(names.iter().map(|name| (name.as_str(), 0))) {
-        accounts::put(connection, &name, account, now)?;
-        accounts.note(name, account, now);
+    for naming in accounts.assign(names.iter().map(|name| (name.as_str(), 0)), now) {
+        naming.put(connection)?;
+        accounts.note(naming);
     }
     Ok(accounts)
 }

@@ -74,11 +74,12 @@ impl Usage {
     ) -> Result<(), QueryError> {
         let (keys, count) = expressions(keys, "at_ns");
         let sql = format!(
-            "SELECT {keys}, sum(flows), sum(live), sum(up), sum(down), sum(uncertain_up), sum(uncertain_down)
+            "SELECT {keys}, sum(flows), sum(live), sum(requests), sum(up), sum(down),
+                    sum(uncertain_up), sum(uncertain_down)
              FROM ({items}) WHERE {} GROUP BY {}",
             condition("at_ns"),
             positions(count)
         );
-        filter.select(connection, &sql, (&self.accounts, window), |row| groups.add(row))
+        filter.select(connection, &sql, (&self.registry, window), |row| groups.add(row))
     }
 }

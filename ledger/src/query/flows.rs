@@ -58,7 +58,7 @@ impl Usage {
         let mut flows = Vec::new();
         let live = "SELECT *, counted_ns AS at_ns, upstream_tx AS up, client_tx AS down, '' AS reason,
              TRUE AS live, opened_ns AS recorded FROM live WHERE";
-        self.list(&self.connection, (live, "account"), filter, window, limit, &mut flows)?;
+        self.list(&self.connection, (live, "account", "set_number"), filter, window, limit, &mut flows)?;
         for (month, _) in self.months()?.into_iter().rev() {
             let within = month.last_ns() >= window.since_ns && month.beginning_ns() <= window.last_ns;
             if flows.len() < limit
@@ -71,8 +71,11 @@ impl Usage {
                         "SELECT *, closed_ns AS at_ns, FALSE AS live, rowid AS recorded FROM {name}
                          WHERE {visible} AND"
                     );
-                    let account = if table.is_hourly { "account_of(user)" } else { "account" };
-                    self.list(&file, (&closed, account), filter, window, limit, &mut flows)?;
+                    let (account, set) = match table.is_hourly {
+                        true => ("account_of(user)", "0"),
+                        false => ("account", "set_number"),
+                    };
+                    self.list(&file, (&closed, account, set), filter, window, limit, &mut flows)?;
                 }
             }
         }
@@ -83,7 +86,7 @@ impl Usage {
     fn list(
         &self,
         connection: &Connection,
-        (items, account): (&str, &str),
+        (items, account, set): (&str, &str, &str),
         filter: &Filter,
         window: Window,
         limit: usize,
@@ -92,19 +95,23 @@ impl Usage {
         let sql = format!(
             "{items} at_ns BETWEEN ?1 AND ?2
                AND (?3 IS NULL OR {account} = ?3) AND (?4 IS NULL OR host = ?4) AND (?5 IS NULL OR class = ?5)
-             ORDER BY recorded DESC LIMIT ?6"
+               AND (?6 IS NULL OR {set} = ?6)
+             ORDER BY recorded DESC LIMIT ?7"
         );
         let remaining = i64::try_from(limit.saturating_sub(flows.len())).unwrap_or(i64::MAX);
         let class = filter.class.map(Class::as_str);
         let mut select = connection.prepare(&sql)?;
-        let account = filter.account(&self.accounts);
-        let parameters = params![window.since_ns, window.last_ns, account, filter.host, class, remaining];
+        let account = filter.account(&self.registry);
+        let (span, set) = ((window.since_ns, window.last_ns), filter.set(&self.registry));
+        let parameters = params![span.0, span.1, account, filter.host, class, set, remaining];
         let mut rows = select.query(parameters)?;
+        let accounts = &self.registry.accounts;
         while let Some(row) = rows.next()? {
             if self.row_checks.admits(checksum::is_intact(row)?) {
                 let mut flow = flow(row)?;
-                flow.user =
-                    self.accounts.find(&flow.user).map_or(flow.user, |account| self.accounts.name(account));
+                // A version without accounts had names only.
+                let account = row.get::<_, i64>("account").ok().or_else(|| accounts.find(&flow.user));
+                flow.user = account.map_or(flow.user, |account| accounts.name(account));
                 flows.push(flow);
             }
         }

@@ -35,7 +35,7 @@ impl Usage {
         for (month, _) in months.range(first..) {
             let Some(file) = self.month(*month)? else { continue };
             if month.beginning_ns() <= window.last_ns {
-                filter.select(&file, &self.parts(&file, "")?, (&self.accounts, window), |row| {
+                filter.select(&file, &self.parts(&file, "")?, (&self.registry, window), |row| {
                     port_protocols.0.entry(row.get(0)?).or_default();
                     Ok(())
                 })?;
@@ -58,7 +58,7 @@ impl Usage {
         groups: &mut Groups<'_>,
     ) -> Result<(), QueryError> {
         let columns: String = keys.iter().map(|key| format!(", {}", expression(*key, "at_ns"))).collect();
-        filter.select(file, &self.parts(file, &columns)?, (&self.accounts, window), |row| {
+        filter.select(file, &self.parts(file, &columns)?, (&self.registry, window), |row| {
             let unknown = PortProtocol::default();
             let (port, protocol) = port_protocols.0.get(&row.get::<_, Id>(0)?).unwrap_or(&unknown);
             let key = |(index, key): (usize, &GroupBy)| match key {
@@ -67,7 +67,7 @@ impl Usage {
                 key => groups.key_text(*key, row.get_ref(index + 3)?),
             };
             let keys = keys.iter().enumerate().map(key).collect::<rusqlite::Result<Vec<String>>>()?;
-            groups.sum(keys, [0, 0, row.get(1)?, row.get(2)?, 0, 0])
+            groups.sum(keys, [0, 0, 0, row.get(1)?, row.get(2)?, 0, 0])
         })
     }
 

@@ -126,9 +126,11 @@ impl Usage {
             let is_intact = RowChecks::condition(&self.connection, table)?;
             let account = if needs_account { "(?3 IS NULL OR account = ?3)" } else { "?3 IS NULL" };
             let sums = format!(
-                "SELECT {key_sql}, sum(flows), 0, sum(up), sum(down), sum(uncertain_up), sum(uncertain_down)
+                "SELECT {key_sql}, sum(flows), 0, sum(requests), sum(up), sum(down),
+                        sum(uncertain_up), sum(uncertain_down)
                  FROM {table} WHERE {is_intact} AND {column} BETWEEN ?1 AND ?2
-                   AND {account} AND (?4 IS NULL OR class = ?4) GROUP BY {}",
+                   AND {account} AND (?4 IS NULL OR class = ?4)
+                   AND (?5 IS NULL OR set_number = ?5) GROUP BY {}",
                 positions(count)
             );
             self.add_sums(&sums, (first, last), filter, groups)?;
@@ -146,8 +148,9 @@ impl Usage {
     ) -> Result<(), QueryError> {
         let (key_sql, count) = expressions(keys, "at_ns");
         let sums = format!(
-            "SELECT {key_sql}, 0, count(*), 0, 0, 0, 0 FROM ({}) WHERE at_ns BETWEEN ?1 AND ?2
-               AND (?3 IS NULL OR account = ?3) AND (?4 IS NULL OR class = ?4) GROUP BY {}",
+            "SELECT {key_sql}, 0, count(*), 0, 0, 0, 0, 0 FROM ({}) WHERE at_ns BETWEEN ?1 AND ?2
+               AND (?3 IS NULL OR account = ?3) AND (?4 IS NULL OR class = ?4)
+               AND (?5 IS NULL OR set_number = ?5) GROUP BY {}",
             details::select_live(&RowChecks::condition(&self.connection, "live")?),
             positions(count)
         );
@@ -161,9 +164,10 @@ impl Usage {
         filter: &Filter,
         groups: &mut Groups<'_>,
     ) -> Result<(), QueryError> {
-        let (account, class) = (filter.account(&self.accounts), filter.class.map(Class::as_str));
+        let (account, set) = (filter.account(&self.registry), filter.set(&self.registry));
         let mut select = self.connection.prepare(sql)?;
-        let mut rows = select.query(params![span.0, span.1, account, class])?;
+        let class = filter.class.map(Class::as_str);
+        let mut rows = select.query(params![span.0, span.1, account, class, set])?;
         while let Some(row) = rows.next()? {
             groups.add(row)?;
         }

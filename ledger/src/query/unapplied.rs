@@ -6,21 +6,25 @@
 //! not included.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use rusqlite::Connection;
 
-use super::{Filter, GroupBy, Groups, QueryError, Sums, TOTAL, Window, each};
-use crate::database::checksum;
+use super::groups::{Groups, Sums, TOTAL};
+use super::{Filter, GroupBy, QueryError, Window, each};
 use crate::database::month::QUARTER_NS;
+use crate::database::registry::Registry;
 use crate::database::schema::integer;
+use crate::database::{checksum, named_sets};
 use crate::entry::Entry;
-use crate::record::Record;
+use crate::record::{Flow, Record};
 
 /// The changes of the sums by entries beyond the database's last one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct UnappliedEntries {
+    registry: Arc<Registry>,
     changes: Vec<Change>,
     /// The open flows.
     flows: HashMap<u128, LiveCounts>,
@@ -37,7 +41,9 @@ struct Change {
 /// The fields by which flows are grouped.
 #[derive(Clone, Debug)]
 struct GroupFields {
+    /// The present name.
     user: String,
+    set: String,
     host: String,
     port: String,
     protocol: String,
@@ -50,11 +56,17 @@ struct LiveCounts {
     at_ns: i64,
     up: i64,
     down: i64,
+    requests: i64,
     uncertain: (i64, i64),
     fields: GroupFields,
 }
 
 impl UnappliedEntries {
+    /// No entries.
+    pub(super) fn new(registry: &Arc<Registry>) -> UnappliedEntries {
+        UnappliedEntries { registry: Arc::clone(registry), changes: Vec::new(), flows: HashMap::new() }
+    }
+
     /// Whether there are no changes.
     pub(super) fn is_empty(&self) -> bool {
         self.changes.is_empty()
@@ -66,16 +78,19 @@ impl UnappliedEntries {
             checksum::check(row, "live")?;
             let id: [u8; 16] = row.get("id")?;
             let fields = GroupFields {
-                user: row.get("user")?,
+                user: self.registry.accounts.name(row.get("account")?),
+                set: self.registry.sets.name(row.get("set_number")?),
                 host: row.get("host")?,
                 port: row.get::<_, i64>("port")?.to_string(),
                 protocol: row.get("protocol")?,
                 class: row.get("class")?,
             };
             let earlier = LiveCounts {
-                at_ns: row.get("counted_ns")?,
+                // As in `live`: of a flow that was counted by hours, the end of its hour.
+                at_ns: row.get::<_, i64>("counted_ns")?.max(row.get::<_, i64>("quarter")? * QUARTER_NS),
                 up: row.get("upstream_tx")?,
                 down: row.get("client_tx")?,
+                requests: row.get("requests")?,
                 uncertain: (row.get("uncertain_up")?, row.get("uncertain_down")?),
                 fields,
             };
@@ -96,6 +111,7 @@ impl UnappliedEntries {
 
     fn count(&mut self, record: &Record, is_over: bool) {
         let flow = record.flow();
+        let requests = integer(flow.requests);
         let earlier = self.flows.remove(&flow.id);
         let before = earlier.as_ref().map_or((0, 0), |earlier| (earlier.up, earlier.down));
         let up = integer(flow.legs.upstream_tx).max(before.0);
@@ -105,16 +121,16 @@ impl UnappliedEntries {
         let at_ns = integer(flow.closed.0).max(earlier.as_ref().map_or(0, |earlier| earlier.at_ns));
         let fields = earlier
             .as_ref()
-            .map_or_else(|| GroupFields::from_record(record), |earlier| earlier.fields.clone());
+            .map_or_else(|| GroupFields::new(&self.registry, &flow), |earlier| earlier.fields.clone());
         if let Some(earlier) = earlier {
-            self.change(earlier.at_ns, &earlier.fields, [0, -1, 0, 0, 0, 0]);
+            self.change(earlier.at_ns, &earlier.fields, [0, -1, 0, 0, 0, 0, 0]);
         }
         let moved = (up - before.0, down - before.1);
         if is_over {
-            self.change(at_ns, &fields, [1, 0, moved.0, moved.1, uncertain.0, uncertain.1]);
+            self.change(at_ns, &fields, [1, 0, requests, moved.0, moved.1, uncertain.0, uncertain.1]);
         } else {
-            self.change(at_ns, &fields, [0, 1, moved.0, moved.1, 0, 0]);
-            self.flows.insert(flow.id, LiveCounts { at_ns, up, down, uncertain, fields });
+            self.change(at_ns, &fields, [0, 1, 0, moved.0, moved.1, 0, 0]);
+            self.flows.insert(flow.id, LiveCounts { at_ns, up, down, requests, uncertain, fields });
         }
     }
 
@@ -122,7 +138,7 @@ impl UnappliedEntries {
     fn end_all(&mut self) {
         for earlier in std::mem::take(&mut self.flows).into_values() {
             let (up, down) = earlier.uncertain;
-            self.change(earlier.at_ns, &earlier.fields, [1, -1, 0, 0, up, down]);
+            self.change(earlier.at_ns, &earlier.fields, [1, -1, earlier.requests, 0, 0, up, down]);
         }
     }
 
@@ -138,10 +154,16 @@ impl UnappliedEntries {
         window: Window,
         groups: &mut Groups<'_>,
     ) -> Result<(), QueryError> {
+        let present = |name: &String| {
+            let account = self.registry.accounts.find(name);
+            account.map_or_else(|| name.clone(), |account| self.registry.accounts.name(account))
+        };
+        let filtered_user = filter.user.as_ref().map(present);
         let admits = |change: &&Change| {
-            let GroupFields { user, host, class, .. } = &change.fields;
+            let GroupFields { user, host, class, set, .. } = &change.fields;
             (window.since_ns..=window.last_ns).contains(&change.at_ns)
-                && filter.user.as_ref().is_none_or(|value| value == user)
+                && filtered_user.as_ref().is_none_or(|value| value == user)
+                && filter.set.as_ref().is_none_or(|value| value == set)
                 && filter.host.as_ref().is_none_or(|value| value == host)
                 && filter.class.is_none_or(|value| value.as_str() == class)
         };
@@ -157,10 +179,16 @@ impl UnappliedEntries {
 }
 
 impl GroupFields {
-    fn from_record(record: &Record) -> GroupFields {
-        let flow = record.flow();
+    fn new(registry: &Registry, flow: &Flow<'_>) -> GroupFields {
+        let account = registry.account(flow.account, flow.user);
+        let has_name = account > 0 && !registry.accounts.lacks(flow.user, account);
         GroupFields {
-            user: flow.user.to_owned(),
+            // The applier will name an account after its user's name.
+            user: if has_name { registry.accounts.name(account) } else { flow.user.to_owned() },
+            set: match registry.sets.lacks(flow.set.into()) {
+                true => named_sets::name_in_rule(flow.rule).to_owned(),
+                false => registry.sets.name(flow.set.into()),
+            },
             host: flow.host.to_owned(),
             port: flow.port.to_string(),
             protocol: flow.protocol.as_str().to_owned(),
@@ -182,6 +210,7 @@ impl Change {
             GroupBy::Port => self.fields.port.clone(),
             GroupBy::Protocol => self.fields.protocol.clone(),
             GroupBy::Class => self.fields.class.clone(),
+            GroupBy::Set => self.fields.set.clone(),
             GroupBy::Quarter => {
                 let start_ns = self.at_ns / QUARTER_NS * QUARTER_NS;
                 let moment = Timestamp::from_nanosecond(start_ns.into()).unwrap_or_default();

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::entry::Entry;
+use crate::numbering::{Names, Numbers};
 use crate::record::{CloseReason, Record};
 use crate::sink::{Sink, SinkError};
 
@@ -19,6 +20,8 @@ struct Rows {
     live: BTreeMap<u128, (u32, Record)>,
     /// Flows with a second final.
     doubled: BTreeSet<u128>,
+    /// Names of users, sets and policies, in the order of their numbers.
+    names: [Vec<Vec<u8>>; 3],
 }
 
 /// The visible rows, and those of the last checkpoint. Clones are the same database.
@@ -140,6 +143,19 @@ impl Sink for MemorySink {
         Ok(())
     }
 
+    fn number(&mut self, names: &Names) -> Result<Numbers, SinkError> {
+        let (rows, stable) = &mut *self.lock();
+        let [users, sets, policies] = &mut rows.names;
+        let numbers = Numbers {
+            accounts: names.users.iter().map(|user| position(users, user.name.as_bytes()) as u32).collect(),
+            sets: names.sets.iter().map(|set| position(sets, set.as_bytes()) as u16).collect(),
+            policy: position(policies, &names.policy) as u32,
+            notes: Vec::new(),
+        };
+        stable.names.clone_from(&rows.names);
+        Ok(numbers)
+    }
+
     fn checkpoint(&mut self) -> Result<u64, SinkError> {
         let (rows, stable) = &mut *self.lock();
         *stable = rows.clone();
@@ -149,4 +165,13 @@ impl Sink for MemorySink {
     fn seal(&mut self) -> Result<(), SinkError> {
         self.checkpoint().map(drop)
     }
+}
+
+/// The number of a name, counted from 1; a new one is appended.
+fn position(names: &mut Vec<Vec<u8>>, name: &[u8]) -> usize {
+    let known = names.iter().position(|known| known == name).unwrap_or(names.len());
+    if known == names.len() {
+        names.push(name.to_owned());
+    }
+    known + 1
 }

@@ -17,11 +17,11 @@ use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
 use crate::consent::Consent;
-use crate::database::accounts::Accounts;
 use crate::database::columns::{CounterColumns, FlowColumns};
 use crate::database::live::{self, LiveFlows};
 use crate::database::month::{HOUR_NS, Month, last_quarter};
 use crate::database::month_file::{Appender, MonthFiles, Origin};
+use crate::database::registry::Registry;
 use crate::database::schema::integer;
 use crate::database::sums::{Rollups, SumKey, Sums};
 use crate::database::{checksum, run};
@@ -32,7 +32,7 @@ use crate::sink::SinkError;
 /// The state of a transaction on `ledger.db`.
 pub(crate) struct BatchAggregator<'a> {
     connection: &'a Connection,
-    accounts: &'a Accounts,
+    registry: &'a Registry,
     live: &'a mut LiveFlows,
     months: &'a mut MonthFiles,
     origin: Origin,
@@ -60,7 +60,7 @@ enum Row {
 impl<'a> BatchAggregator<'a> {
     pub(crate) fn new(
         connection: &'a Connection,
-        accounts: &'a Accounts,
+        registry: &'a Registry,
         live: &'a mut LiveFlows,
         months: &'a mut MonthFiles,
         origin: Origin,
@@ -69,7 +69,7 @@ impl<'a> BatchAggregator<'a> {
         let (details, last_lsns) = (BTreeMap::new(), BTreeMap::new());
         let rollups = Rollups::default();
         let hourly_to = 0;
-        Self { connection, accounts, live, months, origin, hourly_to, rollups, details, last_lsns }
+        Self { connection, registry, live, months, origin, hourly_to, rollups, details, last_lsns }
     }
 
     /// The same, for entries of which an earlier version had summed up those up to `hourly_to`.
@@ -134,7 +134,7 @@ impl<'a> BatchAggregator<'a> {
             return Ok(());
         }
         let next = self.advance(lsn, record, &flow, earlier, 0);
-        self.live.put(self.connection, self.origin, &columns(self.accounts, &flow, record), &next)
+        self.live.put(self.connection, self.origin, &columns(self.registry, &flow, record), &next)
     }
 
     fn close(&mut self, lsn: i64, record: &'a Record) -> rusqlite::Result<()> {
@@ -174,7 +174,7 @@ impl<'a> BatchAggregator<'a> {
             (sums.uncertain_up, sums.uncertain_down) = (next.uncertain_up, next.uncertain_down);
             sums.requests = next.requests;
         }
-        let (account, class) = (account(self.accounts, flow), flow.class.as_str().into());
+        let (account, class) = (self.registry.account(flow.account, flow.user), flow.class.as_str().into());
         self.rollups.add(next.quarter, SumKey { account, class, set: flow.set.into() }, &sums);
         next
     }
@@ -196,7 +196,7 @@ impl<'a> BatchAggregator<'a> {
             self.months.append(month, self.origin, last_lsn, |file| {
                 details
                     .iter()
-                    .try_for_each(|detail| detail.write(self.accounts, file))
+                    .try_for_each(|detail| detail.write(self.registry, file))
                     .map_err(SinkError::from)
             })?;
             self.last_lsns.insert(month, last_lsn);
@@ -239,9 +239,9 @@ impl<'a> BatchAggregator<'a> {
 const EVER: (i64, i64) = (0, i64::MAX);
 
 impl Detail<'_> {
-    fn write(&self, accounts: &Accounts, file: &mut Appender<'_>) -> rusqlite::Result<()> {
+    fn write(&self, registry: &Registry, file: &mut Appender<'_>) -> rusqlite::Result<()> {
         let flow = self.record.flow();
-        let flow_columns = columns(accounts, &flow, self.record);
+        let flow_columns = columns(registry, &flow, self.record);
         match &self.row {
             Row::Flow(counters) => file.flow(self.lsn, &flow_columns, counters, flow.reason.as_str()),
             Row::Part { quarter, bytes } => file.part(self.lsn, &flow_columns, *quarter, *bytes),
@@ -249,14 +249,6 @@ impl Detail<'_> {
     }
 }
 
-/// The account of a flow: its own, or that of its user's name, which is known before its batch begins.
-fn account(accounts: &Accounts, flow: &Flow<'_>) -> i64 {
-    match i64::from(flow.account) {
-        0 => accounts.find(flow.user).unwrap_or(0),
-        account => account,
-    }
-}
-
-fn columns<'a>(accounts: &Accounts, flow: &Flow<'a>, record: &Record) -> FlowColumns<'a> {
-    FlowColumns::from_flow(flow, record.identity().is_cut(), account(accounts, flow))
+fn columns<'a>(registry: &Registry, flow: &Flow<'a>, record: &Record) -> FlowColumns<'a> {
+    FlowColumns::from_flow(flow, record.identity().is_cut(), registry.account(flow.account, flow.user))
 }

@@ -14,13 +14,13 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, Row, TransactionBehavior};
 
-use crate::database::accounts::Accounts;
 use crate::database::checksum;
 use crate::database::columns::{CounterColumns, FlowColumns};
 use crate::database::details::{DetailKind, DetailTables};
 use crate::database::live::{self, LiveFlows};
 use crate::database::month::{Month, QUARTER_NS};
 use crate::database::month_file::{self, Origin};
+use crate::database::registry::Registry;
 use crate::database::sums::{Rollups, SumKey, Sums};
 use crate::database::watermarks::{Source, put_month};
 use crate::query;
@@ -55,8 +55,8 @@ pub(crate) fn rebuild(
             files.push(file);
         }
     }
-    let accounts = Arc::new(learn_accounts(&transaction, &files)?);
-    files.iter().try_for_each(|file| accounts.install(file))?;
+    let registry = Arc::new(learn_numbers(&transaction, &files)?);
+    files.iter().try_for_each(|file| registry.install(file))?;
     let mut rebuild = Rebuild::new(&transaction, gateway, (applied_lsn, to_lsn))?;
     files.iter().try_for_each(|file| rebuild.add_parts(file))?;
     files.iter().try_for_each(|file| rebuild.add_flows(file))?;
@@ -94,9 +94,9 @@ fn check_month(file: &Connection, month: Month) -> Result<(), SinkError> {
     Ok(())
 }
 
-/// The accounts that `ledger.db` has, and those that only the months know. No row of `files` is damaged.
-fn learn_accounts(connection: &Connection, files: &[Connection]) -> rusqlite::Result<Accounts> {
-    let mut accounts = Accounts::read(connection)?;
+/// The numbers that `ledger.db` has, and those that only the months know. No row of `files` is damaged.
+fn learn_numbers(connection: &Connection, files: &[Connection]) -> rusqlite::Result<Registry> {
+    let mut registry = Registry::read(connection)?;
     for file in files {
         for table in DetailTables::read(file)?.all() {
             let mut select = file.prepare(&format!("SELECT * FROM {}", table.name))?;
@@ -105,9 +105,9 @@ fn learn_accounts(connection: &Connection, files: &[Connection]) -> rusqlite::Re
                 checksum::check(row, table.name)?;
             }
         }
-        accounts.learn(connection, file)?;
     }
-    Ok(accounts)
+    registry.learn(connection, files)?;
+    Ok(registry)
 }
 
 /// The state of a rebuild.

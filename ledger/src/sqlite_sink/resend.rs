@@ -21,10 +21,10 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::batch::BatchAggregator;
 use super::rebuild::rebuild;
-use crate::database::accounts::Accounts;
 use crate::database::live::LiveFlows;
 use crate::database::month::Month;
 use crate::database::month_file::{self, MonthFiles, Origin};
+use crate::database::registry::Registry;
 use crate::database::schema::ledger_db::LEDGER;
 use crate::database::schema::{self, integer};
 use crate::database::watermarks;
@@ -44,7 +44,7 @@ pub(crate) struct Resend {
     month: Month,
     /// `ledger.db` as it was before the journal's first entry, advanced by each batch.
     totals: Connection,
-    accounts: Accounts,
+    registry: Registry,
     /// The last entry that an earlier version summed up by hour.
     hourly_to: i64,
     live: LiveFlows,
@@ -99,13 +99,13 @@ impl Resend {
         let mut totals = schema::new_in_memory(LEDGER)?;
         let known = Usage::open(directory)?;
         let hourly_to = watermarks::hourly_to(&known.connection, gateway)?;
-        Accounts::read(&known.connection)?.store(&totals)?;
+        Registry::read(&known.connection)?.accounts.store(&totals)?;
         rebuild(&mut totals, directory, gateway, integer(first_lsn) - 1)?;
-        let accounts = Accounts::read(&totals)?;
+        let registry = Registry::read(&totals)?;
         let live = LiveFlows::read(&totals, gateway)?;
         let months = MonthFiles::new(&copies.0, u64::MAX);
         let (directory, batch) = (directory.to_owned(), Batch { first_lsn, ..Batch::default() });
-        Ok(Resend { directory, gateway, month, totals, accounts, hourly_to, live, months, copies, batch })
+        Ok(Resend { directory, gateway, month, totals, registry, hourly_to, live, months, copies, batch })
     }
 
     /// Adds the next entries, which run `epoch` wrote.
@@ -133,9 +133,9 @@ impl Resend {
         }
         let origin = Origin { gateway: self.gateway, epoch: (*epoch).into() };
         let transaction = self.totals.transaction()?;
-        let Self { accounts, live, months, .. } = self;
+        let Self { registry, live, months, .. } = self;
         let mut aggregator =
-            BatchAggregator::new(&transaction, accounts, live, months, origin).with_hourly(self.hourly_to);
+            BatchAggregator::new(&transaction, registry, live, months, origin).with_hourly(self.hourly_to);
         let first_lsn = integer(*first_lsn);
         for (entry, lsn) in entries.iter().zip(first_lsn..) {
             aggregator.add(lsn, entry)?;

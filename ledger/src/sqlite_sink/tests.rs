@@ -1,5 +1,6 @@
 //! The SQLite sink against its contract, on real files.
 
+mod numbers;
 mod random;
 mod tables;
 

@@ -93,7 +93,12 @@ pub(crate) fn bill(directory: &Path) -> Bill {
 }
 
 pub(crate) fn identity(id: u128, user: &str) -> Identity {
-    Identity::new(&Flow {
+    Identity::new(&flow(id, user))
+}
+
+/// A flow at its beginning.
+pub(crate) fn flow(id: u128, user: &str) -> Flow<'_> {
+    Flow {
         id,
         opened: WallNanos(1_780_000_000_000_000_000),
         closed: WallNanos(0),
@@ -112,7 +117,7 @@ pub(crate) fn identity(id: u128, user: &str) -> Identity {
         requests: 0,
         legs: Legs::default(),
         uncertain: Uncertain::default(),
-    })
+    }
 }
 
 pub(crate) fn open(writer: &mut FlowWriter, id: u128) -> LiveFlow {

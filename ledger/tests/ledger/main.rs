@@ -2,7 +2,7 @@
 //! the bill is compared.
 //!
 //! `fixture.rs` is the ledger of a test, `losses.rs` has files that are missing or older at a start,
-//! `versions.rs` has ledgers of earlier versions.
+//! `numbers.rs` has the numbers of accounts, `versions.rs` has ledgers of earlier versions.
 //!
 //! Guarantees: each test has its own directories for the ledger and the live table, and no test depends on
 //! the speed of a thread.
@@ -12,6 +12,7 @@
 
 mod fixture;
 mod losses;
+mod numbers;
 mod versions;
 
 use std::fs;

@@ -3,6 +3,7 @@
 //! Guarantees: exact bytes for programs (`--json`, `--csv`), decimal units for people. Works while `serve`
 //! runs. A user that neither the configuration nor the ledger knows is an error.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::str::FromStr;
 
@@ -45,6 +46,9 @@ pub(crate) struct Options {
     /// Flows of this class: the outside, or a company's own services.
     #[arg(long, value_enum)]
     class: Option<ClassFilter>,
+    /// Flows that this set of `[destinations]` admitted.
+    #[arg(long, value_name = "NAME")]
+    set: Option<String>,
     /// Print JSON with exact bytes.
     #[arg(long, conflicts_with = "csv")]
     json: bool,
@@ -61,6 +65,8 @@ enum By {
     Port,
     Protocol,
     Class,
+    /// The set of `[destinations]` whose rule admitted the flow; empty if none did.
+    Set,
     /// A quarter-hour, UTC.
     Quarter,
     /// An hour, UTC.
@@ -92,6 +98,7 @@ impl By {
             By::Port => GroupBy::Port,
             By::Protocol => GroupBy::Protocol,
             By::Class => GroupBy::Class,
+            By::Set => GroupBy::Set,
             By::Quarter => GroupBy::Quarter,
             By::Hour => GroupBy::Hour,
             By::Day => GroupBy::Day,
@@ -106,6 +113,7 @@ impl By {
             By::Port => "port",
             By::Protocol => "protocol",
             By::Class => "class",
+            By::Set => "set",
             By::Quarter => "quarter",
             By::Hour => "hour",
             By::Day => "day",
@@ -123,12 +131,16 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
         user: options.user.as_ref().map(|user| user.to_string()),
         host: options.host.clone(),
         class: options.class.map(Class::from),
+        set: options.set.clone(),
     };
     // Before the query, so that a loss reported here is also missing in its answer.
     let losses = inspect(&read_settings(&config))?.losses;
     let usage = Usage::open_with_journal(&config.ledger.directory)?;
     if let Some(user) = &filter.user {
         check_user(user, &config, &usage)?;
+    }
+    if let Some(set) = &filter.set {
+        check_set(set, &config, &usage)?;
     }
     let by = keys(&options.by);
     let answer = usage.rows(&filter, &by.iter().map(|key| key.group()).collect::<Vec<_>>())?;
@@ -210,6 +222,18 @@ fn check_user(user: &str, config: &Config, usage: &Usage) -> anyhow::Result<()> 
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
     let hint = nearest(user, &known).map_or(String::new(), |name| format!(": did you mean `{name}`?"));
     anyhow::bail!("there is no user `{user}`, and the ledger has had none{hint}")
+}
+
+/// Checks that the set is in the configuration, or was when a flow was recorded.
+fn check_set(set: &str, config: &Config, usage: &Usage) -> anyhow::Result<()> {
+    let sets = config.policy.sets().iter().map(String::as_str);
+    let known: BTreeSet<&str> = usage.sets().chain(sets).collect();
+    if known.contains(set) {
+        return Ok(());
+    }
+    let known: Vec<&str> = known.into_iter().collect();
+    let hint = nearest(set, &known).map_or(String::new(), |name| format!(": did you mean `{name}`?"));
+    anyhow::bail!("there is no set `{set}` in `[destinations]`, and the ledger has had none{hint}")
 }
 
 /// A moment on the command line.
@@ -315,7 +339,7 @@ fn names(by: &[By]) -> impl Iterator<Item = &'static str> {
 fn as_json(by: &[By], answer: &Answer, total: &Row, status: &AnswerStatus) -> Value {
     let sums = |row: &Row| {
         json!({
-            "flows": row.flows, "live": row.live, "up": row.up, "down": row.down,
+            "flows": row.flows, "live": row.live, "requests": row.requests, "up": row.up, "down": row.down,
             "uncertain_up": row.uncertain_up, "uncertain_down": row.uncertain_down,
         })
     };
@@ -324,7 +348,7 @@ fn as_json(by: &[By], answer: &Answer, total: &Row, status: &AnswerStatus) -> Va
         for (key, text) in by.iter().zip(&row.keys) {
             value[key.as_str()] = match key {
                 By::Port => json!(text.parse::<u16>().ok()),
-                By::Protocol if text.is_empty() => Value::Null,
+                By::Protocol | By::Set if text.is_empty() => Value::Null,
                 _ => json!(text),
             };
         }
@@ -340,10 +364,11 @@ fn as_json(by: &[By], answer: &Answer, total: &Row, status: &AnswerStatus) -> Va
 
 fn as_csv(by: &[By], rows: &[Row]) -> String {
     let names = names(by).collect::<Vec<_>>().join(",");
-    let mut text = format!("{names},flows,up,down,live,uncertain_up,uncertain_down\r\n");
-    for Row { keys, flows, live, up, down, uncertain_up, uncertain_down } in rows {
+    let mut text = format!("{names},flows,up,down,live,uncertain_up,uncertain_down,requests\r\n");
+    for Row { keys, flows, live, requests, up, down, uncertain_up, uncertain_down } in rows {
         let keys = keys.iter().map(|key| field(key)).collect::<Vec<_>>().join(",");
-        text.push_str(&format!("{keys},{flows},{up},{down},{live},{uncertain_up},{uncertain_down}\r\n"));
+        let sums = format!("{flows},{up},{down},{live},{uncertain_up},{uncertain_down},{requests}");
+        text.push_str(&format!("{keys},{sums}\r\n"));
     }
     text
 }

@@ -94,7 +94,7 @@ fn usage_is_exact_for_programs() {
     let dir = some();
     let sums = |flows: u64, up: u64, down: u64, uncertain_down: u64| {
         json!({
-            "flows": flows, "live": 0, "up": up, "down": down,
+            "flows": flows, "live": 0, "requests": 0, "up": up, "down": down,
             "uncertain_up": 0, "uncertain_down": uncertain_down,
         })
     };
@@ -115,10 +115,10 @@ fn usage_is_exact_for_programs() {
         "accepted": [],
     });
     assert_eq!(dir.json("usage --by class --json"), (0, expected));
-    let csv = "host,flows,up,down,live,uncertain_up,uncertain_down\r\n\
-               github.com,2,1230000005,45607,0,0,0\r\n\
-               db.corp,1,100,200,0,0,0\r\n\
-               '=cmd|' /C calc'!A0,1,0,1,0,0,0\r\n";
+    let csv = "host,flows,up,down,live,uncertain_up,uncertain_down,requests\r\n\
+               github.com,2,1230000005,45607,0,0,0,0\r\n\
+               db.corp,1,100,200,0,0,0,0\r\n\
+               '=cmd|' /C calc'!A0,1,0,1,0,0,0,0\r\n";
     assert_eq!(dir.run("usage --by host --csv").out, csv);
 }
 
@@ -164,10 +164,10 @@ total                          4  1.23 GB  45.8 kB  1.23 GB
 ";
     assert_eq!(dir.run("usage --by user,host").out, by_both);
     assert_eq!(dir.run("usage --by user --by host,user").out, by_both, "each key once");
-    let csv = "month,user,flows,up,down,live,uncertain_up,uncertain_down\r\n\
-               2025-12,ci,1,5,7,0,0,0\r\n\
-               2026-01,ci,1,1230000000,45600,0,0,0\r\n\
-               2026-01,ann,2,100,201,0,0,0\r\n";
+    let csv = "month,user,flows,up,down,live,uncertain_up,uncertain_down,requests\r\n\
+               2025-12,ci,1,5,7,0,0,0,0\r\n\
+               2026-01,ci,1,1230000000,45600,0,0,0,0\r\n\
+               2026-01,ann,2,100,201,0,0,0,0\r\n";
     assert_eq!(dir.run("usage --by month,user --csv").out, csv);
     let (code, value) = dir.json("usage --by port,protocol --json");
     assert_eq!((code, &value["by"]), (0, &json!("port,protocol")));
@@ -197,6 +197,7 @@ fn usage_of_an_unknown_user_suggests_a_name() {
             ("usage --user ann", 0, "total      2"),
             ("usage --user ghost", 1, "there is no user `ghost`"),
             ("usage --user idel", 1, "did you mean `idle`?"),
+            ("usage --set github", 1, "there is no set `github` in `[destinations]`"),
             ("usage --user anm --json", 1, "did you mean `ann`?"),
         ],
     );

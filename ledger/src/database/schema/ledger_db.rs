@@ -170,6 +170,19 @@ const ACCOUNTS_AND_QUARTERS: &str = "ALTER TABLE live RENAME TO live_4;
          named_ns INTEGER NOT NULL,
          crc      INTEGER NOT NULL
      ) STRICT, WITHOUT ROWID;
+     -- The named sets of the configuration; the name is empty where only rows tell the number.
+     CREATE TABLE named_set (
+         number INTEGER PRIMARY KEY,
+         name   TEXT    NOT NULL,
+         crc    INTEGER NOT NULL
+     ) STRICT;
+     -- The versions of the policy: a hash of all rules, zeros where only rows tell the number.
+     CREATE TABLE policy (
+         version  INTEGER PRIMARY KEY,
+         hash     BLOB    NOT NULL,
+         since_ns INTEGER NOT NULL,
+         crc      INTEGER NOT NULL
+     ) STRICT;
      -- The last entry of each gateway that an earlier version summed up, by hour.
      CREATE TABLE hourly (
          gateway     INTEGER PRIMARY KEY,
