@@ -32,6 +32,8 @@ impl AccountId {
 pub struct Account {
     id: AccountId,
     name: Box<str>,
+    /// The account's number in the ledger, which stays over restarts; 0 until it is known.
+    number: AtomicU32,
     /// Open flows, and requests that are becoming one.
     connections: AtomicU32,
     /// The bound; 0 is none.
@@ -48,6 +50,7 @@ impl Account {
         Account {
             id: AccountId::next(),
             name: name.into(),
+            number: AtomicU32::new(0),
             connections: AtomicU32::new(0),
             connections_max: AtomicU32::new(connections_max),
             sessions: AtomicU32::new(0),
@@ -63,6 +66,15 @@ impl Account {
     /// The user's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The account's number in the ledger; 0 until it is known.
+    pub fn number(&self) -> u32 {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_number(&self, number: u32) {
+        self.number.store(number, Ordering::Relaxed);
     }
 
     /// Acquires a permit for a flow; `None` when the bound is reached or the user is revoked.

@@ -57,7 +57,9 @@ impl Admission {
             BillingClass::External => Class::External,
             BillingClass::Internal => Class::Internal,
         };
-        Route { address: Some(address.ip()), rule: rule_text(snapshot, verdict), class }
+        let set_of = |rule| snapshot.numbers.set_of(&snapshot.config.policy, rule);
+        let set = verdict.rule.map_or(0, set_of);
+        Route { address: Some(address.ip()), rule: rule_text(snapshot, verdict), class, set }
     }
 }
 

@@ -83,6 +83,8 @@ pub(crate) struct Route<'a> {
     pub rule: &'a str,
     /// The class by which the flow is billed.
     pub class: Class,
+    /// The number of the named set that has the rule; 0 if none has it.
+    pub set: u16,
 }
 
 /// A client's connection while a task serves it.

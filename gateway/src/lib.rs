@@ -29,7 +29,7 @@
 //!   flow snapshot
 //!   buffers dns first_start identity observe
 //!   budget config limits shares
-//!   account date jobs own_address source_network text_format token ttl_cache users
+//!   account date jobs numbers own_address source_network text_format token ttl_cache users
 //! ```
 
 #![forbid(unsafe_code)]
@@ -56,6 +56,7 @@ pub mod identity;
 mod idle;
 pub mod jobs;
 pub mod limits;
+mod numbers;
 pub mod observe;
 mod own_address;
 mod relay;

@@ -4,6 +4,7 @@
 //! freed here, and not on a reactor thread.
 
 mod drain;
+mod numbering;
 pub mod reload;
 
 use std::collections::BTreeMap;
@@ -165,6 +166,7 @@ impl Gateway {
         let restart_only = RestartOnly::of(&config);
         let notifiers = notifiers(threads).map_err(StartError::Thread)?;
         let snapshot = Arc::new(Snapshot::first(config, Budget::new(notifiers.clone())));
+        numbering::request(&ledger, &snapshot, &log);
         let reactor_stats = stats.workers.iter().map(|worker| Arc::clone(&worker.reactor));
         let handles = worker_group(notifiers.iter().cloned().zip(reactor_stats));
         let mut workers = Vec::new();

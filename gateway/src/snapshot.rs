@@ -16,6 +16,7 @@ use crate::account::Account;
 use crate::budget::Budget;
 use crate::config::Config;
 use crate::identity::{CredentialCache, IdentityIndex};
+use crate::numbers::PolicyNumbers;
 
 /// A thread's handle to its snapshot. Connections clone it by a count that belongs to the thread: a shared
 /// count would be a cache line on which all threads contend.
@@ -37,6 +38,8 @@ pub struct Snapshot {
     pub config: Config,
     /// In the order of `config.users`.
     accounts: Vec<Arc<Account>>,
+    /// The numbers of its sets and its policy.
+    pub(crate) numbers: PolicyNumbers,
     /// What all users together may have open.
     pub(crate) budget: Arc<Budget>,
     /// By which `identity` finds the user of an address.
@@ -79,6 +82,11 @@ impl Snapshot {
         &self.accounts[user.as_usize()]
     }
 
+    /// The accounts, in the order of the users.
+    pub(crate) fn accounts(&self) -> impl Iterator<Item = &Arc<Account>> {
+        self.accounts.iter()
+    }
+
     fn with_accounts(
         config: Config,
         previous: &HashMap<&str, &Arc<Account>>,
@@ -102,7 +110,8 @@ impl Snapshot {
         });
         let accounts = accounts.collect();
         let identity_index = IdentityIndex::new(&config.users);
-        Snapshot { config, accounts, budget, identity_index, credential_cache }
+        let numbers = PolicyNumbers::new(&config.policy);
+        Snapshot { config, accounts, numbers, budget, identity_index, credential_cache }
     }
 }
 

@@ -10,14 +10,28 @@ use crate::observe::log::{Decision, Details, Event, EventKind, LineSubject, NO_S
 use crate::observe::stats::DenialKind;
 use crate::text_format::AddressText;
 
+/// The fields of a record that tell its user: the name, and the numbers that only a flow of the ledger needs.
+#[derive(Clone, Copy, Default)]
+struct UserFields<'a> {
+    user: &'a str,
+    account: u32,
+    policy: u32,
+}
+
 impl Client {
     /// The record of the current request, routed by `route`.
     pub(crate) fn record(&self, route: &Route<'_>) -> Record {
-        let user = self.request.map_or("", |request| self.snapshot().account(request.user).name());
-        self.record_of(user, self.request.as_ref().map(|request| &request.target), route)
+        let target = self.request.as_ref().map(|request| &request.target);
+        let Some(request) = &self.request else {
+            return self.record_of(UserFields::default(), target, route);
+        };
+        let snapshot = self.snapshot();
+        let account = snapshot.account(request.user);
+        let (user, policy) = (account.name(), snapshot.numbers.version());
+        self.record_of(UserFields { user, account: account.number(), policy }, target, route)
     }
 
-    fn record_of(&self, user: &str, target: Option<&Target>, route: &Route<'_>) -> Record {
+    fn record_of(&self, fields: UserFields<'_>, target: Option<&Target>, route: &Route<'_>) -> Record {
         let literal;
         let (host, port) = match target {
             Some(target) => match &target.host {
@@ -33,10 +47,10 @@ impl Client {
             id: self.id,
             opened: self.accepted,
             closed: WallNanos(0),
-            account: 0,
-            policy: 0,
-            set: 0,
-            user,
+            account: fields.account,
+            policy: fields.policy,
+            set: route.set,
+            user: fields.user,
             host,
             port,
             address: route.address,
@@ -97,6 +111,7 @@ impl Client {
         };
         let target = self.request.map(|request| request.target).or(details.target);
         let rule = denial.rule.as_deref().unwrap_or(&details.rule);
-        self.record_of(user, target.as_ref(), &Route { address: None, rule, class: Class::External })
+        let route = Route { address: None, rule, class: Class::External, set: 0 };
+        self.record_of(UserFields { user, ..UserFields::default() }, target.as_ref(), &route)
     }
 }

@@ -279,6 +279,10 @@ settings! {
     "[[user]]" UserTable {
         /// The name: a-z, 0-9, `.`, `_` and `-`, at most 64 characters.
         name: Optional<UserName> = none;
+        /// Earlier names of the user, the last one first: the usage under such a name stays its own. Without
+        /// this a user with another name has another account. At a reload, connections under the earlier name
+        /// end.
+        former_names: Vec<Located<UserName>> = [];
         /// The argon2id hash of a password, as `tollgate user passwd` makes it.
         password: Optional<PasswordHash> = none;
         /// The hash of a token, as `tollgate user add --token` makes it. Instead of a password.

@@ -31,6 +31,8 @@ const PASSWORD_COSTS_MAX: usize = 8;
 pub struct User {
     /// The name.
     pub name: UserName,
+    /// Earlier names, the last one first.
+    pub former_names: Vec<UserName>,
     /// The user in this configuration's policy; as a number, the position in [`super::Config::users`].
     pub index: UserIndex,
     /// A password or token; `None` for a user that is identified only by the source address or by a forward
@@ -53,9 +55,20 @@ pub struct User {
 impl User {
     /// Whether `other` has the same settings, in whatever file.
     pub(crate) fn is_written_as(&self, other: &User) -> bool {
-        let User { name, index: _, credential, from, allow, deny, connections_max, disabled, file: _ } =
-            other;
+        let User {
+            name,
+            former_names,
+            index: _,
+            credential,
+            from,
+            allow,
+            deny,
+            connections_max,
+            disabled,
+            file: _,
+        } = other;
         self.name == *name
+            && self.former_names == *former_names
             && self.credential == *credential
             && self.from == *from
             && self.allow == *allow
@@ -85,6 +98,7 @@ pub(super) fn check(raw: &RawConfig, report: &mut Report) {
             );
         }
     }
+    check_former_names(&raw.users, report);
     check_costs(&raw.users, report);
     if let Some(user) = raw.users.get(USERS_MAX) {
         report.error(Diagnostic::at(&user.span, format!("more than {USERS_MAX} users")));
@@ -143,6 +157,7 @@ pub(super) fn resolve(raw: RawConfig, policy: &Policy) -> Vec<User> {
     let connections_default = raw.limits.connections_per_user;
     let texts = |rules: &[Located<Rule>]| rules.iter().map(|rule| rule.value.to_string()).collect();
     let resolve = |RawUser { name, table, file, .. }: RawUser| User {
+        former_names: table.former_names.iter().map(|name| name.value.clone()).collect(),
         index: policy.user(&name).expect("the policy was built from these users"),
         credential: credential(table.password.into_value(), table.token.into_value()),
         from: table.from.iter().map(|network| network.value).collect(),
@@ -182,6 +197,30 @@ pub(super) fn warn_unshared_limit(raw: &RawConfig, report: &mut Report) {
     let title = format!("user `{}` may take every connection of the gateway", &*user.name);
     let help = format!("`connections` of one user, or `connections_per_user`, belongs below {all}");
     report.warning(Diagnostic::at(span, title).help(help));
+}
+
+/// Reports an earlier name that two users have, or that is a present one.
+fn check_former_names(users: &[RawUser], report: &mut Report) {
+    let present: HashMap<&str, &RawUser> = users.iter().map(|user| (&*user.name, user)).collect();
+    let mut seen: HashMap<&str, &Located<UserName>> = HashMap::new();
+    for user in users {
+        for former in &user.table.former_names {
+            let name = &*former.value;
+            if let Some(other) = present.get(name) {
+                let title =
+                    format!("`{name}` in `former_names` of user `{}` is the name of a user", user.name);
+                let help = "remove it here: from now on the name has an account of its own";
+                let diagnostic = Diagnostic::at(&former.span, title).help(help);
+                report.error(diagnostic.related(name_span(other), "this one"));
+            }
+            if let Some(first) = seen.insert(name, former) {
+                let title = format!("`{name}` stands twice in `former_names`");
+                let help = "one user has the usage under an earlier name";
+                report
+                    .error(Diagnostic::at(&former.span, title).related(&first.span, "first here").help(help));
+            }
+        }
+    }
 }
 
 /// Reports many distinct costs of passwords. A login computes a hash of each, so that its time reveals no

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use sys::clock;
 
-use super::{BoundListener, Gateway, StartError, listen};
+use super::{BoundListener, Gateway, StartError, listen, numbering};
 use crate::config::settings::{Accept, Admin, Dns, Ledger, LogTarget, Threads};
 use crate::config::{Config, Listener, User};
 use crate::users::UserName;
@@ -74,6 +74,7 @@ impl Gateway {
         config.add_own_addresses(open.chain([self.admin]));
         self.log.configure(&config.log);
         let next = Arc::new(self.snapshot.next(config));
+        numbering::request(&self.ledger, &next, &self.log);
         self.retired.push(std::mem::replace(&mut self.snapshot, next));
         self.reconfigure(added, &removed);
         self.stats.reloads.succeeded(clock::wall());

@@ -5,12 +5,14 @@ use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::panic::{self, AssertUnwindSafe};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::harness::{Gateway, LOCAL_USER, STRATEGIES, eventually, kernel_sockets, with_timeouts};
 use crate::peers::{
@@ -69,6 +71,50 @@ fn users_and_rules_change_for_new_connections() {
     eventually("the new cap holds", || status(&gateway, FIRST, destination.address) == 429);
     eventually("the second user is unknown", || status(&gateway, SECOND, destination.address) == 407);
     check_echo(&mut old, b"still here");
+}
+
+/// The rows of `tollgate usage`: user, set, flows.
+fn usage(gateway: &Gateway, filter: &str) -> Vec<(String, String, u64)> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(["usage", "--json", "--by", "user,set"]).args(filter.split_whitespace());
+    let output = command.arg("--config").arg(gateway.path("tollgate.toml")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let row = |row: &Value| (text(&row["user"]), text(&row["set"]), row["flows"].as_u64().unwrap());
+    let mut rows: Vec<_> = value["rows"].as_array().unwrap().iter().map(row).collect();
+    rows.sort();
+    rows
+}
+
+#[test]
+fn usage_follows_renamed_users_and_names_sets() {
+    let destination = Destination::echo();
+    let corp = "[destinations.corp]\nclass = \"internal\"\nto = [\"127.0.0.0/8\"]\n";
+    let with = |name: &str, settings: &str| {
+        format!("{}{settings}{corp}", user(name, FIRST).replace("127.0.0.0/8", "@corp"))
+    };
+    let second = user("second", SECOND);
+    let mut gateway = Gateway::start(&format!("{second}{}", with("robert", "")));
+    let connect = |gateway: &Gateway, source| assert_eq!(status(gateway, source, destination.address), 200);
+    connect(&gateway, FIRST);
+    connect(&gateway, SECOND);
+    gateway.reload(&format!("{second}{}", with("bob", "former_names = [\"robert\"]\n")));
+    eventually("the renamed user is admitted", || status(&gateway, FIRST, destination.address) == 200);
+    gateway.stop();
+    let row = |user: &str, set: &str, flows| (user.to_owned(), set.to_owned(), flows);
+    assert_eq!(usage(&gateway, ""), [row("bob", "corp", 2), row("second", "", 1)]);
+    assert_eq!(usage(&gateway, "--user robert"), [row("bob", "corp", 2)]);
+    assert_eq!(usage(&gateway, "--set corp"), [row("bob", "corp", 2)]);
+
+    let mut gateway = gateway.restart();
+    connect(&gateway, FIRST);
+    // The earlier name is another user's from now on.
+    gateway.reload(&format!("{}{}", user("robert", SECOND), with("bob", "")));
+    eventually("the new user is admitted", || status(&gateway, SECOND, destination.address) == 200);
+    gateway.stop();
+    let new = [row("bob", "corp", 3), row("robert", "", 1), row("second", "", 1)];
+    assert_eq!(usage(&gateway, ""), new);
 }
 
 #[test]
