@@ -24,17 +24,19 @@ mod read_only;
 mod rollups;
 mod row_checks;
 mod unapplied;
+mod zone;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use jiff::tz::TimeZone;
 use rusqlite::{Connection, OpenFlags, Row as SqlRow, params};
 use sys::clock::WallNanos;
 use thiserror::Error;
 
-use crate::database::month::{Month, QUARTER_NS};
+use crate::database::month::Month;
 use crate::database::pairing;
 use crate::database::registry::Registry;
 use crate::database::schema::ledger_db::LEDGER;
@@ -51,6 +53,7 @@ pub use flows::FlowRow;
 use groups::{Groups, TOTAL, in_order};
 use row_checks::RowChecks;
 use unapplied::UnappliedEntries;
+use zone::Zone;
 
 /// Attempts to read a journal that a gateway writes meanwhile.
 const ATTEMPTS_MAX: u32 = 3;
@@ -70,6 +73,8 @@ pub struct Usage {
     row_checks: RowChecks,
     /// The numbers of accounts and sets.
     registry: Arc<Registry>,
+    /// The zone of the answers.
+    zone: Arc<Zone>,
 }
 
 impl Usage {
@@ -87,7 +92,16 @@ impl Usage {
         let registry = Arc::new(Registry::read(&connection).map_err(failed)?);
         let unapplied = UnappliedEntries::new(&registry);
         let (unread, directory) = (None, directory.to_owned());
-        Ok(Self { directory, connection, applied, unapplied, unread, row_checks, registry })
+        Ok(Self {
+            directory,
+            connection,
+            applied,
+            unapplied,
+            unread,
+            row_checks,
+            registry,
+            zone: Arc::new(Zone::utc()),
+        })
     }
 
     /// As [`Usage::open`], including entries that the journal has and the database lacks.
@@ -102,6 +116,13 @@ impl Usage {
             }
         }
         Ok(usage)
+    }
+
+    /// The same usage, with answers by the quarter-hours, hours, days and months of `zone`, in place of UTC.
+    pub fn in_zone(mut self, zone: TimeZone) -> Result<Self, QueryError> {
+        self.zone = Arc::new(Zone::new(zone));
+        self.zone.install(&self.connection)?;
+        Ok(self)
     }
 
     fn read_journal(&mut self) -> Result<(), Box<dyn std::error::Error>> {
@@ -193,7 +214,7 @@ impl Usage {
         groups: &mut Groups,
     ) -> Result<Vec<Month>, QueryError> {
         let window = filter.window();
-        self.unapplied.add_to(filter, keys, window, groups)?;
+        self.unapplied.add_to(filter, keys, (window, &self.zone), groups)?;
         let whole = window.whole_quarters().filter(|_| filter.host.is_none());
         let Some(whole) = whole.filter(|_| keys.iter().all(|key| key.is_rolled_up())) else {
             return self.add_details(filter, keys, window, groups);
@@ -212,8 +233,34 @@ impl Usage {
     pub(crate) fn month(&self, month: Month) -> Result<Option<Connection>, QueryError> {
         let file = open_month(&self.directory, month)?;
         file.iter().try_for_each(|file| self.row_checks.install(file))?;
-        file.iter().try_for_each(|file| self.registry.install(file))?;
+        file.iter()
+            .try_for_each(|file| self.registry.install(file).and_then(|()| self.zone.install(file)))?;
         Ok(file)
+    }
+
+    /// The SQL expressions of a row's keys, and their number. They are on columns `account`, `host`, `port`,
+    /// `protocol`, `class` and `set_number` and on a moment in nanoseconds; without keys it is the word
+    /// `total`.
+    fn expressions(&self, keys: &[GroupBy], moment_ns: &str) -> (String, usize) {
+        if keys.is_empty() {
+            return (format!("'{TOTAL}'"), 1);
+        }
+        let expressions: Vec<_> = keys.iter().map(|key| self.expression(*key, moment_ns)).collect();
+        (expressions.join(", "), keys.len())
+    }
+
+    fn expression(&self, key: GroupBy, moment_ns: &str) -> String {
+        match key {
+            GroupBy::User => "account".to_owned(),
+            GroupBy::Host => "host".to_owned(),
+            GroupBy::Port => "CAST(port AS TEXT)".to_owned(),
+            GroupBy::Protocol => "protocol".to_owned(),
+            GroupBy::Class => "class".to_owned(),
+            GroupBy::Set => "set_number".to_owned(),
+            GroupBy::Quarter | GroupBy::Hour | GroupBy::Day | GroupBy::Month => {
+                self.zone.expression(key, moment_ns)
+            }
+        }
     }
 
     /// The condition on a month's row that `ledger.db` has its entry: a month commits first.
@@ -395,11 +442,11 @@ pub enum GroupBy {
     Set,
     /// The quarter-hour in which the bytes were counted, as `2026-01-31T23:45Z`.
     Quarter,
-    /// The UTC hour in which the bytes were counted, as `2026-01-31T23:00Z`.
+    /// The hour in which the bytes were counted, as `2026-01-31T23:00Z`.
     Hour,
-    /// The UTC day in which the bytes were counted, as `2026-01-31`.
+    /// The day in which the bytes were counted, as `2026-01-31`.
     Day,
-    /// The UTC month in which the bytes were counted, as `2026-01`.
+    /// The month in which the bytes were counted, as `2026-01`.
     Month,
 }
 
@@ -478,36 +525,6 @@ pub enum QueryError {
         "the journal's last entries do not continue the database: `tollgate ledger verify` names the cause"
     )]
     Contradiction,
-}
-
-/// The SQL expressions of a row's keys, and their number. They are on columns `account`, `host`, `port`,
-/// `protocol`, `class` and `set_number` and on a moment in nanoseconds; without keys it is the word `total`.
-fn expressions(keys: &[GroupBy], moment_ns: &str) -> (String, usize) {
-    if keys.is_empty() {
-        return (format!("'{TOTAL}'"), 1);
-    }
-    let expressions: Vec<_> = keys.iter().map(|key| expression(*key, moment_ns)).collect();
-    (expressions.join(", "), keys.len())
-}
-
-fn expression(key: GroupBy, moment_ns: &str) -> String {
-    let time = |format: &str| format!("strftime('{format}', {moment_ns} / 1000000000, 'unixepoch')");
-    match key {
-        GroupBy::User => "account".to_owned(),
-        GroupBy::Host => "host".to_owned(),
-        GroupBy::Port => "CAST(port AS TEXT)".to_owned(),
-        GroupBy::Protocol => "protocol".to_owned(),
-        GroupBy::Class => "class".to_owned(),
-        GroupBy::Set => "set_number".to_owned(),
-        // SQLite formats minutes; the quarter-hour is the moment's own.
-        GroupBy::Quarter => {
-            let start_s = format!("{moment_ns} / {QUARTER_NS} * {}", QUARTER_NS / 1_000_000_000);
-            format!("strftime('%Y-%m-%dT%H:%MZ', {start_s}, 'unixepoch')")
-        }
-        GroupBy::Hour => time("%Y-%m-%dT%H:00Z"),
-        GroupBy::Day => time("%Y-%m-%d"),
-        GroupBy::Month => time("%Y-%m"),
-    }
 }
 
 /// The text `1, 2, 3`, for so many keys.

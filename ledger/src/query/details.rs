@@ -6,7 +6,7 @@
 use rusqlite::Connection;
 
 use super::row_checks::RowChecks;
-use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, condition, expressions, positions};
+use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, condition, positions};
 use crate::database::details::{self, DetailKind, DetailTables};
 use crate::database::month::Month;
 
@@ -72,7 +72,7 @@ impl Usage {
         window: Window,
         groups: &mut Groups<'_>,
     ) -> Result<(), QueryError> {
-        let (keys, count) = expressions(keys, "at_ns");
+        let (keys, count) = self.expressions(keys, "at_ns");
         let sql = format!(
             "SELECT {keys}, sum(flows), sum(live), sum(requests), sum(up), sum(down),
                     sum(uncertain_up), sum(uncertain_down)

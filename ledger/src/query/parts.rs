@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use rusqlite::{Connection, Row as SqlRow};
 
-use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, condition, expression};
+use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, condition};
 use crate::database::details::DetailKind;
 use crate::database::month::Month;
 
@@ -57,7 +57,8 @@ impl Usage {
         port_protocols: &PortProtocols,
         groups: &mut Groups<'_>,
     ) -> Result<(), QueryError> {
-        let columns: String = keys.iter().map(|key| format!(", {}", expression(*key, "at_ns"))).collect();
+        let columns: String =
+            keys.iter().map(|key| format!(", {}", self.expression(*key, "at_ns"))).collect();
         filter.select(file, &self.parts(file, &columns)?, (&self.registry, window), |row| {
             let unknown = PortProtocol::default();
             let (port, protocol) = port_protocols.0.get(&row.get::<_, Id>(0)?).unwrap_or(&unknown);

@@ -11,7 +11,7 @@
 use rusqlite::params;
 
 use super::row_checks::RowChecks;
-use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, expressions, positions};
+use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, positions};
 use crate::database::details;
 use crate::database::month::{HOUR_NS, Month, QUARTER_NS};
 use crate::record::Class;
@@ -98,7 +98,7 @@ impl Usage {
             () if keys.contains(&GroupBy::Day) => Unit::Day,
             () => Unit::Month,
         };
-        for (unit, part) in window.units(coarsest) {
+        for (unit, part) in self.parts_by_unit(keys, window, coarsest)? {
             let (table, column, start_ns, first, last) = match unit {
                 Unit::Quarter => {
                     let table = if needs_account { "rollup_quarter" } else { "total_quarter" };
@@ -122,7 +122,7 @@ impl Usage {
                     )
                 }
             };
-            let (key_sql, count) = expressions(keys, &start_ns);
+            let (key_sql, count) = self.expressions(keys, &start_ns);
             let is_intact = RowChecks::condition(&self.connection, table)?;
             let account = if needs_account { "(?3 IS NULL OR account = ?3)" } else { "?3 IS NULL" };
             let sums = format!(
@@ -138,6 +138,27 @@ impl Usage {
         self.add_open(filter, keys, window, groups)
     }
 
+    /// The tables that have the sums of this window, and their parts of it. A part lies within one day or one
+    /// month of the zone, if the keys have that.
+    fn parts_by_unit(
+        &self,
+        keys: &[GroupBy],
+        window: Window,
+        coarsest: Unit,
+    ) -> Result<Vec<(Unit, Window)>, QueryError> {
+        if coarsest == Unit::Quarter {
+            return Ok(window.units(coarsest));
+        }
+        let span = "SELECT min(quarter), max(quarter) FROM total_quarter";
+        let span: (Option<i64>, Option<i64>) =
+            self.connection.query_row(span, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let (Some(first), Some(last)) = span else { return Ok(Vec::new()) };
+        let since_ns = window.since_ns.max(first.saturating_mul(QUARTER_NS));
+        let last_ns = window.last_ns.min(last.saturating_add(1).saturating_mul(QUARTER_NS) - 1);
+        let periods = self.zone.periods(keys, Window { since_ns, last_ns });
+        Ok(periods.into_iter().flat_map(|period| period.units(coarsest)).collect())
+    }
+
     /// Counts the open flows, whose bytes are in the rollups.
     fn add_open(
         &self,
@@ -146,7 +167,7 @@ impl Usage {
         window: Window,
         groups: &mut Groups<'_>,
     ) -> Result<(), QueryError> {
-        let (key_sql, count) = expressions(keys, "at_ns");
+        let (key_sql, count) = self.expressions(keys, "at_ns");
         let sums = format!(
             "SELECT {key_sql}, 0, count(*), 0, 0, 0, 0, 0 FROM ({}) WHERE at_ns BETWEEN ?1 AND ?2
                AND (?3 IS NULL OR account = ?3) AND (?4 IS NULL OR class = ?4)

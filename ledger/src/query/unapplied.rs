@@ -8,11 +8,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use jiff::Timestamp;
-use jiff::tz::TimeZone;
 use rusqlite::Connection;
 
 use super::groups::{Groups, Sums, TOTAL};
+use super::zone::Zone;
 use super::{Filter, GroupBy, QueryError, Window, each};
 use crate::database::month::QUARTER_NS;
 use crate::database::registry::Registry;
@@ -151,7 +150,7 @@ impl UnappliedEntries {
         &self,
         filter: &Filter,
         keys: &[GroupBy],
-        window: Window,
+        (window, zone): (Window, &Zone),
         groups: &mut Groups<'_>,
     ) -> Result<(), QueryError> {
         let present = |name: &String| {
@@ -170,7 +169,7 @@ impl UnappliedEntries {
         for change in self.changes.iter().filter(admits) {
             let key = match keys {
                 [] => vec![TOTAL.to_owned()],
-                keys => keys.iter().map(|key| change.key(*key)).collect(),
+                keys => keys.iter().map(|key| change.key(*key, zone)).collect(),
             };
             groups.sum(key, change.sums)?;
         }
@@ -199,11 +198,7 @@ impl GroupFields {
 
 impl Change {
     /// The value of this key, as the database query would return it.
-    fn key(&self, key: GroupBy) -> String {
-        let time = |format: &str| {
-            let moment = Timestamp::from_nanosecond(self.at_ns.into()).unwrap_or_default();
-            moment.to_zoned(TimeZone::UTC).strftime(format).to_string()
-        };
+    fn key(&self, key: GroupBy, zone: &Zone) -> String {
         match key {
             GroupBy::User => self.fields.user.clone(),
             GroupBy::Host => self.fields.host.clone(),
@@ -211,14 +206,7 @@ impl Change {
             GroupBy::Protocol => self.fields.protocol.clone(),
             GroupBy::Class => self.fields.class.clone(),
             GroupBy::Set => self.fields.set.clone(),
-            GroupBy::Quarter => {
-                let start_ns = self.at_ns / QUARTER_NS * QUARTER_NS;
-                let moment = Timestamp::from_nanosecond(start_ns.into()).unwrap_or_default();
-                moment.to_zoned(TimeZone::UTC).strftime("%Y-%m-%dT%H:%MZ").to_string()
-            }
-            GroupBy::Hour => time("%Y-%m-%dT%H:00Z"),
-            GroupBy::Day => time("%Y-%m-%d"),
-            GroupBy::Month => time("%Y-%m"),
+            GroupBy::Quarter | GroupBy::Hour | GroupBy::Day | GroupBy::Month => zone.name(key, self.at_ns),
         }
     }
 }

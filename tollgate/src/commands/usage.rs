@@ -30,13 +30,17 @@ pub(crate) struct Options {
     /// record the listener; the log does.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "user")]
     by: Vec<By>,
-    /// Count from this moment on: a day (2026-01-31, UTC), a moment (2026-01-31T12:00:00Z), or a time ago
+    /// Count from this moment on: a day (2026-01-31), a moment (2026-01-31T12:00:00Z), or a time ago
     /// (36h).
     #[arg(long, value_name = "WHEN")]
     since: Option<When>,
     /// Count up to this moment; a day counts to its end.
     #[arg(long, value_name = "WHEN")]
     until: Option<When>,
+    /// The time zone of hours, days and months, here and in `--since` and `--until`: a name such as
+    /// Asia/Kolkata. Without it they are those of UTC.
+    #[arg(long, value_name = "ZONE", value_parser = zone)]
+    zone: Option<TimeZone>,
     /// Flows of this user.
     #[arg(long, value_name = "NAME")]
     user: Option<UserName>,
@@ -67,9 +71,8 @@ enum By {
     Class,
     /// The set of `[destinations]` whose rule admitted the flow; empty if none did.
     Set,
-    /// A quarter-hour, UTC.
+    /// A quarter-hour.
     Quarter,
-    /// An hour, UTC.
     Hour,
     Day,
     Month,
@@ -125,9 +128,10 @@ impl By {
 pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCode> {
     let config = context.load()?;
     let now = clock::wall();
+    let zone = options.zone.clone().unwrap_or(TimeZone::UTC);
     let filter = Filter {
-        since: options.since.map(|when| when.beginning(now)),
-        until: options.until.map(|when| when.end(now)),
+        since: options.since.map(|when| when.beginning(now, &zone)),
+        until: options.until.map(|when| when.end(now, &zone)),
         user: options.user.as_ref().map(|user| user.to_string()),
         host: options.host.clone(),
         class: options.class.map(Class::from),
@@ -135,7 +139,7 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
     };
     // Before the query, so that a loss reported here is also missing in its answer.
     let losses = inspect(&read_settings(&config))?.losses;
-    let usage = Usage::open_with_journal(&config.ledger.directory)?;
+    let usage = Usage::open_with_journal(&config.ledger.directory)?.in_zone(zone)?;
     if let Some(user) = &filter.user {
         check_user(user, &config, &usage)?;
     }
@@ -236,6 +240,19 @@ fn check_set(set: &str, config: &Config, usage: &Usage) -> anyhow::Result<()> {
     anyhow::bail!("there is no set `{set}` in `[destinations]`, and the ledger has had none{hint}")
 }
 
+/// A time zone on the command line.
+fn zone(text: &str) -> Result<TimeZone, String> {
+    let database = jiff::tz::db();
+    database.get(text).map_err(|_| {
+        let names: Vec<String> = database.available().map(|name| name.to_string()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let hint = nearest(text, &names).map_or(String::new(), |name| format!(": did you mean `{name}`?"));
+        format!(
+            "there is no time zone `{text}`; write a name such as Europe/Berlin, Asia/Kolkata or UTC{hint}"
+        )
+    })
+}
+
 /// A moment on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
@@ -268,10 +285,10 @@ impl FromStr for When {
 
 impl When {
     /// The moment, or the beginning of the day.
-    fn beginning(self, now: WallNanos) -> WallNanos {
+    fn beginning(self, now: WallNanos, zone: &TimeZone) -> WallNanos {
         match self {
             When::Moment(moment) => moment,
-            When::Day(day) => midnight(day),
+            When::Day(day) => midnight(day, zone),
             When::Ago(ago) => {
                 WallNanos(now.0.saturating_sub(u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX)))
             }
@@ -279,17 +296,19 @@ impl When {
     }
 
     /// The moment, or the end of the day.
-    fn end(self, now: WallNanos) -> WallNanos {
+    fn end(self, now: WallNanos, zone: &TimeZone) -> WallNanos {
         match self {
-            When::Day(day) => day.checked_add(1.day()).map_or(WallNanos(u64::MAX), midnight),
-            other => other.beginning(now),
+            When::Day(day) => {
+                day.checked_add(1.day()).map_or(WallNanos(u64::MAX), |next| midnight(next, zone))
+            }
+            other => other.beginning(now, zone),
         }
     }
 }
 
-/// The beginning of a day in UTC; the last day's for a later one, which cannot be represented.
-fn midnight(day: Date) -> WallNanos {
-    let moment = day.to_zoned(TimeZone::UTC).ok().map(|moment| nanos(moment.timestamp()));
+/// The beginning of a day in `zone`; the last day's for a later one, which cannot be represented.
+fn midnight(day: Date, zone: &TimeZone) -> WallNanos {
+    let moment = day.to_zoned(zone.clone()).ok().map(|moment| nanos(moment.timestamp()));
     moment.unwrap_or(WallNanos(u64::MAX))
 }
 
@@ -445,15 +464,21 @@ mod tests {
 
     #[test]
     fn moments_are_read() {
-        let now = WallNanos(10_000_000_000_000);
+        let (now, utc) = (WallNanos(10_000_000_000_000), TimeZone::UTC);
         let day: When = "1970-01-02".parse().unwrap();
-        assert_eq!(day.beginning(now), WallNanos(86_400_000_000_000));
-        assert_eq!(day.end(now), WallNanos(2 * 86_400_000_000_000));
+        assert_eq!(day.beginning(now, &utc), WallNanos(86_400_000_000_000));
+        assert_eq!(day.end(now, &utc), WallNanos(2 * 86_400_000_000_000));
+        // A day of 23 hours: clocks go forward at its beginning.
+        let cairo = zone("Africa/Cairo").unwrap();
+        let day: When = "2026-04-24".parse().unwrap();
+        let hours = (day.end(now, &cairo).0 - day.beginning(now, &cairo).0) / 3_600_000_000_000;
+        assert_eq!(hours, 23);
+        assert!(zone("Asia/Calcuta").unwrap_err().contains("did you mean `Asia/Calcutta`?"));
         let moment: When = "1970-01-01T01:00:00+01:00".parse().unwrap();
-        assert_eq!((moment.beginning(now), moment.end(now)), (WallNanos(0), WallNanos(0)));
+        assert_eq!((moment.beginning(now, &utc), moment.end(now, &utc)), (WallNanos(0), WallNanos(0)));
         let ago: When = "1h".parse().unwrap();
-        assert_eq!(ago.end(now), WallNanos(6_400_000_000_000));
-        assert_eq!("1000d".parse::<When>().unwrap().beginning(now), WallNanos(0));
+        assert_eq!(ago.end(now, &utc), WallNanos(6_400_000_000_000));
+        assert_eq!("1000d".parse::<When>().unwrap().beginning(now, &utc), WallNanos(0));
         // A moment outside the range of nanoseconds becomes the first or the last one.
         for (text, beginning, end) in [
             ("2555-01-01", u64::MAX, u64::MAX),
@@ -464,7 +489,7 @@ mod tests {
         ] {
             let when: When = text.parse().unwrap();
             assert_eq!(
-                (when.beginning(now), when.end(now)),
+                (when.beginning(now, &utc), when.end(now, &utc)),
                 (WallNanos(beginning), WallNanos(end)),
                 "{text}"
             );

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use proptest::prelude::*;
 use proptest::sample::select;
 use rusqlite::types::Value;
@@ -267,6 +269,26 @@ impl Model {
         }
     }
 
+    /// Days and months of a zone, alone and by user, are the sums of the model's quarter-hours.
+    fn check_zone(&self, directory: &Path, all: &Filter, zone: &str) {
+        let zone = TimeZone::get(zone).unwrap();
+        let usage = Usage::open(directory).unwrap().in_zone(zone.clone()).unwrap();
+        for (key, format) in [(GroupBy::Day, "%Y-%m-%d"), (GroupBy::Month, "%Y-%m")] {
+            let period = |quarter: u64| {
+                let beginning = Timestamp::from_nanosecond(i128::from(quarter) * i128::from(QUARTER_NS));
+                beginning.unwrap().to_zoned(zone.clone()).strftime(format).to_string()
+            };
+            let rows = |keys: &[GroupBy]| {
+                let rows = usage.rows(all, keys).unwrap().rows;
+                let sums = |row: &UsageRow| (row.keys.join("|"), [row.flows, row.live, row.up, row.down]);
+                rows.iter().map(sums).collect::<BTreeMap<_, _>>()
+            };
+            assert_eq!(rows(&[key]), self.rows(|quarter, _| period(quarter)), "{zone:?}");
+            let by_user = self.rows(|quarter, slot| format!("{}|{}", period(quarter), user(slot)));
+            assert_eq!(rows(&[key, GroupBy::User]), by_user, "{zone:?}");
+        }
+    }
+
     fn check(&self, directory: &Path) {
         let usage = Usage::open(directory).unwrap();
         let window = |quarters: Option<(u64, u64)>| Filter {
@@ -285,6 +307,9 @@ impl Model {
         assert_eq!(found(GroupBy::Host, &all), self.rows(|_, slot| host(slot).to_owned()));
         assert_eq!(found(GroupBy::Class, &all), self.rows(|_, slot| class(slot).as_str().to_owned()));
         self.check_several(&usage, &all);
+        for zone in ["Asia/Kathmandu", "America/St_Johns"] {
+            self.check_zone(directory, &all, zone);
+        }
         let quarters: std::collections::BTreeSet<u64> = self.items.iter().map(|item| item.0).collect();
         let sums = |unit: u64| {
             let rows = self.rows(|quarter, _| format!("{:08}", quarter / unit));
