@@ -480,7 +480,7 @@ pub struct Row {
     pub flows: u64,
     /// Open flows.
     pub live: u64,
-    /// Requests of the closed flows: one of a tunnel, any number of plain HTTP.
+    /// Requests of plain HTTP, of the closed flows; a tunnel has none.
     pub requests: u64,
     /// Bytes toward the upstream.
     pub up: u64,
