@@ -37,9 +37,8 @@ pub fn entry(data: &[u8]) {
 /// An entry that is read is written as the same bytes, but for fields behind it, which may be skipped.
 fn assert_read(bytes: &[u8]) {
     let read = read_entry(bytes, false);
-    let has_key = has_key_of(bytes, false, read.as_ref().ok().map(|(entry, length)| (entry, *length)));
+    assert!(has_key_of(bytes, false, read.as_ref().ok().map(|(entry, length)| (entry, *length))));
     let Ok((entry, length)) = read else { return };
-    assert!(has_key);
     assert!(length <= bytes.len());
     assert_eq!(read_entry(&bytes[..length], false), Ok((entry, length)));
     assert!(read_entry(&bytes[..length - 1], false).is_err());
@@ -62,9 +61,8 @@ fn assert_read(bytes: &[u8]) {
 /// An entry of version 1 that is read can be written, and read again.
 fn assert_old_is_read(bytes: &[u8]) {
     let read = read_entry(bytes, true);
-    let has_key = has_key_of(bytes, true, read.as_ref().ok().map(|(entry, length)| (entry, *length)));
+    assert!(has_key_of(bytes, true, read.as_ref().ok().map(|(entry, length)| (entry, *length))));
     let Ok((entry, length)) = read else { return };
-    assert!(has_key);
     assert_eq!(read_entry(&bytes[..length], true), Ok((entry, length)));
     assert!(read_entry(&bytes[..length - 1], true).is_err());
     assert_reread(&entry);

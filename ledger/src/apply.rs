@@ -56,7 +56,11 @@ enum ApplyError {
 
 impl ApplyError {
     fn is_fatal(&self) -> bool {
-        matches!(self, ApplyError::Sink(SinkError::Fatal(_)) | ApplyError::Read(ReadError::Damaged { .. }))
+        matches!(
+            self,
+            ApplyError::Sink(SinkError::Fatal(_))
+                | ApplyError::Read(ReadError::Damaged { .. } | ReadError::Malformed { .. })
+        )
     }
 }
 

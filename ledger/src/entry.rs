@@ -158,23 +158,15 @@ pub(crate) enum EntryKey {
 }
 
 impl EntryKey {
-    /// The key of the entry at the beginning of `bytes`, whose checksum was compared, and the entry's length.
+    /// The key of the entry at the beginning of `bytes`, and the entry's length. What [`Entry::read`] refuses
+    /// is refused here too, though nothing is copied.
     pub(crate) fn read(bytes: &[u8], version: EntryVersion) -> Result<(EntryKey, usize), MalformedRecord> {
         let entry = one(bytes)?;
-        let flow_bytes = match version {
-            EntryVersion::V1 => version_1::FLOW_BYTES,
-            EntryVersion::V2 => format::FLOW_BYTES,
+        let key = match version {
+            EntryVersion::V1 => version_1::read_key(entry)?,
+            EntryVersion::V2 => format::read_key(entry)?,
         };
-        let flow = || entry.get(flow_bytes..)?.first_chunk().map(|id| u128::from_le_bytes(*id));
-        let epoch = || entry.get(format::EPOCH..)?.first_chunk().map(|epoch| u32::from_le_bytes(*epoch));
-        let key = match entry[format::KIND] {
-            format::FINAL => flow().map(EntryKey::Final),
-            format::INTERIM => flow().map(EntryKey::Interim),
-            format::RUN_BEGAN => epoch().map(EntryKey::RunBegan),
-            format::RUN_ENDED => epoch().map(EntryKey::RunEnded),
-            _ => Some(EntryKey::Other),
-        };
-        key.map(|key| (key, entry.len())).ok_or(MalformedRecord("an entry of an impossible length"))
+        Ok((key, entry.len()))
     }
 }
 
@@ -230,6 +222,21 @@ mod tests {
         bytes
     }
 
+    /// The key is that of the entry, or both are refused.
+    fn assert_agree(bytes: &[u8], version: EntryVersion) {
+        let read = Entry::read(bytes, version).map(|(entry, length)| (EntryKey::from(&entry), length));
+        assert_eq!(EntryKey::read(bytes, version).ok(), read.ok(), "{version:?} {bytes:?}");
+    }
+
+    /// Longer than any entry may be.
+    #[test]
+    fn skippable_entry_beyond_the_greatest_length_is_refused() {
+        let mut bytes = vec![0; ENTRY_BYTES_MAX + 1];
+        bytes[..3].copy_from_slice(&[1, 2, 128]);
+        assert_agree(&bytes, V2);
+        assert!(EntryKey::read(&bytes, V2).is_err());
+    }
+
     #[test]
     fn entries_round_trip() {
         let bytes: Vec<u8> = all().iter().flat_map(written).collect();
@@ -263,7 +270,10 @@ mod tests {
             let mut bytes = written(&entry);
             for kind in [0, 7, 127] {
                 bytes[format::KIND] = kind;
-                assert!(Entry::read(&bytes, V2).is_err());
+                for version in [V1, V2] {
+                    assert!(Entry::read(&bytes, version).is_err());
+                    assert!(EntryKey::read(&bytes, version).is_err());
+                }
             }
             for kind in [128, 255] {
                 bytes[format::KIND] = kind;
@@ -271,6 +281,7 @@ mod tests {
                 assert_eq!((written(&skipped), length), (bytes.clone(), bytes.len()));
                 assert!(matches!(skipped, Entry::Skipped(_)));
                 assert!(Entry::read(&bytes, V1).is_err());
+                assert!(EntryKey::read(&bytes, V1).is_err());
             }
         }
     }
@@ -283,9 +294,11 @@ mod tests {
             for behind in skipped {
                 let bytes = extended(&entry, behind);
                 assert_eq!(Entry::read(&bytes, V2), Ok((entry, bytes.len())), "{behind:?}");
+                assert_eq!(EntryKey::read(&bytes, V2), Ok((EntryKey::from(&entry), bytes.len())));
             }
             for behind in refused {
                 assert!(Entry::read(&extended(&entry, behind), V2).is_err(), "{entry:?} {behind:?}");
+                assert!(EntryKey::read(&extended(&entry, behind), V2).is_err(), "{entry:?} {behind:?}");
             }
         }
     }
@@ -294,8 +307,21 @@ mod tests {
         #[test]
         fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
             for version in [V1, V2] {
-                let _ = Entry::read(&bytes, version);
-                let _ = EntryKey::read(&bytes, version);
+                assert_agree(&bytes, version);
+            }
+        }
+
+        #[test]
+        fn entry_and_key_agree_on_flipped_bytes(at: usize, with: u8) {
+            for entry in all() {
+                for length in [0, 4] {
+                    let mut bytes = extended(&entry, &[200, 2, 7, 7][..length]);
+                    let at = at % bytes.len();
+                    bytes[at] = with;
+                    for version in [V1, V2] {
+                        assert_agree(&bytes, version);
+                    }
+                }
             }
         }
     }

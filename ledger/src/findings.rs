@@ -237,6 +237,7 @@ fn check_versions(settings: &OpenSettings) -> Result<(), OpenError> {
     let gateway = directory::gateway(directory)?;
     let journal = Directory::for_reading(&directory::journal(directory));
     let gateway = gateway.or(scan::gateway(&journal).map_err(RecoverError::from)?);
+    scan::check_known(&journal).map_err(RecoverError::from)?;
     if let Some(gateway) = gateway {
         TableLocations::for_ledger(gateway, settings).map_err(RecoverError::from)?.read_unlocked()?;
     }

@@ -41,10 +41,11 @@ pub fn write_entry(entry: &Entry, out: &mut Vec<u8>) {
     entry.write(out);
 }
 
-/// Reads the part of an entry that recovery reads; whether that is the key and the length of `entry`.
+/// Reads the part of an entry that recovery reads; whether that is the key and the length of `entry`, or is
+/// refused where the entry is.
 pub fn has_key_of(bytes: &[u8], is_old: bool, entry: Option<(&Entry, usize)>) -> bool {
-    let key = EntryKey::read(bytes, version(is_old));
-    entry.is_some_and(|(entry, length)| key == Ok((EntryKey::from(entry), length)))
+    let key = EntryKey::read(bytes, version(is_old)).ok();
+    key == entry.map(|(entry, length)| (EntryKey::from(entry), length))
 }
 
 /// A consent to continue without the entries of `lsns`, the first and the last.

@@ -129,6 +129,9 @@ pub enum RecoverError {
     /// The journal cannot be read.
     #[error("{0}. Put the file back, or restore a backup")]
     Read(String),
+    /// The journal has what a later version of the program wrote.
+    #[error("{0}. Nothing was changed")]
+    Later(String),
     /// The journal cannot be written.
     #[error("{0}. Check the permissions of the segments in `journal`, and the free space on its disk")]
     Write(String),
@@ -158,7 +161,10 @@ pub enum RecoverError {
 
 impl From<ReadError> for RecoverError {
     fn from(error: ReadError) -> RecoverError {
-        RecoverError::Read(error.to_string())
+        match error {
+            ReadError::Malformed { .. } => RecoverError::Later(error.to_string()),
+            error => RecoverError::Read(error.to_string()),
+        }
     }
 }
 

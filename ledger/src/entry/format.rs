@@ -26,7 +26,7 @@
 
 use sys::clock::WallNanos;
 
-use super::{Entry, SkippedEntry, TableFinding};
+use super::{Entry, EntryKey, SkippedEntry, TableFinding};
 use crate::consent::Consent;
 use crate::limits::{ENTRY_BYTES_MAX, IDENTITY_BYTES_MAX};
 use crate::record::{CloseReason, Identity, Legs, MalformedRecord, Record, Uncertain};
@@ -37,7 +37,7 @@ pub(super) const HEAD_BYTES: usize = 4;
 /// Of all entries but a flow's, and those that are skipped.
 pub(super) const EPOCH: usize = 12;
 /// Bytes of a flow's entry before its identity.
-pub(super) const FLOW_BYTES: usize = 58;
+const FLOW_BYTES: usize = 58;
 const RUN_BEGAN_BYTES: usize = 33;
 const RUN_ENDED_BYTES: usize = 16;
 const GAP_BYTES: usize = 24;
@@ -88,9 +88,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Entry, MalformedRecord> {
     let (fields, at) = (Fixed(bytes), || Ok(WallNanos(Fixed(bytes).u64(HEAD_BYTES)?)));
     let (entry, length) = match bytes[KIND] {
         FINAL => {
-            let reason = CloseReason::from_number(bytes[REASON]);
-            let reason = reason.ok_or(MalformedRecord("an unknown close reason"))?;
-            let (record, length) = read_record(bytes, reason)?;
+            let (record, length) = read_record(bytes, read_reason(bytes)?)?;
             (Entry::Final(record), length)
         }
         INTERIM => {
@@ -114,6 +112,26 @@ pub(super) fn read(bytes: &[u8]) -> Result<Entry, MalformedRecord> {
     };
     skip_fields(bytes.get(length..).ok_or(IMPOSSIBLE_LENGTH)?)?;
     Ok(entry)
+}
+
+/// The key of the entry that `bytes` hold, and nothing else.
+pub(super) fn read_key(bytes: &[u8]) -> Result<EntryKey, MalformedRecord> {
+    let kind = bytes[KIND];
+    if kind != FINAL && kind != INTERIM {
+        return read(bytes).map(|entry| EntryKey::from(&entry));
+    }
+    let (identity, length) = identity_bytes(bytes)?;
+    let id = Identity::check(identity)?;
+    skip_fields(&bytes[length..])?;
+    match kind {
+        FINAL => read_reason(bytes).map(|_| EntryKey::Final(id)),
+        _ => Ok(EntryKey::Interim(id)),
+    }
+}
+
+/// The close reason of a final.
+pub(super) fn read_reason(entry: &[u8]) -> Result<CloseReason, MalformedRecord> {
+    CloseReason::from_number(entry[REASON]).ok_or(MalformedRecord("an unknown close reason"))
 }
 
 /// Skips the fields behind an entry's known part.
@@ -186,12 +204,17 @@ fn write_record(out: &mut Vec<u8>, is_final: bool, record: &Record) {
 
 /// The record of a flow's entry, and the length of its known part.
 fn read_record(entry: &[u8], reason: CloseReason) -> Result<(Record, usize), MalformedRecord> {
-    let fields = Fixed(entry);
-    let length = FLOW_BYTES + usize::from(u16::from_le_bytes(fields.array(56)?));
-    let identity = Identity::parse(entry.get(FLOW_BYTES..length).ok_or(IMPOSSIBLE_LENGTH)?)?;
+    let (identity, length) = identity_bytes(entry)?;
+    let (identity, fields) = (Identity::parse(identity)?, Fixed(entry));
     let record = Record::from_parts(identity, WallNanos(fields.u64(HEAD_BYTES)?), reason, fields.legs()?);
     let record = record.with_uncertain(fields.uncertain()?).with_requests(fields.u32(52)?.into());
     Ok((record, length))
+}
+
+/// The identity in a flow's entry, and the length of the entry's known part.
+fn identity_bytes(entry: &[u8]) -> Result<(&[u8], usize), MalformedRecord> {
+    let length = FLOW_BYTES + usize::from(u16::from_le_bytes(Fixed(entry).array(56)?));
+    Ok((entry.get(FLOW_BYTES..length).ok_or(IMPOSSIBLE_LENGTH)?, length))
 }
 
 fn write_consent(out: &mut Vec<u8>, consent: &Consent) {

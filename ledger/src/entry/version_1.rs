@@ -6,11 +6,11 @@
 use sys::clock::WallNanos;
 
 use super::format::{self, Fixed};
-use super::{Entry, TableFinding};
+use super::{Entry, EntryKey, TableFinding};
 use crate::record::{CloseReason, MalformedRecord, Record, version_1};
 
 /// Bytes of a flow's entry before its identity.
-pub(super) const FLOW_BYTES: usize = 52;
+const FLOW_BYTES: usize = 52;
 const RUN_BYTES: usize = 16;
 const GAP_BYTES: usize = 24;
 
@@ -21,11 +21,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Entry, MalformedRecord> {
         false => Err(MalformedRecord("an entry of an impossible length")),
     };
     match bytes[format::KIND] {
-        format::FINAL => {
-            let reason =
-                CloseReason::from_number(bytes[3]).ok_or(MalformedRecord("an unknown close reason"))?;
-            read_record(bytes, reason).map(Entry::Final)
-        }
+        format::FINAL => read_record(bytes, format::read_reason(bytes)?).map(Entry::Final),
         format::INTERIM => read_record(bytes, CloseReason::Fault).map(Entry::Interim),
         format::RUN_BEGAN => {
             let fields = exactly(RUN_BYTES)?;
@@ -49,9 +45,22 @@ pub(super) fn read(bytes: &[u8]) -> Result<Entry, MalformedRecord> {
     }
 }
 
+/// The key of the entry that `bytes` hold, and nothing else.
+pub(super) fn read_key(bytes: &[u8]) -> Result<EntryKey, MalformedRecord> {
+    let id = || version_1::check(identity_bytes(bytes)?);
+    match bytes[format::KIND] {
+        format::FINAL => format::read_reason(bytes).and_then(|_| id()).map(EntryKey::Final),
+        format::INTERIM => id().map(EntryKey::Interim),
+        _ => read(bytes).map(|entry| EntryKey::from(&entry)),
+    }
+}
+
+fn identity_bytes(entry: &[u8]) -> Result<&[u8], MalformedRecord> {
+    entry.get(FLOW_BYTES..).ok_or(MalformedRecord("an entry of an impossible length"))
+}
+
 fn read_record(entry: &[u8], reason: CloseReason) -> Result<Record, MalformedRecord> {
-    let identity = entry.get(FLOW_BYTES..).ok_or(MalformedRecord("an entry of an impossible length"))?;
-    let identity = version_1::parse(identity)?;
+    let identity = version_1::parse(identity_bytes(entry)?)?;
     let fields = Fixed(entry);
     let record = Record::from_parts(identity, WallNanos(fields.u64(4)?), reason, fields.legs()?);
     Ok(record.with_uncertain(fields.uncertain()?))

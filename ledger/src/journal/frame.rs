@@ -128,6 +128,9 @@ impl FrameHeader {
     }
 
     /// Calls `each` with the number and the key of each entry in `payload`, whose checksum was compared.
+    ///
+    /// # Errors
+    /// The contents are unknown.
     pub(crate) fn keys(
         &self,
         payload: &[u8],
@@ -139,26 +142,27 @@ impl FrameHeader {
             each(lsn, key);
             remaining = &remaining[length..];
         }
-        Ok(())
+        check_end(remaining)
     }
 
-    /// The entries in `payload`, which has nothing else.
+    /// Appends the entries in `payload`, whose checksum was compared, to `out`.
+    ///
+    /// # Errors
+    /// The contents are unknown.
     pub(crate) fn entries(&self, payload: &[u8], out: &mut Vec<Entry>) -> Result<(), MalformedRecord> {
-        if !self.matches_checksum(payload) {
-            return Err(MalformedRecord("a frame whose entries do not match their checksum"));
-        }
         let mut remaining = payload;
         for _ in 0..self.count {
             let (entry, length) = Entry::read(remaining, self.version)?;
             out.push(entry);
             remaining = &remaining[length..];
         }
-        if remaining.is_empty() {
-            Ok(())
-        } else {
-            Err(MalformedRecord("a frame with bytes behind its entries"))
-        }
+        check_end(remaining)
     }
+}
+
+/// Refuses bytes behind the entries of a frame.
+fn check_end(remaining: &[u8]) -> Result<(), MalformedRecord> {
+    if remaining.is_empty() { Ok(()) } else { Err(MalformedRecord("a frame with bytes behind its entries")) }
 }
 
 /// A frame that is being filled, and the buffer that it is written from.

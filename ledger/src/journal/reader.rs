@@ -32,9 +32,10 @@ pub(crate) enum ReadError {
         /// The number of the first missing entry.
         lsn: u64,
     },
-    /// An intact frame holds an unknown entry.
+    /// The entries of a frame match their checksum, and are unknown.
     #[error(
-        "segment {segment} of the journal holds {what}: it was written by a later version of the program"
+        "segment {segment} of the journal has {what}, written by a later version of the program: use that \
+         version, or restore a backup"
     )]
     Malformed {
         /// The segment's number.
@@ -140,24 +141,47 @@ impl<F: StorageFile> Segment<F> {
         Ok(FrameHeader::is_begun(&bytes[..read], self.number, epoch, first_lsn))
     }
 
-    /// Reads the entries of the frame at `at` through `buffer` and appends them to `out`, which is unchanged
-    /// if they are damaged.
+    /// Reads the entries of the frame at `at` through `buffer` and appends them to `out`; `false` if they are
+    /// incomplete or damaged.
+    ///
+    /// # Errors
+    /// The disk's, or the entries are unknown; `out` is unchanged then.
     pub(crate) fn entries_at(
         &self,
         at: u64,
         header: &FrameHeader,
         buffer: &mut Vec<u8>,
         out: &mut Vec<Entry>,
-    ) -> io::Result<Result<(), MalformedRecord>> {
+    ) -> Result<bool, ReadError> {
         if !self.payload_at(at, header, buffer)? {
-            return Ok(Err(MalformedRecord("a frame whose entries do not match their checksum")));
+            return Ok(false);
         }
         let before = out.len();
-        let outcome = header.entries(buffer, out);
-        if outcome.is_err() {
+        header.entries(buffer, out).map_err(|what| {
             out.truncate(before);
+            self.malformed(what)
+        })?;
+        Ok(true)
+    }
+
+    /// Refuses entries of a later version, applied ones too.
+    pub(crate) fn check_known(&self) -> Result<(), ReadError> {
+        let (mut at, mut buffer) = (HEADER_BYTES as u64, Vec::new());
+        while at < self.bytes {
+            let header = self.header_at(at)?;
+            if let Some(header) = header
+                && self.payload_at(at, &header, &mut buffer)?
+            {
+                header.keys(&buffer, |_, _| ()).map_err(|what| self.malformed(what))?;
+            }
+            at += header.map_or(BLOCK_BYTES, |header| header.frame_bytes()) as u64;
         }
-        Ok(outcome)
+        Ok(())
+    }
+
+    /// The error of unknown contents in this segment.
+    pub(super) fn malformed(&self, what: MalformedRecord) -> ReadError {
+        ReadError::Malformed { segment: self.number, what }
     }
 
     /// The highest number up to which a frame says that all is durable.
@@ -172,12 +196,15 @@ impl<F: StorageFile> Segment<F> {
     }
 
     /// Every intact frame that begins at `at` or later.
-    pub(crate) fn frames_from(&self, mut at: u64) -> io::Result<Vec<Frame>> {
+    ///
+    /// # Errors
+    /// The disk's, or the entries of one are unknown.
+    pub(crate) fn frames_from(&self, mut at: u64) -> Result<Vec<Frame>, ReadError> {
         let (mut frames, mut buffer) = (Vec::new(), Vec::new());
         while at < self.bytes {
             let mut entries = Vec::new();
             match self.header_at(at)? {
-                Some(header) if self.entries_at(at, &header, &mut buffer, &mut entries)?.is_ok() => {
+                Some(header) if self.entries_at(at, &header, &mut buffer, &mut entries)? => {
                     at += header.frame_bytes() as u64;
                     frames.push(Frame { header, entries });
                 }
@@ -214,7 +241,7 @@ impl<S: Storage> Reader<S> {
     /// further frame is durable.
     ///
     /// # Errors
-    /// The disk's, or a durable frame is missing.
+    /// The disk's, or a durable frame is missing or unknown.
     pub(crate) fn read(&mut self, out: &mut Vec<Entry>) -> Result<Option<u32>, ReadError> {
         if self.next_lsn > self.shared.durable() {
             return Ok(None);
@@ -246,7 +273,7 @@ impl<S: Storage> Reader<S> {
             if header.last_lsn() >= self.next_lsn {
                 let before = out.len();
                 let is_next = header.first_lsn <= self.next_lsn;
-                if !is_next || segment.entries_at(self.at, &header, &mut self.buffer, out)?.is_err() {
+                if !is_next || !segment.entries_at(self.at, &header, &mut self.buffer, out)? {
                     return Err(damaged);
                 }
                 // The first ones may have been read before: rewritten entries may be grouped differently.

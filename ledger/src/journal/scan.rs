@@ -63,7 +63,7 @@ pub(crate) struct Scan {
 /// database has, which run `epoch` wrote.
 ///
 /// # Errors
-/// The disk's.
+/// The disk's, or an entry of a later version of the program.
 pub(crate) fn scan<S: Storage>(
     storage: &S,
     (epoch, applied): (u32, u64),
@@ -194,6 +194,14 @@ pub(crate) fn each_frame<S: Storage>(
 /// The disk's.
 pub(crate) fn gateway(storage: &impl Storage) -> Result<Option<u32>, ReadError> {
     Ok(headers(storage)?.last().map(|header| header.gateway))
+}
+
+/// Refuses a journal with any entry of a later version of the program.
+///
+/// # Errors
+/// There is one, or the disk's.
+pub(crate) fn check_known(storage: &impl Storage) -> Result<(), ReadError> {
+    numbers(storage)?.into_iter().try_for_each(|number| Segment::open(storage, number)?.check_known())
 }
 
 /// The headers of all segments that have one, in their order; none if there is no journal.
@@ -452,9 +460,7 @@ impl<F: StorageFile> Journal<F> {
                 }
                 let Some(frame) = frame.filter(|_| header.first_lsn <= next_lsn) else { return Err(damaged) };
                 let mut entries = Vec::new();
-                if frame.last_lsn() >= first
-                    && segment.entries_at(at, &frame, &mut buffer, &mut entries)?.is_err()
-                {
+                if frame.last_lsn() >= first && !segment.entries_at(at, &frame, &mut buffer, &mut entries)? {
                     return Err(damaged);
                 }
                 at += frame.frame_bytes() as u64;

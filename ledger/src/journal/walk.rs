@@ -149,6 +149,9 @@ impl Walk {
 
     /// Reads the payload of a frame into `buffer` and calls `each` with the keys of the entries behind
     /// `applied`; returns `false` if it is damaged.
+    ///
+    /// # Errors
+    /// The disk's, or an entry of a later version: nothing of it may be passed over as damage.
     fn read_payload<F: StorageFile>(
         &mut self,
         segment: &Segment<F>,
@@ -166,7 +169,8 @@ impl Walk {
                 each(key);
             }
         };
-        Ok(header.keys(&self.buffer, show).is_ok())
+        header.keys(&self.buffer, show).map_err(|what| segment.malformed(what))?;
+        Ok(true)
     }
 
     /// Continues behind a frame that is missing at `at` if the database has all that is missing; returns the

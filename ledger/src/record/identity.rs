@@ -98,12 +98,18 @@ impl Identity {
 
     /// Parses `bytes` as one identity without further bytes.
     pub fn parse(bytes: &[u8]) -> Result<Identity, MalformedRecord> {
+        Identity::check(bytes)?;
+        let mut identity = Identity { length: 0, bytes: [0; IDENTITY_BYTES_MAX] };
+        identity.put(bytes);
+        Ok(identity)
+    }
+
+    /// Checks `bytes` as [`Identity::parse`] does; returns the flow's id.
+    pub(crate) fn check(bytes: &[u8]) -> Result<u128, MalformedRecord> {
         if bytes.len() < FIXED_BYTES || bytes.len() > IDENTITY_BYTES_MAX {
             return Err(MalformedRecord("an identity of an impossible length"));
         }
-        let mut identity = Identity { length: 0, bytes: [0; IDENTITY_BYTES_MAX] };
-        identity.put(bytes);
-        identity.unpack().map(|_| identity)
+        unpack(bytes).map(|flow| flow.id)
     }
 
     /// The packed form.
@@ -118,7 +124,7 @@ impl Identity {
 
     /// The flow's id.
     pub fn id(&self) -> u128 {
-        u128::from_le_bytes(self.array(0))
+        u128::from_le_bytes(array(&self.bytes, 0))
     }
 
     /// Whether the user's, the rule's or the host's text was cut.
@@ -152,47 +158,53 @@ impl Identity {
         self.length += u16::try_from(bytes.len()).expect("an identity is shorter than 64 KiB");
     }
 
-    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
-        *self.bytes[at..].first_chunk().expect("fixed fields lie within the identity")
-    }
-
     /// The flow of this identity, without counts or an end.
     pub(super) fn unpack(&self) -> Result<Flow<'_>, MalformedRecord> {
-        let [class, protocol, flags, user_bytes, rule_bytes, host_bytes] = self.array(38);
-        if flags & (IS_DIALLED | DIALLED_IS_IPV6) == DIALLED_IS_IPV6 {
-            return Err(MalformedRecord("an identity with impossible flags"));
-        }
-        let address_bytes = |is_ipv6: u8| if flags & is_ipv6 != 0 { 16 } else { 4 };
-        let dialled_bytes = if flags & IS_DIALLED != 0 { address_bytes(DIALLED_IS_IPV6) } else { 0 };
-        let mut cursor = Cursor(&self.bytes()[FIXED_BYTES..]);
-        let client = cursor.address(address_bytes(CLIENT_IS_IPV6))?;
-        let client = client.ok_or(MalformedRecord("a flow without a client"))?;
-        let address = cursor.address(dialled_bytes)?;
-        let user = cursor.text(user_bytes, USER_BYTES_MAX)?;
-        let rule = cursor.text(rule_bytes, RULE_BYTES_MAX)?;
-        let host = cursor.text(host_bytes, HOST_BYTES_MAX)?;
-        cursor.finish()?;
-        Ok(Flow {
-            id: self.id(),
-            opened: WallNanos(u64::from_le_bytes(self.array(16))),
-            closed: WallNanos(0),
-            account: u32::from_le_bytes(self.array(24)),
-            policy: u32::from_le_bytes(self.array(28)),
-            set: u16::from_le_bytes(self.array(32)),
-            user,
-            host,
-            port: u16::from_le_bytes(self.array(34)),
-            address,
-            client: SocketAddr::new(client, u16::from_le_bytes(self.array(36))),
-            class: Class::from_number(class).ok_or(MalformedRecord("an unknown class"))?,
-            protocol: Protocol::from_number(protocol).ok_or(MalformedRecord("an unknown protocol"))?,
-            rule,
-            reason: CloseReason::Fault,
-            requests: 0,
-            legs: Legs::default(),
-            uncertain: Uncertain::default(),
-        })
+        unpack(self.bytes())
     }
+}
+
+/// The flow of an identity's bytes, of which there are at least the fixed ones.
+fn unpack(bytes: &[u8]) -> Result<Flow<'_>, MalformedRecord> {
+    let [class, protocol, flags, user_bytes, rule_bytes, host_bytes] = array(bytes, 38);
+    if flags & (IS_DIALLED | DIALLED_IS_IPV6) == DIALLED_IS_IPV6 {
+        return Err(MalformedRecord("an identity with impossible flags"));
+    }
+    let address_bytes = |is_ipv6: u8| if flags & is_ipv6 != 0 { 16 } else { 4 };
+    let dialled_bytes = if flags & IS_DIALLED != 0 { address_bytes(DIALLED_IS_IPV6) } else { 0 };
+    let mut cursor = Cursor(&bytes[FIXED_BYTES..]);
+    let client = cursor.address(address_bytes(CLIENT_IS_IPV6))?;
+    let client = client.ok_or(MalformedRecord("a flow without a client"))?;
+    let address = cursor.address(dialled_bytes)?;
+    let user = cursor.text(user_bytes, USER_BYTES_MAX)?;
+    let rule = cursor.text(rule_bytes, RULE_BYTES_MAX)?;
+    let host = cursor.text(host_bytes, HOST_BYTES_MAX)?;
+    cursor.finish()?;
+    Ok(Flow {
+        id: u128::from_le_bytes(array(bytes, 0)),
+        opened: WallNanos(u64::from_le_bytes(array(bytes, 16))),
+        closed: WallNanos(0),
+        account: u32::from_le_bytes(array(bytes, 24)),
+        policy: u32::from_le_bytes(array(bytes, 28)),
+        set: u16::from_le_bytes(array(bytes, 32)),
+        user,
+        host,
+        port: u16::from_le_bytes(array(bytes, 34)),
+        address,
+        client: SocketAddr::new(client, u16::from_le_bytes(array(bytes, 36))),
+        class: Class::from_number(class).ok_or(MalformedRecord("an unknown class"))?,
+        protocol: Protocol::from_number(protocol).ok_or(MalformedRecord("an unknown protocol"))?,
+        rule,
+        reason: CloseReason::Fault,
+        requests: 0,
+        legs: Legs::default(),
+        uncertain: Uncertain::default(),
+    })
+}
+
+/// A fixed field of an identity.
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    *bytes[at..].first_chunk().expect("fixed fields lie within the identity")
 }
 
 impl fmt::Debug for Identity {

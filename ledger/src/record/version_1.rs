@@ -35,6 +35,17 @@ const RULE_BYTES_MAX: usize = 48;
 
 /// Parses `bytes` as one identity of version 1 without further bytes.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Identity, MalformedRecord> {
+    let (flow, flags) = unpack(bytes)?;
+    Ok(Identity::new(&flow).with_cuts(flags))
+}
+
+/// Checks `bytes` as [`parse`] does; returns the flow's id.
+pub(crate) fn check(bytes: &[u8]) -> Result<u128, MalformedRecord> {
+    Ok(unpack(bytes)?.0.id)
+}
+
+/// The flow of an identity, without counts or an end, and the identity's flags.
+fn unpack(bytes: &[u8]) -> Result<(Flow<'_>, u8), MalformedRecord> {
     if bytes.len() < FIXED_BYTES || bytes.len() > BYTES_MAX {
         return Err(MalformedRecord("an identity of an impossible length"));
     }
@@ -64,5 +75,5 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Identity, MalformedRecord> {
         uncertain: Uncertain::default(),
     };
     cursor.finish()?;
-    Ok(Identity::new(&flow).with_cuts(flags))
+    Ok((flow, flags))
 }

@@ -51,7 +51,7 @@ fn small_segments(fixture: &Fixture) -> OpenSettings {
 }
 
 /// The same files in another fixture, as after a kill of the gateway.
-fn copied(fixture: &Fixture) -> Fixture {
+pub(crate) fn copied(fixture: &Fixture) -> Fixture {
     let copy = Fixture::new();
     copy_files(&fixture.directory(), &copy.directory());
     copy_files(&fixture.tables(), &copy.tables());
@@ -123,7 +123,7 @@ fn remove(directory: &Path, file: &str) {
 }
 
 /// The segments that were begun, in order.
-fn begun_segments(fixture: &Fixture) -> Vec<PathBuf> {
+pub(crate) fn begun_segments(fixture: &Fixture) -> Vec<PathBuf> {
     let mut segments: Vec<PathBuf> =
         fs::read_dir(fixture.journal()).unwrap().map(|entry| entry.unwrap().path()).collect();
     segments.retain(|path| fs::read(path).unwrap().starts_with(b"TOLLJRNL"));
@@ -766,12 +766,12 @@ fn usage_without_a_damaged_row_says_so() {
 }
 
 /// Flips a bit of a file.
-fn flip(path: &Path, at: usize) {
+pub(crate) fn flip(path: &Path, at: usize) {
     fs::write(path, flipped(fs::read(path).unwrap(), at)).unwrap();
 }
 
 /// The positions of the frames with entries in a segment.
-fn frames_with_entries(segment: &Path) -> Vec<usize> {
+pub(crate) fn frames_with_entries(segment: &Path) -> Vec<usize> {
     let bytes = fs::read(segment).unwrap();
     let is_frame = |at: &usize| bytes[*at..].starts_with(b"FRM2") && bytes[at + 12..at + 16] != [0; 4];
     (4096..bytes.len()).step_by(4096).filter(is_frame).collect()
@@ -833,7 +833,7 @@ fn damaged_frame_that_is_applied_has_no_effect() {
 }
 
 /// The files of a killed ledger with 60 closed flows in several segments, which no database has.
-fn unapplied_fixture() -> Fixture {
+pub(crate) fn unapplied_fixture() -> Fixture {
     unapplied(&Fixture::new(), 1..=60)
 }
 
