@@ -319,8 +319,12 @@ fn open(path: &Path, migrations: &[Migration]) -> Result<Option<Connection>, Que
         Err(error) if schema::is_half_made(&error) => return Ok(None),
         Err(error) => return Err(failed(error).into()),
     }
-    schema::check(&connection, path, migrations)?;
-    pairing::check(&connection).map_err(failed)?;
+    let checked = schema::check(&connection, path, migrations);
+    // An earlier version is migrated: not a mixture of two moments.
+    if matches!(checked, Ok(()) | Err(SchemaError::TooOld { .. })) {
+        pairing::check(&connection).map_err(failed)?;
+    }
+    checked?;
     Ok(Some(connection))
 }
 

@@ -59,13 +59,9 @@ impl SqliteSink {
         let path = directory::database(directory);
         month_file::make(&path)
             .map_err(|cause| SchemaError::Unmade { path: path.display().to_string(), cause })?;
-        let mut connection = schema::connect(&path)?;
         let path_identity = PathIdentity::at(&path)
             .map_err(|cause| SchemaError::Unmade { path: path.display().to_string(), cause })?;
-        schema::migrate(&mut connection, &path, LEDGER)?;
-        schema::configure(&connection)
-            .and_then(|()| pairing::begin(&connection, &path))
-            .map_err(|cause| schema::sqlite(&path, cause))?;
+        let connection = pairing::open(&path, LEDGER)?;
         let gateway = i64::from(gateway);
         let failed = |cause| schema::sqlite(&path, cause);
         let live = LiveFlows::read(&connection, gateway).map_err(failed)?;

@@ -329,10 +329,7 @@ pub(crate) fn make(path: &Path) -> io::Result<bool> {
 }
 
 fn open(path: &Path) -> Result<Connection, SinkError> {
-    let mut connection = schema::connect(path)?;
-    schema::migrate(&mut connection, path, MONTH)?;
-    schema::configure(&connection)?;
-    pairing::begin(&connection, path)?;
+    let connection = pairing::open(path, MONTH)?;
     // Each commit is synced: see the file's header.
     connection.pragma_update(None, "synchronous", "FULL")?;
     Ok(connection)

@@ -12,11 +12,12 @@
 
 use std::path::Path;
 
+use rusqlite::config::DbConfig;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, ffi};
 
 use super::checksum;
-use super::schema;
+use super::schema::{self, Migration, SchemaError};
 
 /// The kind of a checkpoint.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -27,10 +28,28 @@ pub(crate) enum Checkpoint {
     Truncate,
 }
 
+/// Opens the database at `path`, which may be blank, for writing, migrates it and numbers its log.
+///
+/// # Errors
+/// File and log do not belong together, or the schema is refused: both are as they were.
+pub(crate) fn open(path: &Path, migrations: &[Migration]) -> Result<Connection, SchemaError> {
+    let failed = |cause| schema::sqlite(path, cause);
+    let mut connection = schema::connect(path)?;
+    // Closing a refused one would copy the log into the file.
+    let keep_log = |connection: &Connection, is_kept| {
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, is_kept).map_err(failed)
+    };
+    keep_log(&connection, true)?;
+    check(&connection).map_err(failed)?;
+    schema::migrate(&mut connection, path, migrations)?;
+    keep_log(&connection, false)?;
+    schema::configure(&connection).and_then(|()| begin(&connection, path)).map_err(failed)?;
+    Ok(connection)
+}
+
 /// Numbers the log of the database at `path`, which has just been opened for writing. Continues a log that a
 /// killed process left.
-pub(crate) fn begin(connection: &Connection, path: &Path) -> rusqlite::Result<()> {
-    check(connection)?;
+fn begin(connection: &Connection, path: &Path) -> rusqlite::Result<()> {
     let (begun, copied) = read(connection)?;
     if begun == copied {
         put(connection, BEGUN, begun + 1)
@@ -116,11 +135,7 @@ mod tests {
         if !path.exists() {
             fs::write(path, "").unwrap();
         }
-        let mut connection = schema::connect(path).unwrap();
-        schema::migrate(&mut connection, path, MONTH).unwrap();
-        schema::configure(&connection).unwrap();
-        begin(&connection, path).unwrap();
-        connection
+        super::open(path, MONTH).unwrap()
     }
 
     fn write(connection: &Connection, lsn: i64) {

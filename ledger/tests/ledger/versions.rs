@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
 use ledger::query::{Filter, GroupBy, Usage};
+use ledger::{Ledger, OpenSettings};
 
 use super::fixture::{Fixture, close_ledger, copy_files, run_flow};
 use super::losses::wait_for;
@@ -225,4 +226,41 @@ fn start_refused_for_a_later_version_migrates_nothing() {
     let database = rusqlite::Connection::open(fixture.directory().join("ledger.db")).unwrap();
     let version: i64 = database.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
     assert_eq!(version, 4);
+}
+
+/// Two databases of version 4: a file, and a log that continues a later one.
+fn mismatch(path: &Path) -> Vec<u8> {
+    let older = fs::read(path).unwrap();
+    let connection = rusqlite::Connection::open(path).unwrap();
+    connection.pragma_update(None, "wal_autocheckpoint", 0).unwrap();
+    let number: i64 = connection.query_row("SELECT number FROM log_begun", [], |row| row.get(0)).unwrap();
+    let sealed = [1_i64, number + 7].map(|value| [&[1][..], &value.to_le_bytes()].concat()).concat();
+    let put = "UPDATE log_begun SET number = ?1, crc = ?2";
+    connection.execute(put, (number + 7, crc32c::crc32c(&sealed))).unwrap();
+    let log = path.with_file_name(format!("{}-wal", path.file_name().unwrap().display()));
+    let newer = fs::read(&log).unwrap();
+    drop(connection);
+    fs::write(path, older).unwrap();
+    fs::write(log, &newer).unwrap();
+    newer
+}
+
+/// The log was copied into the file, and both were migrated, before the start compared them.
+#[test]
+fn older_file_beside_newer_log_is_refused_before_its_migration() {
+    for name in ["ledger.db", "usage-202611.db"] {
+        let fixture = unpacked("version-1-stopped");
+        let path = fixture.directory().join(name);
+        let older = fs::read(&path).unwrap();
+        let log = mismatch(&path);
+        let refusal = fixture.refusal().to_string();
+        assert!(refusal.contains("of different moments"), "{refusal}");
+        assert_eq!(fs::read(&path).unwrap(), older, "{name}");
+        assert_eq!(fs::read(path.with_file_name(format!("{name}-wal"))).unwrap(), log, "{name}");
+        let settings = OpenSettings { accept_loss: Some("root".to_owned()), ..fixture.settings(1, 64) };
+        let (ledger, writers) = Ledger::open(&settings).unwrap();
+        close_ledger(ledger, writers);
+        let report = ledger::verify::verify(&fixture.directory()).unwrap();
+        assert!(report.is_clean() && report.accepted.len() == 1, "{report:?}");
+    }
 }
