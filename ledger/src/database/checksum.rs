@@ -38,9 +38,13 @@ pub(crate) fn run<'a>(
 
 /// Whether the row's `crc` is the checksum of the columns before it.
 pub(crate) fn is_intact(row: &Row<'_>) -> rusqlite::Result<bool> {
+    is_intact_before(row, row.as_ref().column_index("crc")?)
+}
+
+/// The same, where column `crc` has the number `columns`: for millions of rows.
+pub(super) fn is_intact_before(row: &Row<'_>, columns: usize) -> rusqlite::Result<bool> {
     // A damaged row may have no checksum at all.
-    let ValueRef::Integer(expected) = row.get_ref("crc")? else { return Ok(false) };
-    let columns = row.as_ref().column_index("crc")?;
+    let ValueRef::Integer(expected) = row.get_ref(columns)? else { return Ok(false) };
     let mut bytes = Vec::with_capacity(ROW_BYTES);
     for column in 0..columns {
         append(&mut bytes, row.get_ref(column)?);
@@ -57,11 +61,23 @@ pub(crate) fn compute<'a>(values: impl Iterator<Item = ValueRef<'a>>) -> u32 {
 
 /// Refuses a damaged row, so that nothing is computed from it.
 pub(crate) fn check(row: &Row<'_>, table: &str) -> rusqlite::Result<()> {
-    if is_intact(row)? {
-        return Ok(());
-    }
+    if is_intact(row)? { Ok(()) } else { Err(damaged(table)) }
+}
+
+/// The error of a damaged row.
+pub(super) fn damaged(table: &str) -> rusqlite::Error {
     let text = format!("a row of `{table}` is damaged: its checksum does not match");
-    Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT), Some(text)))
+    rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT), Some(text))
+}
+
+/// Refuses a table with a damaged row.
+pub(crate) fn check_all(connection: &Connection, table: &str) -> rusqlite::Result<()> {
+    let mut select = connection.prepare(&format!("SELECT * FROM {table}"))?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        check(row, table)?;
+    }
+    Ok(())
 }
 
 /// Appends the kind and the length of each value too, so that no two rows have the same bytes.

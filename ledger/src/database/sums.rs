@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, Row, Statement, ffi};
 
 use super::checksum;
 use super::month::Month;
@@ -189,5 +189,154 @@ impl<'a> Rollups<'a> {
         }
         self.quarters.clear();
         Ok(())
+    }
+}
+
+/// Fills rollups that have no rows, in the order of the quarter-hours.
+///
+/// Each row is written once, in the order of its table's keys: no row is searched, and no page is changed
+/// again.
+pub(crate) struct RollupFiller<'a> {
+    put_quarter: Statement<'a>,
+    put_total: Statement<'a>,
+    put_day: Statement<'a>,
+    put_month: Statement<'a>,
+    quarter: i64,
+    quarters: KeyedSums,
+    days: KeyedSums,
+    months: KeyedSums,
+}
+
+type KeyedSums = BTreeMap<SumKey<'static>, Sums>;
+
+impl<'a> RollupFiller<'a> {
+    pub(crate) fn new(connection: &'a Connection) -> rusqlite::Result<Self> {
+        let put = |table: &SumTable| connection.prepare(table.replace);
+        Ok(Self {
+            put_quarter: put(&ROLLUP_QUARTER)?,
+            put_total: put(&TOTAL_QUARTER)?,
+            put_day: put(&ROLLUP_DAY)?,
+            put_month: put(&ROLLUP_MONTH)?,
+            quarter: 0,
+            quarters: KeyedSums::new(),
+            days: KeyedSums::new(),
+            months: KeyedSums::new(),
+        })
+    }
+
+    /// Adds to `quarter`, the same one as before or a later one.
+    ///
+    /// # Errors
+    /// It is an earlier one, or the database's.
+    pub(crate) fn add(&mut self, quarter: i64, key: SumKey<'static>, sums: &Sums) -> rusqlite::Result<()> {
+        if quarter < self.quarter {
+            let text = "the sums by hour are not in their order".to_owned();
+            return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT), Some(text)));
+        }
+        if quarter > self.quarter {
+            self.write_quarter()?;
+            if quarter / DAY_QUARTERS != self.quarter / DAY_QUARTERS {
+                self.write_day()?;
+            }
+            if Month::of_quarter(quarter) != Month::of_quarter(self.quarter) {
+                self.write_month()?;
+            }
+            self.quarter = quarter;
+        }
+        self.quarters.entry(key).or_default().add(sums);
+        Ok(())
+    }
+
+    /// Writes what is not written yet.
+    pub(crate) fn finish(mut self) -> rusqlite::Result<()> {
+        self.write_quarter().and_then(|()| self.write_day()).and_then(|()| self.write_month())
+    }
+
+    fn write_quarter(&mut self) -> rusqlite::Result<()> {
+        let mut totals: BTreeMap<(Cow<'_, str>, i64), Sums> = BTreeMap::new();
+        for (key, sums) in &self.quarters {
+            checksum::run(&mut self.put_quarter, key.values(self.quarter).into_iter().chain(sums.values()))?;
+            totals.entry((Cow::Borrowed(&*key.class), key.set)).or_default().add(sums);
+        }
+        for ((class, set), sums) in &totals {
+            let class = ValueRef::Text(class.as_bytes());
+            let key = [ValueRef::Integer(self.quarter), class, ValueRef::Integer(*set)];
+            checksum::run(&mut self.put_total, key.into_iter().chain(sums.values()))?;
+        }
+        for (key, sums) in std::mem::take(&mut self.quarters) {
+            self.days.entry(key).or_default().add(&sums);
+        }
+        Ok(())
+    }
+
+    fn write_day(&mut self) -> rusqlite::Result<()> {
+        for (key, sums) in std::mem::take(&mut self.days) {
+            let values = key.values(self.quarter / DAY_QUARTERS);
+            checksum::run(&mut self.put_day, values.into_iter().chain(sums.values()))?;
+            self.months.entry(key).or_default().add(&sums);
+        }
+        Ok(())
+    }
+
+    fn write_month(&mut self) -> rusqlite::Result<()> {
+        let month = Month::of_quarter(self.quarter).number();
+        for (key, sums) in std::mem::take(&mut self.months) {
+            checksum::run(&mut self.put_month, key.values(month).into_iter().chain(sums.values()))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::schema;
+    use super::super::schema::ledger_db::LEDGER;
+    use super::*;
+
+    const TABLES: [&str; 4] = ["rollup_quarter", "rollup_day", "rollup_month", "total_quarter"];
+
+    fn rows(connection: &Connection, table: &str) -> Vec<String> {
+        let mut select = connection.prepare(&format!("SELECT * FROM {table}")).unwrap();
+        let columns = select.column_count();
+        let row =
+            |row: &Row<'_>| Ok((0..columns).map(|at| format!("{:?} ", row.get_ref_unwrap(at))).collect());
+        select.query_map([], row).unwrap().map(Result::unwrap).collect()
+    }
+
+    /// Quarter-hours across the ends of days and months, of several accounts, classes and sets.
+    #[test]
+    fn filled_rollups_are_those_that_are_added_to() {
+        let (added, filled) =
+            (schema::new_in_memory(LEDGER).unwrap(), schema::new_in_memory(LEDGER).unwrap());
+        let (mut rollups, mut filler) = (Rollups::default(), RollupFiller::new(&filled).unwrap());
+        for quarter in (0..40 * DAY_QUARTERS).step_by(7) {
+            for (account, class, set) in [(2, "internal", 0), (1, "external", 0), (2, "external", 1)] {
+                let key = || SumKey { account, class: class.into(), set };
+                let sums = Sums { flows: 1, up: quarter, down: account, ..Sums::default() };
+                // Some twice.
+                for _ in 0..1 + quarter % 2 {
+                    rollups.add(quarter, key(), &sums);
+                    filler.add(quarter, key(), &sums).unwrap();
+                }
+            }
+        }
+        rollups.write(&added).unwrap();
+        filler.finish().unwrap();
+        for table in TABLES {
+            let rows = [rows(&added, table), rows(&filled, table)];
+            assert!(!rows[0].is_empty());
+            assert_eq!(rows[0], rows[1], "{table}");
+        }
+    }
+
+    #[test]
+    fn filler_refuses_earlier_quarters() {
+        let filled = schema::new_in_memory(LEDGER).unwrap();
+        let mut filler = RollupFiller::new(&filled).unwrap();
+        let mut add = |quarter| {
+            filler.add(quarter, SumKey { account: 1, class: "external".into(), set: 0 }, &Sums::default())
+        };
+        add(7).unwrap();
+        assert!(add(6).is_err());
     }
 }

@@ -2,22 +2,21 @@
 //! accounts.
 //!
 //! Guarantees: no byte is lost or doubled: what was counted in an hour belongs to its last quarter-hour from
-//! then on. Each name gets an account, in the order of the names.
+//! then on. Each name gets an account, in the order of the names. Each row is read and written once.
 
 use std::path::Path;
 
-use rusqlite::Connection;
 use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Row};
 use sys::clock;
 
 use super::accounts::Accounts;
 use super::month::{HOUR_NS, last_quarter};
 use super::schema::{SchemaError, integer, sqlite};
-use super::sums::{Rollups, SumKey, Sums};
+use super::sums::{RollupFiller, SumKey, Sums};
 use super::version_1;
 use super::watermarks::Source;
 use super::{checksum, live, run};
-use crate::limits::MOVE_ROWS_MAX;
 
 /// Fills the new tables from those of version 4, and drops those.
 pub(super) fn move_sums(connection: &Connection, path: &Path) -> Result<(), SchemaError> {
@@ -52,20 +51,51 @@ fn name_accounts(connection: &Connection, has_flows: bool) -> rusqlite::Result<A
 }
 
 fn move_hours(connection: &Connection, accounts: &Accounts) -> rusqlite::Result<()> {
-    let mut rollups = Rollups::default();
-    let mut select = connection.prepare("SELECT *, 0 AS requests FROM rollup_hour")?;
+    let mut filler = RollupFiller::new(connection)?;
+    each_hour(connection, |row, is_intact| {
+        if !is_intact {
+            return Err(checksum::damaged("rollup_hour"));
+        }
+        let (user, class) = (row.get_ref(USER)?.as_str()?, row.get_ref(CLASS)?.as_str()?);
+        let account = accounts.find(user).unwrap_or(0);
+        let key = SumKey { account, class: class.to_owned().into(), set: 0 };
+        filler.add(last_quarter(row.get(HOUR)?), key, &hour_sums(row)?)
+    })?;
+    filler.finish()
+}
+
+/// The columns that [`each_hour`] selects; they are read by number, since there may be millions of rows.
+const HOUR: usize = 0;
+const USER: usize = 1;
+const CLASS: usize = 2;
+const CRC: usize = 8;
+
+/// Calls `each` with the rows of `rollup_hour`, in their order, and whether each is intact.
+fn each_hour(
+    connection: &Connection,
+    mut each: impl FnMut(&Row<'_>, bool) -> rusqlite::Result<()>,
+) -> rusqlite::Result<()> {
+    let mut select = connection.prepare(
+        "SELECT hour, user, class, flows, up, down, uncertain_up, uncertain_down, crc FROM rollup_hour
+         ORDER BY hour, user, class",
+    )?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
-        checksum::check(row, "rollup_hour")?;
-        let user: String = row.get("user")?;
-        let class: String = row.get("class")?;
-        let key = SumKey { account: accounts.find(&user).unwrap_or(0), class: class.into(), set: 0 };
-        rollups.add(last_quarter(row.get("hour")?), key, &Sums::read(row)?);
-        if rollups.len() >= MOVE_ROWS_MAX {
-            rollups.write(connection)?;
-        }
+        each(row, checksum::is_intact_before(row, CRC)?)?;
     }
-    rollups.write(connection)
+    Ok(())
+}
+
+/// The sums of a row of `rollup_hour`.
+fn hour_sums(row: &Row<'_>) -> rusqlite::Result<Sums> {
+    Ok(Sums {
+        flows: row.get(3)?,
+        requests: 0,
+        up: row.get(4)?,
+        down: row.get(5)?,
+        uncertain_up: row.get(6)?,
+        uncertain_down: row.get(7)?,
+    })
 }
 
 /// Notes which entries were summed up by hour, for months that are made again from the journal.
@@ -85,11 +115,7 @@ fn note_hourly(connection: &Connection) -> rusqlite::Result<()> {
 
 /// Copies the rows of table `from` by `select` and `put`, once all of them were checked.
 fn copy(connection: &Connection, from: &str, select: &str, put: &str) -> rusqlite::Result<()> {
-    let mut check = connection.prepare(&format!("SELECT * FROM {from}"))?;
-    let mut rows = check.query([])?;
-    while let Some(row) = rows.next()? {
-        checksum::check(row, from)?;
-    }
+    checksum::check_all(connection, from)?;
     let mut select = connection.prepare(select)?;
     let columns = select.column_count();
     let mut rows = select.query([])?;
