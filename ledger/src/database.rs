@@ -29,7 +29,7 @@ pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod sums;
 mod version_1;
-mod version_4;
+pub(crate) mod version_4;
 pub(crate) mod watermarks;
 
 use rusqlite::{ErrorCode, ffi};

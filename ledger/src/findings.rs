@@ -9,9 +9,10 @@ use std::path::Path;
 use sys::clock;
 
 use crate::acceptance::{Extent, accept};
-use crate::consent::Consent;
+use crate::consent::{Consent, Pending};
 use crate::database::month::Month;
 use crate::database::schema::{self, SchemaError};
+use crate::database::version_4::damage;
 use crate::directory;
 use crate::inventory::Inventory;
 use crate::journal::scan;
@@ -34,6 +35,8 @@ pub(crate) struct Findings {
     pub(crate) boot: u128,
     /// The loss of the gateway's number, if it should be there.
     identity_loss: Option<Loss>,
+    /// What the migration of `ledger.db` restored.
+    pub(crate) note: Option<String>,
 }
 
 /// The result of [`crate::repair::inspect`].
@@ -59,11 +62,9 @@ impl Findings {
     /// Collects the findings, and locks the live tables.
     pub(crate) fn collect(settings: &OpenSettings) -> Result<(Findings, OldTables), OpenError> {
         schema::check_sqlite()?;
-        if SqliteSink::needs_migration(&settings.directory) {
-            check_versions(settings)?;
-            SqliteSink::migrate(&settings.directory)?;
-        }
-        Findings::collect_with(settings, TableLocations::lock_all)
+        let note = migrate(settings)?;
+        let (findings, old) = Findings::collect_with(settings, TableLocations::lock_all)?;
+        Ok((Findings { note, ..findings }, old))
     }
 
     /// Collects the findings without any lock: a gateway may have the ledger open.
@@ -102,7 +103,7 @@ impl Findings {
         let storage = Directory::for_reading(&directory::journal(&settings.directory));
         let open = inventory.open_flows(gateway);
         let scan = scan(&storage, gateway, applied, open, &images(&old.found.tables))?;
-        Ok(Findings { gateway, inventory, applied, scan, boot, identity_loss: None })
+        Ok(Findings { gateway, inventory, applied, scan, boot, identity_loss: None, note: None })
     }
 
     /// Everything that is missing.
@@ -208,8 +209,7 @@ impl Findings {
 
     /// The consents of `author` to continue without `losses`.
     pub(crate) fn consents(&self, author: &str, losses: &Losses) -> Vec<Consent> {
-        let consent = |loss: &Loss| Consent::new(0, clock::wall(), loss.lsns(), author, &loss.to_string());
-        losses.0.iter().map(consent).collect()
+        consents(author, &losses.0)
     }
 
     /// The permanent note of a ledger whose last run's live table is missing: what only the table had is not
@@ -229,6 +229,47 @@ impl Findings {
         );
         Some(Consent::new(0, clock::wall(), (self.applied.lsn + 1, 0), "restore", &what))
     }
+}
+
+/// The consents of `author` to continue without `losses`.
+fn consents(author: &str, losses: &[Loss]) -> Vec<Consent> {
+    let consent = |loss: &Loss| Consent::new(0, clock::wall(), loss.lsns(), author, &loss.to_string());
+    losses.iter().map(consent).collect()
+}
+
+/// Migrates a `ledger.db` of an earlier version, and returns a note of what it restored. One whose damage
+/// takes some of its sums is migrated with consent only, and one that is damaged in another way is not: both
+/// are reported with all other losses.
+fn migrate(settings: &OpenSettings) -> Result<Option<String>, OpenError> {
+    let directory = &settings.directory;
+    if !SqliteSink::needs_migration(directory) {
+        return Ok(None);
+    }
+    check_versions(settings)?;
+    let damage = match damage::inspect(&directory::database(directory)) {
+        Err(cause) if damage::is_damage(&cause) => return Ok(None),
+        damage => damage.map_err(SinkError::from)?,
+    };
+    let damaged = |text| Loss::Damaged { file: "ledger.db".to_owned(), text };
+    let losses: Vec<Loss> = damage.losses().into_iter().map(damaged).collect();
+    if losses.is_empty() {
+        SqliteSink::migrate(directory)?;
+        return Ok(damage.note());
+    }
+    let Some(author) = &settings.accept_loss else { return Ok(None) };
+    let failed = |cause| OpenError::Directory { directory: directory.join(directory::CONSENTS), cause };
+    let earlier = Pending::read(directory).map_err(failed)?;
+    let mut accepted = earlier.clone();
+    // An interrupted start may have left some.
+    let is_new = |consent: &Consent| earlier.iter().all(|known| known.what() != consent.what());
+    accepted.extend(consents(author, &losses).into_iter().filter(is_new));
+    // The start reads them from there.
+    Pending::write(directory, &accepted).map_err(failed)?;
+    if let Err(error) = SqliteSink::migrate(directory) {
+        let _ = Pending::write(directory, &earlier);
+        return Err(error.into());
+    }
+    Ok(damage.note())
 }
 
 /// Refuses files of a later version before `ledger.db` is migrated, which takes the way back.

@@ -17,6 +17,7 @@ use crate::database::checksum;
 use crate::database::month::Month;
 use crate::database::run::Run;
 use crate::database::schema::{self, SchemaError};
+use crate::database::version_4::damage;
 use crate::database::watermarks::Source;
 use crate::directory;
 use crate::loss::Loss;
@@ -69,6 +70,9 @@ impl Inventory {
         match Usage::open(directory).and_then(|usage| LedgerFile::read(&usage.connection)) {
             Ok(ledger) => inventory.ledger = Some(ledger),
             Err(QueryError::Absent { .. } | QueryError::Incomplete { .. }) => {}
+            Err(QueryError::Schema(error @ SchemaError::TooOld { .. })) => {
+                inventory.note_unmigrated(directory, error)?;
+            }
             Err(error) => inventory.note("ledger.db", error)?,
         }
         for month in Month::files(directory).unwrap_or_default() {
@@ -79,6 +83,24 @@ impl Inventory {
             }
         }
         Ok(inventory)
+    }
+
+    /// Notes the damage of a `ledger.db` that is of an earlier version.
+    ///
+    /// # Errors
+    /// There is none: `error`, that it is of an earlier version.
+    fn note_unmigrated(&mut self, directory: &Path, error: SchemaError) -> Result<(), SchemaError> {
+        let texts = match damage::inspect(&directory::database(directory)) {
+            Ok(damage) => damage.losses(),
+            Err(cause) if damage::is_damage(&cause) => vec![cause.to_string()],
+            Err(_) => Vec::new(),
+        };
+        if texts.is_empty() {
+            return Err(error);
+        }
+        let file = || "ledger.db".to_owned();
+        self.damaged.extend(texts.into_iter().map(|text| Loss::Damaged { file: file(), text }));
+        Ok(())
     }
 
     /// Notes an error of SQLite or of a checksum as damage of a file.

@@ -195,7 +195,8 @@ impl Ledger {
         let failed = |cause| OpenError::Directory { directory: directory.join(directory::CONSENTS), cause };
         let earlier = Pending::read(directory).map_err(failed)?;
         let mut consents = earlier.clone();
-        let mut notes = found.resend_months(settings, &old)?;
+        let mut notes: Vec<String> = found.note.take().into_iter().collect();
+        notes.extend(found.resend_months(settings, &old)?);
         let losses = found.losses(settings, &old);
         if !losses.0.is_empty() {
             let Some(author) = &settings.accept_loss else { return Err(OpenError::Incomplete(losses)) };

@@ -61,13 +61,11 @@ pub(crate) fn compute<'a>(values: impl Iterator<Item = ValueRef<'a>>) -> u32 {
 
 /// Refuses a damaged row, so that nothing is computed from it.
 pub(crate) fn check(row: &Row<'_>, table: &str) -> rusqlite::Result<()> {
-    if is_intact(row)? { Ok(()) } else { Err(damaged(table)) }
-}
-
-/// The error of a damaged row.
-pub(super) fn damaged(table: &str) -> rusqlite::Error {
+    if is_intact(row)? {
+        return Ok(());
+    }
     let text = format!("a row of `{table}` is damaged: its checksum does not match");
-    rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT), Some(text))
+    Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT), Some(text)))
 }
 
 /// Refuses a table with a damaged row.

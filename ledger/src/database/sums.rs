@@ -52,6 +52,22 @@ impl Sums {
         };
     }
 
+    /// These sums without `part`; `None` if that has more, or one of both is not known.
+    pub(super) fn without(&self, part: &Sums) -> Option<Sums> {
+        let less = |whole: i64, part: i64| match whole.checked_sub(part) {
+            Some(less @ 0..) if whole < i64::MAX => Some(less),
+            _ => None,
+        };
+        Some(Self {
+            flows: less(self.flows, part.flows)?,
+            requests: less(self.requests, part.requests)?,
+            up: less(self.up, part.up)?,
+            down: less(self.down, part.down)?,
+            uncertain_up: less(self.uncertain_up, part.uncertain_up)?,
+            uncertain_down: less(self.uncertain_down, part.uncertain_down)?,
+        })
+    }
+
     fn values(&self) -> [ValueRef<'static>; 6] {
         let Self { flows, requests, up, down, uncertain_up, uncertain_down } = *self;
         [flows, requests, up, down, uncertain_up, uncertain_down].map(ValueRef::Integer)

@@ -3,11 +3,15 @@
 //!
 //! Guarantees: no byte is lost or doubled: what was counted in an hour belongs to its last quarter-hour from
 //! then on. Each name gets an account, in the order of the names. Each row is read and written once.
+//! Not handled here: consent to what damaged rows lose (`findings`).
 
+pub(crate) mod damage;
+
+use std::collections::BTreeSet;
 use std::path::Path;
 
+use rusqlite::Connection;
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, Row};
 use sys::clock;
 
 use super::accounts::Accounts;
@@ -15,16 +19,18 @@ use super::month::{HOUR_NS, last_quarter};
 use super::schema::{SchemaError, integer, sqlite};
 use super::sums::{RollupFiller, SumKey, Sums};
 use super::version_1;
-use super::watermarks::Source;
+use super::watermarks::{self, Source};
 use super::{checksum, live, run};
+use damage::Damage;
 
 /// Fills the new tables from those of version 4, and drops those.
 pub(super) fn move_sums(connection: &Connection, path: &Path) -> Result<(), SchemaError> {
     let failed = |cause| sqlite(path, cause);
     let has_flows = "SELECT count(*) FROM sqlite_schema WHERE name = 'flow_1'";
     let has_flows = connection.query_row(has_flows, [], |row| row.get::<_, i64>(0)).map_err(failed)? > 0;
-    let accounts = name_accounts(connection, has_flows).map_err(failed)?;
-    move_hours(connection, &accounts)
+    let damage = Damage::read(connection, "rollup_day_4").map_err(failed)?;
+    let accounts = name_accounts(connection, &damage.users, has_flows).map_err(failed)?;
+    move_hours(connection, &accounts, &damage)
         .and_then(|()| move_live(connection))
         .and_then(|()| move_runs(connection))
         .and_then(|()| note_hourly(connection))
@@ -36,11 +42,17 @@ pub(super) fn move_sums(connection: &Connection, path: &Path) -> Result<(), Sche
     connection.execute_batch(drop).map_err(failed)
 }
 
-fn name_accounts(connection: &Connection, has_flows: bool) -> rusqlite::Result<Accounts> {
+fn name_accounts(
+    connection: &Connection,
+    users: &BTreeSet<String>,
+    has_flows: bool,
+) -> rusqlite::Result<Accounts> {
     let flows = if has_flows { "UNION SELECT user FROM flow_1" } else { "" };
-    let sql = format!("SELECT user FROM rollup_hour UNION SELECT user FROM live_4 {flows} ORDER BY user");
-    let names: Vec<String> =
-        connection.prepare(&sql)?.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let mut names = users.clone();
+    let mut select = connection.prepare(&format!("SELECT user FROM live_4 {flows}"))?;
+    for name in select.query_map([], |row| row.get(0))? {
+        names.insert(name?);
+    }
     let mut accounts = Accounts::default();
     let now = integer(clock::wall().0);
     for naming in accounts.assign(names.iter().map(|name| (name.as_str(), 0)), now) {
@@ -50,52 +62,28 @@ fn name_accounts(connection: &Connection, has_flows: bool) -> rusqlite::Result<A
     Ok(accounts)
 }
 
-fn move_hours(connection: &Connection, accounts: &Accounts) -> rusqlite::Result<()> {
+/// Moves the sums by hour. Those that are lost were accepted, and their months no longer match their details.
+fn move_hours(connection: &Connection, accounts: &Accounts, damage: &Damage) -> rusqlite::Result<()> {
     let mut filler = RollupFiller::new(connection)?;
-    each_hour(connection, |row, is_intact| {
-        if !is_intact {
-            return Err(checksum::damaged("rollup_hour"));
-        }
-        let (user, class) = (row.get_ref(USER)?.as_str()?, row.get_ref(CLASS)?.as_str()?);
+    let mut add = |hour: i64, user: &str, class: &str, sums: &Sums| {
         let account = accounts.find(user).unwrap_or(0);
-        let key = SumKey { account, class: class.to_owned().into(), set: 0 };
-        filler.add(last_quarter(row.get(HOUR)?), key, &hour_sums(row)?)
+        filler.add(last_quarter(hour), SumKey { account, class: class.to_owned().into(), set: 0 }, sums)
+    };
+    let mut restored = damage.restored.iter().peekable();
+    damage::each_hour(connection, |row, is_intact| {
+        if !is_intact {
+            return Ok(());
+        }
+        let hour = row.get(damage::HOUR)?;
+        while let Some(((at, user, class), sums)) = restored.next_if(|((at, ..), _)| *at <= hour) {
+            add(*at, user, class, sums)?;
+        }
+        let (user, class) = (row.get_ref(damage::USER)?.as_str()?, row.get_ref(damage::CLASS)?.as_str()?);
+        add(hour, user, class, &damage::hour_sums(row)?)
     })?;
-    filler.finish()
-}
-
-/// The columns that [`each_hour`] selects; they are read by number, since there may be millions of rows.
-const HOUR: usize = 0;
-const USER: usize = 1;
-const CLASS: usize = 2;
-const CRC: usize = 8;
-
-/// Calls `each` with the rows of `rollup_hour`, in their order, and whether each is intact.
-fn each_hour(
-    connection: &Connection,
-    mut each: impl FnMut(&Row<'_>, bool) -> rusqlite::Result<()>,
-) -> rusqlite::Result<()> {
-    let mut select = connection.prepare(
-        "SELECT hour, user, class, flows, up, down, uncertain_up, uncertain_down, crc FROM rollup_hour
-         ORDER BY hour, user, class",
-    )?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
-        each(row, checksum::is_intact_before(row, CRC)?)?;
-    }
-    Ok(())
-}
-
-/// The sums of a row of `rollup_hour`.
-fn hour_sums(row: &Row<'_>) -> rusqlite::Result<Sums> {
-    Ok(Sums {
-        flows: row.get(3)?,
-        requests: 0,
-        up: row.get(4)?,
-        down: row.get(5)?,
-        uncertain_up: row.get(6)?,
-        uncertain_down: row.get(7)?,
-    })
+    restored.try_for_each(|((hour, user, class), sums)| add(*hour, user, class, sums))?;
+    filler.finish()?;
+    damage.months().into_iter().try_for_each(|month| watermarks::mark_incomplete(connection, month))
 }
 
 /// Notes which entries were summed up by hour, for months that are made again from the journal.

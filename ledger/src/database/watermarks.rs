@@ -76,6 +76,15 @@ pub(crate) fn put_month(
     checksum::put(connection, put, &[month.number(), gateway, applied_lsn, dropped].map(ValueRef::Integer))
 }
 
+/// Marks a month as dropped, if it has had a file: its sums lack what its details have.
+pub(super) fn mark_incomplete(connection: &Connection, month: Month) -> rusqlite::Result<()> {
+    let gateways: Vec<(i64, i64)> = connection
+        .prepare("SELECT gateway, applied_lsn FROM month WHERE month = ?1")?
+        .query_map([month.number()], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    gateways.into_iter().try_for_each(|(gateway, lsn)| put_month(connection, month, gateway, lsn, true))
+}
+
 /// Marks `months` as dropped, on stable storage.
 pub(crate) fn drop_months(connection: &mut Connection, months: &[Month]) -> rusqlite::Result<()> {
     connection.pragma_update(None, "synchronous", "FULL")?;
