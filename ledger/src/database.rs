@@ -8,6 +8,7 @@
 //!   pairing.rs     a file and its write-ahead log belong together
 //!   month.rs       a month and its file's name         month_file.rs  the open files of months
 //!   watermarks.rs  how far each file is                run.rs         the runs of a gateway
+//!   hourly.rs      and an earlier version was
 //!   live.rs        open flows                          sums.rs        rollups
 //!   columns.rs     a flow as columns                   details.rs     the tables of a month's file
 //!   registry.rs    the numbers in rows: accounts.rs, named_sets.rs, policies.rs
@@ -18,6 +19,7 @@ mod accounts;
 pub(crate) mod checksum;
 pub(crate) mod columns;
 pub(crate) mod details;
+pub(crate) mod hourly;
 pub(crate) mod live;
 pub(crate) mod month;
 pub(crate) mod month_file;

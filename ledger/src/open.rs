@@ -240,7 +240,7 @@ fn recover(
     let Findings { gateway, inventory, scan, boot, .. } = found;
     let directory = &settings.directory;
     let mut sink = open_database(settings, gateway, &inventory)?;
-    sink.remove_hourly((scan.extent().0, scan.whole_to()))?;
+    sink.remove_resent((scan.extent().0, scan.whole_to()))?;
     let journal = directory::make_journal(directory)?;
     let storage = Directory::at(&journal)
         .map_err(|cause| OpenError::Directory { directory: journal.clone(), cause })?;

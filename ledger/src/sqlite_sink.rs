@@ -22,6 +22,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use sys::clock::{self, WallNanos};
 
 use crate::database::details::DetailTables;
+use crate::database::hourly;
 use crate::database::live::LiveFlows;
 use crate::database::month::Month;
 use crate::database::month_file::{self, MonthFiles, Origin, check_linked};
@@ -45,6 +46,8 @@ pub(crate) struct SqliteSink {
     registry: Registry,
     live: LiveFlows,
     months: MonthFiles,
+    /// The last entry that an earlier version counted by hour.
+    hourly_to: i64,
     gateway: i64,
     months_max: u32,
     /// The identity of `ledger.db` when it was opened.
@@ -65,10 +68,21 @@ impl SqliteSink {
         let gateway = i64::from(gateway);
         let failed = |cause| schema::sqlite(&path, cause);
         let live = LiveFlows::read(&connection, gateway).map_err(failed)?;
+        let hourly_to = hourly::read(&connection, gateway).map_err(failed)?;
         let registry = Registry::read(&connection).map_err(failed)?;
         let months = MonthFiles::new(directory, settings.rows_per_month_max);
         let (directory, months_max) = (directory.to_owned(), settings.detail_months);
-        Ok(Self { directory, connection, registry, live, months, gateway, months_max, path_identity })
+        Ok(Self {
+            directory,
+            connection,
+            registry,
+            live,
+            months,
+            hourly_to,
+            gateway,
+            months_max,
+            path_identity,
+        })
     }
 
     /// Whether the ledger in `directory` is of an earlier version.
@@ -82,12 +96,12 @@ impl SqliteSink {
         Self::open(directory, u32::MAX, SinkSettings::default()).map(drop)
     }
 
-    /// Removes from months with rows by hour what they have beyond `ledger.db`, if the journal, which has the
-    /// entries `first` to `last`, supplies it. It is sent again, and counts by quarter-hours then, as in the
-    /// sums.
-    pub(crate) fn remove_hourly(&mut self, (first, last): (u64, u64)) -> Result<(), SinkError> {
+    /// Where `ledger.db` is new, removes from months with rows by hour what the journal, which has the
+    /// entries `first` to `last`, sends again. Rows of flows that went on since then depend on the last entry
+    /// that was counted by hour, which `ledger.db` alone had.
+    pub(crate) fn remove_resent(&mut self, (first, last): (u64, u64)) -> Result<(), SinkError> {
         let applied = Source::read(&self.connection, self.gateway)?.map_or(0, |source| source.applied_lsn);
-        if integer(first) > applied + 1 {
+        if applied > 0 || first != 1 {
             return Ok(());
         }
         let unread = |cause: std::io::Error| SinkError::Retryable(cause.to_string());
@@ -96,8 +110,8 @@ impl SqliteSink {
             let has_hourly = DetailTables::read(&file)?.all().any(|table| table.is_hourly);
             let reached = month_file::applied(&file, self.gateway)?;
             drop(file);
-            if has_hourly && reached > applied && reached <= integer(last) {
-                self.months.remove_beyond(month, self.gateway, applied)?;
+            if has_hourly && reached > 0 && reached <= integer(last) {
+                self.months.remove_beyond(month, self.gateway, 0)?;
             }
         }
         Ok(())
@@ -159,7 +173,7 @@ impl SqliteSink {
         first_lsn: u64,
         entries: &[Entry],
     ) -> Result<Option<Transaction<'_>>, SinkError> {
-        let Self { connection, registry, live, months, gateway, .. } = self;
+        let Self { connection, registry, live, months, hourly_to, gateway, .. } = self;
         // Before the months get rows with them.
         registry.ensure(connection, entries, integer(clock::wall().0))?;
         let origin = Origin { gateway: *gateway, epoch: epoch.into() };
@@ -169,7 +183,8 @@ impl SqliteSink {
         if known == entries.len() {
             return Ok(None);
         }
-        let mut aggregator = BatchAggregator::new(&transaction, registry, live, months, origin);
+        let aggregator = BatchAggregator::new(&transaction, registry, live, months, origin);
+        let mut aggregator = aggregator.with_hourly(*hourly_to);
         for (entry, lsn) in entries.iter().zip(integer(first_lsn)..).skip(known) {
             aggregator.add(lsn, entry)?;
         }

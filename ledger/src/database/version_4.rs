@@ -11,7 +11,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use rusqlite::Connection;
-use rusqlite::types::ValueRef;
 use sys::clock;
 
 use super::accounts::Accounts;
@@ -19,13 +18,14 @@ use super::month::{HOUR_NS, last_quarter};
 use super::schema::{SchemaError, integer, sqlite};
 use super::sums::{RollupFiller, SumKey, Sums};
 use super::version_1;
-use super::watermarks::{self, Source};
-use super::{checksum, live, run};
+use super::watermarks;
+use super::{checksum, hourly, live, run};
 use damage::Damage;
 
 /// Fills the new tables from those of version 4, and drops those.
 pub(super) fn move_sums(connection: &Connection, path: &Path) -> Result<(), SchemaError> {
     let failed = |cause| sqlite(path, cause);
+    let directory = path.parent().unwrap_or(Path::new("."));
     let has_flows = "SELECT count(*) FROM sqlite_schema WHERE name = 'flow_1'";
     let has_flows = connection.query_row(has_flows, [], |row| row.get::<_, i64>(0)).map_err(failed)? > 0;
     let damage = Damage::read(connection, "rollup_day_4").map_err(failed)?;
@@ -33,7 +33,7 @@ pub(super) fn move_sums(connection: &Connection, path: &Path) -> Result<(), Sche
     move_hours(connection, &accounts, &damage)
         .and_then(|()| move_live(connection))
         .and_then(|()| move_runs(connection))
-        .and_then(|()| note_hourly(connection))
+        .and_then(|()| hourly::note(connection, directory))
         .map_err(failed)?;
     if has_flows {
         version_1::move_flows(connection, path, &accounts)?;
@@ -84,21 +84,6 @@ fn move_hours(connection: &Connection, accounts: &Accounts, damage: &Damage) -> 
     restored.try_for_each(|((hour, user, class), sums)| add(*hour, user, class, sums))?;
     filler.finish()?;
     damage.months().into_iter().try_for_each(|month| watermarks::mark_incomplete(connection, month))
-}
-
-/// Notes which entries were summed up by hour, for months that are made again from the journal.
-fn note_hourly(connection: &Connection) -> rusqlite::Result<()> {
-    let gateways: Vec<i64> = connection
-        .prepare("SELECT gateway FROM source")?
-        .query_map([], |row| row.get(0))?
-        .collect::<rusqlite::Result<_>>()?;
-    for gateway in gateways {
-        if let Some(source) = Source::read(connection, gateway)? {
-            let values = [gateway, source.applied_lsn].map(ValueRef::Integer);
-            checksum::put(connection, "INSERT INTO hourly VALUES (?1, ?2, ?3)", &values)?;
-        }
-    }
-    Ok(())
 }
 
 /// Copies the rows of table `from` by `select` and `put`, once all of them were checked.

@@ -44,16 +44,6 @@ impl Source {
     }
 }
 
-/// The last entry of `gateway` that an earlier version summed up by hour; 0 if there is none.
-pub(crate) fn hourly_to(connection: &Connection, gateway: i64) -> rusqlite::Result<i64> {
-    let mut select = connection.prepare("SELECT * FROM hourly WHERE gateway = ?1")?;
-    let last = select.query_row([gateway], |row| {
-        checksum::check(row, "hourly")?;
-        row.get("applied_lsn")
-    });
-    Ok(last.optional()?.unwrap_or(0))
-}
-
 /// Stores that the file of `month` has the entries of `gateway` up to `applied_lsn`, or is `dropped`, which
 /// it stays forever.
 pub(crate) fn put_month(

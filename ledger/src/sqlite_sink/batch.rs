@@ -72,7 +72,7 @@ impl<'a> BatchAggregator<'a> {
         Self { connection, registry, live, months, origin, hourly_to, rollups, details, last_lsns }
     }
 
-    /// The same, for entries of which an earlier version had summed up those up to `hourly_to`.
+    /// The same, for entries of which an earlier version had counted those up to `hourly_to`.
     pub(crate) fn with_hourly(self, hourly_to: i64) -> Self {
         Self { hourly_to, ..self }
     }

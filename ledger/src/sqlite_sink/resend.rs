@@ -21,13 +21,13 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::batch::BatchAggregator;
 use super::rebuild::rebuild;
+use crate::database::hourly;
 use crate::database::live::LiveFlows;
 use crate::database::month::Month;
 use crate::database::month_file::{self, MonthFiles, Origin};
 use crate::database::registry::Registry;
 use crate::database::schema::ledger_db::LEDGER;
 use crate::database::schema::{self, integer};
-use crate::database::watermarks;
 use crate::entry::Entry;
 use crate::limits::BATCH_ENTRIES_MAX;
 use crate::query::{self, Usage};
@@ -45,7 +45,7 @@ pub(crate) struct Resend {
     /// `ledger.db` as it was before the journal's first entry, advanced by each batch.
     totals: Connection,
     registry: Registry,
-    /// The last entry that an earlier version summed up by hour.
+    /// The last entry that an earlier version counted by hour.
     hourly_to: i64,
     live: LiveFlows,
     months: MonthFiles,
@@ -98,7 +98,7 @@ impl Resend {
         copy(&month.path(directory), &month.path(&copies.0))?;
         let mut totals = schema::new_in_memory(LEDGER)?;
         let known = Usage::open(directory)?;
-        let hourly_to = watermarks::hourly_to(&known.connection, gateway)?;
+        let hourly_to = hourly::read(&known.connection, gateway)?;
         Registry::read(&known.connection)?.accounts.store(&totals)?;
         rebuild(&mut totals, directory, gateway, integer(first_lsn) - 1)?;
         let registry = Registry::read(&totals)?;

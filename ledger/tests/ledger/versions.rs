@@ -160,19 +160,37 @@ fn killed_migration_is_continued() {
     }
 }
 
-/// The month has entries that `ledger.db` lacks: the last version was killed between the two commits.
+/// The month has entries that `ledger.db` lacks: the last version was killed between the two commits. Sums of
+/// single flows cannot be removed from a month, and counted by hour beside sums by quarter-hour.
 #[test]
 fn month_ahead_of_an_older_ledger_db_counts_as_the_sums_do() {
     let name = "version-1-killed";
-    let fixture = unpacked(name);
-    remove_database(&fixture, "ledger.db");
-    fs::copy(
-        unpacked("version-1-stopped").directory().join("ledger.db"),
-        fixture.directory().join("ledger.db"),
-    )
-    .unwrap();
-    fixture.restart();
-    assert_eq!(usage(&fixture), expected(name));
+    for has_aggregates in [false, true] {
+        let fixture = unpacked(name);
+        remove_database(&fixture, "ledger.db");
+        let older = unpacked("version-1-stopped");
+        fs::copy(older.directory().join("ledger.db"), fixture.directory().join("ledger.db")).unwrap();
+        if has_aggregates {
+            add_aggregate(&fixture.directory().join("usage-202611.db"));
+        }
+        fixture.restart();
+        assert_eq!(usage(&fixture), expected(name), "aggregates: {has_aggregates}");
+    }
+}
+
+/// Adds sums of no flow to a month of version 2.
+fn add_aggregate(month: &Path) {
+    let hour = 1_795_680_000 / 3600_i64;
+    let texts = ["bob", "external", "example.com"];
+    let mut sealed = [&[1][..], &hour.to_le_bytes()].concat();
+    for text in texts {
+        sealed.extend([&[3][..], &text.len().to_le_bytes(), text.as_bytes()].concat());
+    }
+    sealed.extend([&[1][..], &[0; 8]].concat().repeat(5));
+    let connection = rusqlite::Connection::open(month).unwrap();
+    let insert = "INSERT INTO aggregate VALUES (?1, ?2, ?3, ?4, 0, 0, 0, 0, 0, ?5)";
+    let values = (hour, texts[0], texts[1], texts[2], crc32c::crc32c(&sealed));
+    connection.execute(insert, values).unwrap();
 }
 
 #[test]
