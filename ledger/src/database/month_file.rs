@@ -46,6 +46,8 @@ impl Origin {
 struct OpenMonth {
     month: Month,
     connection: Connection,
+    /// Rows of an earlier version, which get no more.
+    hourly_rows: i64,
     path_identity: PathIdentity,
 }
 
@@ -78,7 +80,7 @@ impl MonthFiles {
         write: impl FnOnce(&mut Appender<'_>) -> Result<(), SinkError>,
     ) -> Result<(), SinkError> {
         let rows_max = self.rows_max;
-        let connection = self.file(month)?;
+        let OpenMonth { connection, hourly_rows, .. } = self.file(month)?;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let applied_lsn = applied(&transaction, origin.gateway)?;
         if applied_lsn >= last_lsn {
@@ -92,7 +94,7 @@ impl MonthFiles {
             insert_flow: transaction.prepare_cached(INSERT_FLOW)?,
             origin,
             applied_lsn,
-            rows_free: rows_max.saturating_sub(rows),
+            rows_free: rows_max.saturating_sub(rows).saturating_sub(*hourly_rows),
         })?;
         let source = [ValueRef::Integer(origin.gateway), ValueRef::Integer(last_lsn)];
         checksum::put(&transaction, PUT_SOURCE, &source)?;
@@ -104,7 +106,8 @@ impl MonthFiles {
     /// Deletes the rows of `gateway`'s entries beyond `lsn` from the month's file; they will be sent again. A
     /// file that keeps some of its flows as sums only is unchanged.
     pub(crate) fn remove_beyond(&mut self, month: Month, gateway: i64, lsn: i64) -> Result<(), SinkError> {
-        let transaction = self.file(month)?.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let connection = &mut self.file(month)?.connection;
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         if !has_aggregates(&transaction)? {
             remove_beyond(&transaction, gateway, lsn)?;
             transaction.commit()?;
@@ -114,7 +117,7 @@ impl MonthFiles {
 
     /// The last entry of `gateway` in the month's file; 0 if it has none.
     pub(crate) fn applied(&mut self, month: Month, gateway: i64) -> Result<i64, SinkError> {
-        Ok(applied(self.file(month)?, gateway)?)
+        Ok(applied(&self.file(month)?.connection, gateway)?)
     }
 
     /// Fails if an open file was removed, or replaced by another.
@@ -158,7 +161,7 @@ impl MonthFiles {
         self.open.iter().map(|open| &open.connection).for_each(each);
     }
 
-    fn file(&mut self, month: Month) -> Result<&mut Connection, SinkError> {
+    fn file(&mut self, month: Month) -> Result<&mut OpenMonth, SinkError> {
         match self.open.iter().position(|open| open.month == month) {
             Some(index) => self.open[index..].rotate_left(1),
             None => {
@@ -170,11 +173,11 @@ impl MonthFiles {
                 self.made |= make(&path).map_err(|cause| failed(&path, &cause))?;
                 let connection = open(&path)?;
                 let path_identity = PathIdentity::at(&path).map_err(|cause| failed(&path, &cause))?;
-                self.open.push(OpenMonth { month, connection, path_identity });
+                let hourly_rows = hourly_rows(&connection)?;
+                self.open.push(OpenMonth { month, connection, hourly_rows, path_identity });
             }
         }
-        let last = self.open.last_mut().expect("the file was moved or pushed to the end");
-        Ok(&mut last.connection)
+        Ok(self.open.last_mut().expect("the file was moved or pushed to the end"))
     }
 }
 
@@ -285,6 +288,18 @@ pub(crate) fn applied(connection: &Connection, gateway: i64) -> rusqlite::Result
         row.get("applied_lsn")
     });
     Ok(applied.optional()?.unwrap_or(0))
+}
+
+/// The rows of single flows and parts that an earlier version wrote.
+fn hourly_rows(file: &Connection) -> rusqlite::Result<i64> {
+    let mut rows = 0;
+    for table in DetailTables::read(file)?.all() {
+        if table.is_hourly && table.kind != DetailKind::Aggregate {
+            let last = format!("SELECT ifnull(max(rowid), 0) FROM {}", table.name);
+            rows += file.query_row(&last, [], |row| row.get::<_, i64>(0))?;
+        }
+    }
+    Ok(rows)
 }
 
 /// Whether a month's file keeps some of its flows as sums only.

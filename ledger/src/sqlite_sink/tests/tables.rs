@@ -4,6 +4,7 @@ use std::fs;
 
 use super::*;
 use crate::database::month::HOUR_NS;
+use crate::database::schema::month_db::{HOURLY_VERSION, MONTH};
 use crate::verify::{Problem, verify};
 
 const HOUR: u64 = HOUR_NS as u64;
@@ -151,6 +152,23 @@ fn rows_beyond_the_cap_become_exact_sums() {
     assert_eq!(details(&store), expected);
     assert_eq!(store.totals(), (5, 127, 0, 7));
     check_clean(&store);
+}
+
+/// The rows that an earlier version wrote did not count, so that the month could have twice as many.
+#[test]
+fn rows_of_an_earlier_version_count_for_the_cap() {
+    let mut store = Store::with(SinkSettings { rows_per_month_max: 4, ..SinkSettings::default() });
+    let path = store.directory.path().join("usage-202602.db");
+    fs::write(&path, "").unwrap();
+    let mut earlier = Connection::open(&path).unwrap();
+    schema::migrate(&mut earlier, &path, &MONTH[..HOURLY_VERSION]).unwrap();
+    let insert = "INSERT INTO part VALUES (x'00', 0, 'ci', 'example.com', 'internal', 0, 0, 7, 1, ?1, 0)";
+    (1..=3).for_each(|lsn| _ = earlier.execute(insert, [lsn]).unwrap());
+    drop(earlier);
+    for lsn in 1..=3 {
+        store.sink.apply(1, lsn, &[Entry::Final(record(lsn.into(), FEBRUARY, lsn))]).unwrap();
+    }
+    assert_eq!(details(&store), ["2026-02 flow 0: 1", "2026-02 aggregate 0: 5 in 2"]);
 }
 
 #[test]
