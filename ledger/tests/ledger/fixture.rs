@@ -37,11 +37,7 @@ impl Fixture {
     }
 
     pub(crate) fn settings(&self, writers: usize, slots: u32) -> OpenSettings {
-        OpenSettings {
-            live_table: Some(self.tables()),
-            segment_bytes: 1 << 20,
-            ..OpenSettings::new(&self.directory(), writers, slots)
-        }
+        settings(self.0.path(), writers, slots)
     }
 
     pub(crate) fn open(&self) -> (Ledger, FlowWriter) {
@@ -71,6 +67,15 @@ impl Fixture {
 
     pub(crate) fn bill(&self) -> Bill {
         bill(&self.directory())
+    }
+}
+
+/// The settings for a fixture whose directories are in `root`.
+pub(crate) fn settings(root: &Path, writers: usize, slots: u32) -> OpenSettings {
+    OpenSettings {
+        live_table: Some(root.join("tables")),
+        segment_bytes: 1 << 20,
+        ..OpenSettings::new(&root.join("data"), writers, slots)
     }
 }
 

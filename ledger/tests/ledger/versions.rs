@@ -23,7 +23,7 @@ const SEGMENT_BOOT: usize = 1104;
 const SEGMENT_CRC: usize = 4092;
 
 /// A copy of the ledger `name` as if it had been written in this boot of this machine.
-fn unpacked(name: &str) -> Fixture {
+pub(crate) fn unpacked(name: &str) -> Fixture {
     let fixture = Fixture::new();
     let source = testdata(name);
     unpack(&source.join("data"), &fixture.directory());
@@ -75,7 +75,7 @@ fn adopt(path: &Path, boot_at: usize, crc_at: usize) {
 }
 
 /// The usage of a clean ledger by hour, user and class, as in `usage.tsv`.
-fn usage(fixture: &Fixture) -> String {
+pub(crate) fn usage(fixture: &Fixture) -> String {
     let report = ledger::verify::verify(&fixture.directory()).unwrap();
     assert!(report.is_clean(), "{:?}", report.problems);
     let usage = Usage::open(&fixture.directory()).unwrap();
@@ -90,7 +90,7 @@ fn usage(fixture: &Fixture) -> String {
     lines.concat()
 }
 
-fn expected(name: &str) -> String {
+pub(crate) fn expected(name: &str) -> String {
     fs::read_to_string(testdata(name).join("usage.tsv")).unwrap()
 }
 
