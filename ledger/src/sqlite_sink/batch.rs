@@ -45,10 +45,19 @@ pub(crate) struct BatchAggregator<'a> {
     last_lsns: BTreeMap<Month, i64>,
 }
 
+/// The flow of an entry, unpacked once.
+#[derive(Clone)]
+struct EntryFlow<'a> {
+    lsn: i64,
+    flow: Flow<'a>,
+    /// Whether a text of the flow was cut.
+    cut: bool,
+    account: i64,
+}
+
 /// A row to be written.
 struct Detail<'a> {
-    lsn: i64,
-    record: &'a Record,
+    entry: EntryFlow<'a>,
     row: Row,
 }
 
@@ -80,8 +89,8 @@ impl<'a> BatchAggregator<'a> {
     /// Adds the entry with the number `lsn`, the next one.
     pub(crate) fn add(&mut self, lsn: i64, entry: &'a Entry) -> Result<(), SinkError> {
         match entry {
-            Entry::Interim(record) => Ok(self.count(lsn, record)?),
-            Entry::Final(record) => Ok(self.close(lsn, record)?),
+            Entry::Interim(record) => Ok(self.count(&self.unpack(lsn, record))?),
+            Entry::Final(record) => Ok(self.close(self.unpack(lsn, record))?),
             Entry::RunBegan { epoch, at, run, table } => {
                 self.write_details(lsn - 1)?;
                 self.end_lost(lsn, i64::from(*epoch))?;
@@ -126,46 +135,48 @@ impl<'a> BatchAggregator<'a> {
         Ok(self.last_lsns)
     }
 
-    fn count(&mut self, lsn: i64, record: &'a Record) -> rusqlite::Result<()> {
+    fn unpack(&self, lsn: i64, record: &'a Record) -> EntryFlow<'a> {
         let flow = record.flow();
-        let counters = self.counters(lsn, &flow);
-        let earlier = self.live.find(self.connection, flow.id)?;
+        let account = self.registry.account(flow.account, flow.user);
+        EntryFlow { lsn, flow, cut: record.identity().is_cut(), account }
+    }
+
+    fn count(&mut self, entry: &EntryFlow<'a>) -> rusqlite::Result<()> {
+        let counters = self.counters(entry);
+        let earlier = self.live.find(self.connection, entry.flow.id)?;
         if earlier.is_some_and(|earlier| !counters.exceeds(&earlier)) {
             return Ok(());
         }
-        let next = self.advance(lsn, record, &flow, earlier, 0);
-        self.live.put(self.connection, self.origin, &columns(self.registry, &flow, record), &next)
+        let next = self.advance(entry, earlier, 0);
+        self.live.put(self.connection, self.origin, &entry.columns(), &next)
     }
 
-    fn close(&mut self, lsn: i64, record: &'a Record) -> rusqlite::Result<()> {
-        let flow = record.flow();
-        let earlier = self.live.find(self.connection, flow.id)?;
-        let next = self.advance(lsn, record, &flow, earlier, 1);
+    fn close(&mut self, entry: EntryFlow<'a>) -> rusqlite::Result<()> {
+        let earlier = self.live.find(self.connection, entry.flow.id)?;
+        let next = self.advance(&entry, earlier, 1);
         if earlier.is_some() {
-            self.live.remove(self.connection, flow.id)?;
+            self.live.remove(self.connection, entry.flow.id)?;
         }
-        self.detail(Month::containing(next.at_ns), Detail { lsn, record, row: Row::Flow(next) });
+        self.detail(Month::containing(next.at_ns), Detail { entry, row: Row::Flow(next) });
         Ok(())
     }
 
-    /// The new counts of `flow`, the flow of `record`. Adds the change since `earlier` to the rollup, and a
-    /// part for the quarter-hour that the flow leaves.
+    /// The new counts of the entry's flow. Adds the change since `earlier` to the rollup, and a part for the
+    /// quarter-hour that the flow leaves.
     fn advance(
         &mut self,
-        lsn: i64,
-        record: &'a Record,
-        flow: &Flow<'a>,
+        entry: &EntryFlow<'a>,
         earlier: Option<CounterColumns>,
         flows: i64,
     ) -> CounterColumns {
-        let counters = self.counters(lsn, flow);
+        let counters = self.counters(entry);
         let next = earlier.map_or(counters, |earlier| counters.merged_with(&earlier));
         if let Some(earlier) = earlier
             && next.quarter > earlier.quarter
             && earlier.in_last_quarter() != (0, 0)
         {
             let row = Row::Part { quarter: earlier.quarter, bytes: earlier.in_last_quarter() };
-            self.detail(Month::containing(earlier.at_ns), Detail { lsn, record, row });
+            self.detail(Month::containing(earlier.at_ns), Detail { entry: entry.clone(), row });
         }
         let (up, down) = earlier.map_or((0, 0), |earlier| (earlier.up, earlier.down));
         let mut sums = Sums { flows, up: next.up - up, down: next.down - down, ..Sums::default() };
@@ -174,14 +185,15 @@ impl<'a> BatchAggregator<'a> {
             (sums.uncertain_up, sums.uncertain_down) = (next.uncertain_up, next.uncertain_down);
             sums.requests = next.requests;
         }
-        let (account, class) = (self.registry.account(flow.account, flow.user), flow.class.as_str().into());
-        self.rollups.add(next.quarter, SumKey { account, class, set: flow.set.into() }, &sums);
+        let EntryFlow { flow, account, .. } = entry;
+        let key = SumKey { account: *account, class: flow.class.as_str().into(), set: flow.set.into() };
+        self.rollups.add(next.quarter, key, &sums);
         next
     }
 
-    fn counters(&self, lsn: i64, flow: &Flow<'_>) -> CounterColumns {
-        let counters = CounterColumns::from_flow(flow);
-        match lsn <= self.hourly_to {
+    fn counters(&self, entry: &EntryFlow<'_>) -> CounterColumns {
+        let counters = CounterColumns::from_flow(&entry.flow);
+        match entry.lsn <= self.hourly_to {
             true => CounterColumns { quarter: last_quarter(counters.at_ns / HOUR_NS), ..counters },
             false => counters,
         }
@@ -194,10 +206,7 @@ impl<'a> BatchAggregator<'a> {
     fn write_details(&mut self, last_lsn: i64) -> Result<(), SinkError> {
         for (month, details) in std::mem::take(&mut self.details) {
             self.months.append(month, self.origin, last_lsn, |file| {
-                details
-                    .iter()
-                    .try_for_each(|detail| detail.write(self.registry, file))
-                    .map_err(SinkError::from)
+                details.iter().try_for_each(|detail| detail.write(file)).map_err(SinkError::from)
             })?;
             self.last_lsns.insert(month, last_lsn);
         }
@@ -238,17 +247,19 @@ impl<'a> BatchAggregator<'a> {
 
 const EVER: (i64, i64) = (0, i64::MAX);
 
-impl Detail<'_> {
-    fn write(&self, registry: &Registry, file: &mut Appender<'_>) -> rusqlite::Result<()> {
-        let flow = self.record.flow();
-        let flow_columns = columns(registry, &flow, self.record);
-        match &self.row {
-            Row::Flow(counters) => file.flow(self.lsn, &flow_columns, counters, flow.reason.as_str()),
-            Row::Part { quarter, bytes } => file.part(self.lsn, &flow_columns, *quarter, *bytes),
-        }
+impl<'a> EntryFlow<'a> {
+    fn columns(&self) -> FlowColumns<'a> {
+        FlowColumns::from_flow(&self.flow, self.cut, self.account)
     }
 }
 
-fn columns<'a>(registry: &Registry, flow: &Flow<'a>, record: &Record) -> FlowColumns<'a> {
-    FlowColumns::from_flow(flow, record.identity().is_cut(), registry.account(flow.account, flow.user))
+impl Detail<'_> {
+    fn write(&self, file: &mut Appender<'_>) -> rusqlite::Result<()> {
+        let EntryFlow { lsn, flow, .. } = &self.entry;
+        let flow_columns = self.entry.columns();
+        match &self.row {
+            Row::Flow(counters) => file.flow(*lsn, &flow_columns, counters, flow.reason.as_str()),
+            Row::Part { quarter, bytes } => file.part(*lsn, &flow_columns, *quarter, *bytes),
+        }
+    }
 }

@@ -3,7 +3,7 @@
 //!
 //! `fixture.rs` is the ledger of a test, `losses.rs` has files that are missing or older at a start,
 //! `numbers.rs` has the numbers of accounts, `versions.rs` has ledgers of earlier versions,
-//! `killed_migration.rs` kills the starts on them, `later_version.rs` has journals of later ones.
+//! `later_version.rs` has journals of later ones.
 //!
 //! Guarantees: each test has its own directories for the ledger and the live table, and no test depends on
 //! the speed of a thread.
@@ -11,8 +11,8 @@
 
 #![forbid(unsafe_code)]
 
+mod earlier;
 mod fixture;
-mod killed_migration;
 mod later_version;
 mod losses;
 mod numbers;

@@ -5,6 +5,17 @@
 //!
 //! `TOLLGATE_MIGRATION_KILLS=10000` asks for more kills than the few of each run, `TOLLGATE_SEED` for other
 //! ones. The seed decides on moments, and not on what a process has done by then.
+//!
+//! A program of its own: a child has the locks of its parent until it begins. Tests in one process with this
+//! one would meet them.
+
+#![forbid(unsafe_code)]
+
+#[path = "../ledger/earlier.rs"]
+mod earlier;
+#[path = "../ledger/fixture.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod fixture;
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -16,8 +27,8 @@ use ledger::Ledger;
 use ledger::query::{Filter, GroupBy, Usage};
 use sys::clock;
 
-use crate::fixture::{Fixture, close_ledger, copy_files, settings};
-use crate::versions::{expected, unpacked, usage};
+use earlier::{expected, unpacked, usage};
+use fixture::{Fixture, close_ledger, copy_files, settings};
 
 const NAMES: [&str; 2] = ["version-1-stopped", "version-1-killed"];
 const KILLS: u64 = 20;
@@ -99,7 +110,7 @@ fn copied(ledger: &Fixture) -> Fixture {
 /// before it ended.
 fn run_child(fixture: &Fixture, killed_after: Option<Duration>) -> bool {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "killed_migration::child", "--ignored", "--nocapture"])
+        .args(["--exact", "child", "--ignored", "--nocapture"])
         .env(CHILD, fixture.0.path())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
