@@ -555,7 +555,9 @@ fn killed(record: Record, alive_at: WallNanos, report: &mut Recovery) -> Record 
     let flow = record.flow();
     report.uncertain += u64::from(flow.uncertain.up) + u64::from(flow.uncertain.down);
     let at = alive_at.max(flow.opened);
-    Record::from_parts(*record.identity(), at, CloseReason::Killed, flow.legs).with_uncertain(flow.uncertain)
+    Record::from_parts(*record.identity(), at, CloseReason::Killed, flow.legs)
+        .with_uncertain(flow.uncertain)
+        .with_requests(flow.requests)
 }
 
 /// Writes entries in frames.

@@ -54,6 +54,8 @@ pub struct BilledFlow {
     pub up: u64,
     /// Bytes to the client.
     pub down: u64,
+    /// Requests that were made in it.
+    pub requests: u64,
     /// The reason of its end.
     pub reason: CloseReason,
     /// Bytes of the calls that a kill interrupted, which are not billed.
@@ -148,6 +150,7 @@ fn billed(record: &Record) -> BilledFlow {
         client: flow.client.to_string(),
         up: flow.legs.upstream_tx,
         down: flow.legs.client_tx,
+        requests: flow.requests,
         reason: flow.reason,
         uncertain: flow.uncertain,
     }

@@ -99,12 +99,9 @@ impl Rows {
                     self.live.values().filter(|(of, _)| of <= began).map(|(_, record)| *record).collect();
                 for record in ended {
                     let flow = record.flow();
-                    self.finish(Record::from_parts(
-                        *record.identity(),
-                        flow.closed,
-                        CloseReason::Lost,
-                        flow.legs,
-                    ));
+                    let lost =
+                        Record::from_parts(*record.identity(), flow.closed, CloseReason::Lost, flow.legs);
+                    self.finish(lost.with_requests(flow.requests));
                 }
             }
             Entry::Gap { .. } | Entry::RunEnded { .. } | Entry::Accepted(_) | Entry::Skipped(_) => {}
