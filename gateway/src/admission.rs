@@ -47,12 +47,20 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
+    /// The verdict on `address`.
+    ///
+    /// # Panics
+    /// If it is not one of the candidates.
+    pub(crate) fn verdict(&self, address: SocketAddr) -> &Verdict {
+        self.candidates.verdict(address).expect("only candidates are dialled")
+    }
+
     /// The route of a flow to `address`.
     ///
     /// # Panics
     /// If it is not one of the candidates.
     pub(crate) fn route<'a>(&self, snapshot: &'a Snapshot, address: SocketAddr) -> Route<'a> {
-        let verdict = self.candidates.verdict(address).expect("only candidates are dialled");
+        let verdict = self.verdict(address);
         let class = match verdict.class {
             BillingClass::External => Class::External,
             BillingClass::Internal => Class::Internal,

@@ -159,6 +159,16 @@ impl Client {
         }
     }
 
+    /// The id of the current request.
+    pub(crate) fn id(&self) -> u128 {
+        self.id
+    }
+
+    /// When the current request, or for the first one its connection, arrived.
+    pub(crate) fn arrived(&self) -> WallNanos {
+        self.accepted
+    }
+
     /// The configuration that serves the current request.
     pub(crate) fn snapshot(&self) -> &Snapshot {
         &self.info.snapshot

@@ -4,3 +4,4 @@ pub(crate) mod closing;
 pub(crate) mod guard;
 pub(crate) mod meter;
 pub(crate) mod progress;
+pub(crate) mod request;

@@ -2,11 +2,13 @@
 //! destination.
 //!
 //! Guarantees: an idle connection has no task, and no buffer before its next head begins; it leaves the table
-//! when that head is complete, when either peer closes, or at a deadline. Under pressure the connections of
-//! the user with the most of them are evicted, the longest idle first, whether a head has begun or not.
+//! when that head is complete, when either peer closes, or at a deadline. Its run ends earlier, and then it
+//! has no slot of the ledger. Under pressure the connections of the user with the most of them are evicted,
+//! the longest idle first, whether a head has begun or not.
 
 mod evictor;
 mod partial_head;
+mod run;
 mod upstream_key;
 
 use std::cmp::Reverse;
@@ -24,6 +26,7 @@ use sys::socket::Socket;
 
 pub(crate) use self::evictor::Evictor;
 pub(crate) use self::partial_head::PartialHead;
+pub(crate) use self::run::{Run, RunKey};
 pub(crate) use self::upstream_key::UpstreamKey;
 
 use crate::budget::SessionPermit;
@@ -54,6 +57,7 @@ pub(crate) struct Parked {
     /// The received part of the next head, if any.
     pub(crate) partial_head: Option<PartialHead>,
     pub(crate) upstream: Option<(Parts, UpstreamKey)>,
+    pub(crate) run: Option<Box<Run>>,
     pub(crate) permit: SessionPermit,
 }
 
@@ -63,6 +67,7 @@ pub(crate) struct Resumed {
     pub(crate) info: ConnectionInfo,
     pub(crate) partial_head: PartialHead,
     pub(crate) upstream: Option<(TcpStream, UpstreamKey)>,
+    pub(crate) run: Option<Box<Run>>,
     pub(crate) permit: SessionPermit,
 }
 
@@ -70,8 +75,11 @@ struct IdleConnection {
     client: (Socket, Registration),
     info: ConnectionInfo,
     upstream: Option<((Socket, Registration), UpstreamKey)>,
+    run: Option<Box<Run>>,
     permit: SessionPermit,
     timer: TimerId,
+    /// When it closes, unless a next head begins.
+    keep_alive_until: Nanos,
     partial_head: Option<PartialHead>,
     /// What the client's socket is ready for.
     readiness: Readiness,
@@ -97,6 +105,11 @@ impl IdleConnection {
             buffers.put(unused.into_bytes());
         }
         needs_task
+    }
+
+    /// When it closes, or its late head is denied.
+    fn deadline(&self) -> Nanos {
+        self.partial_head.as_ref().map_or(self.keep_alive_until, PartialHead::deadline)
     }
 }
 
@@ -129,29 +142,37 @@ impl IdleConnections {
 
     /// Parks a connection that has no bytes to be read now. A connection that cannot be registered closes.
     pub(crate) fn park(&mut self, parked: Parked) {
-        let Parked { client, info, partial_head, upstream, permit } = parked;
-        let keep_alive = self.reactor.now() + info.snapshot.config.timeouts.keep_alive;
-        let deadline = partial_head.as_ref().map_or(keep_alive, PartialHead::deadline);
+        let Parked { client, info, partial_head, upstream, run, permit } = parked;
+        let keep_alive_until = self.reactor.now() + info.snapshot.config.timeouts.keep_alive;
         let index = self.slab.next_index();
         let Ok(client) = self.watch(client, Token::Idle(index, Side::Client)) else { return };
         let upstream = upstream.and_then(|(parts, key)| {
             let connection = self.watch(parts, Token::Idle(index, Side::Upstream)).ok()?;
             Some((connection, key))
         });
-        let timer = self.reactor.arm(deadline, WakeTarget::Token(Token::IdleTimer(index).to_raw()));
+        let deadline = partial_head.as_ref().map_or(keep_alive_until, PartialHead::deadline);
+        let timer = self.arm(index, deadline, run.as_deref());
         let (readiness, is_ready) = (Readiness::default(), false);
         let key = self.slab.insert(IdleConnection {
             client,
             info,
             upstream,
+            run,
             permit,
             timer,
+            keep_alive_until,
             partial_head,
             readiness,
             is_ready,
         });
         assert_eq!(key.index(), index, "the slab inserts at its next index");
         self.push_youngest(key);
+    }
+
+    /// Arms the timer of a connection that ends at `deadline`, and its run earlier.
+    fn arm(&self, index: u32, deadline: Nanos, run: Option<&Run>) -> TimerId {
+        let check_at = run.map_or(deadline, |run| run.idle_until().min(deadline));
+        self.reactor.arm(check_at, WakeTarget::Token(Token::IdleTimer(index).to_raw()))
     }
 
     fn watch(&self, (socket, registration): Parts, token: Token) -> io::Result<(Socket, Registration)> {
@@ -195,8 +216,8 @@ impl IdleConnections {
                 break key;
             }
             connection.is_ready = false;
-            if !had_begun {
-                self.arm_head_deadline(key);
+            if !had_begun && connection.partial_head.is_some() {
+                self.rearm(key);
             }
         };
         let connection = self.slab.remove(key)?;
@@ -205,16 +226,17 @@ impl IdleConnections {
         let upstream = connection.upstream.map(|(parts, key)| (stream(parts, Readiness::default()), key));
         let partial_head = connection.partial_head.expect("`read_head` made it");
         let client = stream(connection.client, connection.readiness);
-        Some(Resumed { client, info: connection.info, partial_head, upstream, permit: connection.permit })
+        let IdleConnection { info, run, permit, .. } = connection;
+        Some(Resumed { client, info, partial_head, upstream, run, permit })
     }
 
-    /// Replaces the keep-alive timer by that of the head which has begun.
-    fn arm_head_deadline(&mut self, key: Key) {
-        let Some(connection) = self.slab.get_mut(key) else { return };
-        let Some(head) = &connection.partial_head else { return };
-        let target = WakeTarget::Token(Token::IdleTimer(key.index()).to_raw());
-        let timer = self.reactor.arm(head.deadline(), target);
-        self.reactor.cancel(std::mem::replace(&mut connection.timer, timer));
+    /// Replaces the timer, whose deadline has changed.
+    fn rearm(&mut self, key: Key) {
+        let Some(connection) = self.slab.get(key) else { return };
+        let timer = self.arm(key.index(), connection.deadline(), connection.run.as_deref());
+        if let Some(connection) = self.slab.get_mut(key) {
+            self.reactor.cancel(std::mem::replace(&mut connection.timer, timer));
+        }
     }
 
     /// The upstream of the connection in slot `index` closed, or sent unsolicited bytes: closes it.
@@ -225,9 +247,16 @@ impl IdleConnections {
         }
     }
 
-    /// The timer of the connection in slot `index` has fired: closes the connection, or has a task deny its
-    /// late head.
+    /// The timer of the connection in slot `index` has fired: ends its run, closes the connection, or has a
+    /// task deny its late head.
     pub(crate) fn due(&mut self, index: u32) {
+        let now = self.reactor.now();
+        if let Some((key, connection)) = self.slab.at(index) {
+            connection.run.take_if(|run| run.idle_until() <= now);
+            if connection.deadline() > now {
+                return self.rearm(key);
+            }
+        }
         match self.slab.at(index) {
             Some((_, connection)) if connection.partial_head.is_some() => {
                 self.client_ready(index, Readiness::default());
@@ -283,8 +312,8 @@ impl IdleConnections {
         self.ready.clear();
     }
 
-    /// Moves all connections to another snapshot. Closes the connections of revoked users, and upstreams that
-    /// were opened for one.
+    /// Moves all connections to another snapshot. Ends all runs. Closes the connections of revoked users, and
+    /// upstreams that were opened for one.
     pub(crate) fn adopt(&mut self, snapshot: &Rc<SnapshotHandle>) {
         let keys: Vec<Key> = self.slab.keys().collect();
         for key in keys {
@@ -294,6 +323,7 @@ impl IdleConnections {
                 continue;
             }
             connection.info.snapshot = Rc::clone(snapshot);
+            connection.run = None;
             if connection.upstream.as_ref().is_some_and(|(_, key)| key.is_revoked()) {
                 self.close_upstream(key.index());
             }
@@ -303,6 +333,7 @@ impl IdleConnections {
     fn close(&mut self, key: Key, unacknowledged: Unacknowledged) {
         let Some(mut connection) = self.slab.remove(key) else { return };
         self.reactor.cancel(connection.timer);
+        connection.run = None;
         if let Some(((_, registration), _)) = connection.upstream {
             self.reactor.forget(registration.key());
         }

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use ledger::limits::INTERIM_PAUSE_MAX;
+
 /// Bytes that a relay reads at a time. Below 16 KiB system calls dominate; above 64 KiB nothing is gained
 /// (relay CPU per GB: 0.35 s at 16 KiB, 0.23 s at 64 KiB).
 pub const SCRATCH_BYTES: usize = 64 * 1024;
@@ -102,6 +104,17 @@ pub const CLOSES_PER_SECOND_MAX: usize = 16 * 1024;
 /// How long the journal may stall before new flows are denied: the live table has slots for the closed flows
 /// of so many seconds, beside the open ones.
 pub const STALL_SECONDS_MAX: usize = 1;
+
+/// How long a flow of plain HTTP stays open between two requests: as long as an open flow waits for its next
+/// interim, so that no response is journaled later than that.
+pub const RUN_IDLE_MAX: Duration = INTERIM_PAUSE_MAX;
+
+/// A flow of plain HTTP ends with the first response after this. Its requests are counted in sums then.
+pub const RUN_SPAN_MAX: Duration = Duration::from_secs(60);
+
+/// Flows of one thread that may be open between two requests; the live table has slots for them beside those
+/// of other flows. A run that finds no space ends with its request. The crate's tests reach a smaller number.
+pub const IDLE_RUNS_PER_THREAD_MAX: usize = if cfg!(test) { 4 } else { 1024 };
 
 /// Idle connections that are evicted when an accept or a dial finds descriptors or memory exhausted. Each has
 /// one or two descriptors, and a listener retries 10 to 50 times a second.

@@ -40,7 +40,7 @@ use crate::idle::{Evictor, IdleConnections};
 use crate::jobs;
 use crate::limits::{
     CLOSES_PER_SECOND_MAX, EXCHANGES_PER_THREAD_MAX, EXTRA_ATTEMPTS_PER_THREAD_MAX, FLOWS_PER_THREAD_MAX,
-    LINGERING_PER_THREAD_MAX, QUEUE_STALL_MAX, SCRATCH_BYTES, STALL_SECONDS_MAX,
+    IDLE_RUNS_PER_THREAD_MAX, LINGERING_PER_THREAD_MAX, QUEUE_STALL_MAX, SCRATCH_BYTES, STALL_SECONDS_MAX,
 };
 use crate::observe::log::{Level, Log, LogSender, Value};
 use crate::observe::pressure::PressureThread;
@@ -416,10 +416,11 @@ pub fn ledger_settings(config: &Config, threads: usize) -> OpenSettings {
 }
 
 /// Slots of the live table for each of `threads`: for open flows, of which a thread may have twice its share
-/// and a thousand more, and for closed ones while the journal stalls.
+/// and a thousand more, for those between two requests, and for closed ones while the journal stalls.
 fn slots(connections: usize, threads: usize) -> u32 {
     let open = connections.min(2 * connections / threads + 1024);
-    let slots = (open + CLOSES_PER_SECOND_MAX * STALL_SECONDS_MAX).min(FLOWS_PER_THREAD_MAX);
+    let closed = CLOSES_PER_SECOND_MAX * STALL_SECONDS_MAX;
+    let slots = (open + IDLE_RUNS_PER_THREAD_MAX + closed).min(FLOWS_PER_THREAD_MAX);
     u32::try_from(slots).expect("the bound fits")
 }
 

@@ -16,6 +16,7 @@ use crate::client::{Client, ConnectRequest, HandshakeError, ReplyProtocol};
 use crate::denial::Denial;
 use crate::flow::guard::FlowGuard;
 use crate::flow::meter::FlowStart;
+use crate::flow::request::Admitted;
 use crate::http::read_connect;
 use crate::observe::stats::DenialKind;
 use crate::relay::RelayStart;
@@ -68,14 +69,10 @@ async fn establish(client: &mut Client) -> Result<Established, HandshakeError> {
         record,
         at: clock::wall(),
         protocol: client.protocol.expect("a client with a request has a protocol"),
-        permit,
-        global_permit,
+        admitted: Admitted { permit, global_permit, dns_us, connect_us: Some(connect_us) },
         reservation,
         listener: client.info.address,
-        dns_us,
-        connect_us: Some(connect_us),
-        method: None,
-        path: None,
+        request: None,
     };
     Ok(Established { upstream, flow })
 }

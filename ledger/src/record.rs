@@ -188,7 +188,7 @@ pub enum Protocol {
     Socks5 = 2,
     /// A listener with a fixed destination.
     Forward = 3,
-    /// One plain HTTP request (RFC 9112 section 3.2.2).
+    /// Plain HTTP requests (RFC 9112 section 3.2.2).
     Http = 4,
 }
 
@@ -239,7 +239,7 @@ pub enum CloseReason {
     Killed = 12,
     /// The machine stopped, or the live table was lost. The flow is billed as it was last journaled.
     Lost = 13,
-    /// The response was complete. Its connections may have continued.
+    /// The last response was complete. Its connections may have continued.
     Completed = 14,
 }
 

@@ -8,6 +8,7 @@ use ledger::record::CloseReason;
 
 use super::closing::HeldPermits;
 use super::meter::{FlowStart, Meter};
+use super::request::{Admitted, RequestStart};
 
 /// Closes its flow, by [`FlowGuard::close`] or by its drop, whatever becomes of the task.
 pub(crate) struct FlowGuard {
@@ -30,6 +31,16 @@ impl FlowGuard {
     /// Whether the flow's user was removed or disabled.
     pub(crate) fn is_revoked(&self) -> bool {
         self.meter.borrow().account(self.key()).is_some_and(|account| account.is_revoked())
+    }
+
+    /// Begins the next request of a run; see [`Meter::begin_request`].
+    pub(crate) fn begin_request(&self, admitted: Admitted, start: RequestStart) {
+        self.meter.borrow_mut().begin_request(self.key(), admitted, start);
+    }
+
+    /// Ends a request, and leaves the flow open; see [`Meter::end_request`].
+    pub(crate) fn end_request(&self) -> Option<HeldPermits> {
+        self.meter.borrow_mut().end_request(self.key())
     }
 
     /// Closes the flow; returns the permits that it held.

@@ -1,7 +1,14 @@
 //! The open flows of one thread: their slots in the live table, and their log lines.
 //!
 //! Guarantees: an open flow is closed exactly once, and then its slot belongs to the committer; nothing here
-//! waits.
+//! waits; a flow between two requests has no permit, and a thread has at most [`IDLE_RUNS_PER_THREAD_MAX`] of
+//! them.
+//!
+//! ```text
+//!   tunnel    open -------------------------------------------------> close
+//!   requests  open --> end_request --> begin_request --> end_request --> close
+//!                            '-------- an idle run ---------'
+//! ```
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -13,18 +20,18 @@ use engine::reactor::{Reactor, WakeTarget};
 use engine::slab::{Key, Slab};
 use engine::timer::wheel::TimerId;
 use ledger::live_table::FlowCounters;
-use ledger::record::{CloseReason, Protocol, Record};
+use ledger::record::{CloseReason, Legs, Protocol, Record};
 use ledger::{FlowWriter, LiveFlow};
 use sys::clock::{self, Nanos, WallNanos};
 
-use crate::account::{Account, ConnectionPermit};
-use crate::budget::FlowPermit;
+use crate::account::Account;
 use crate::config::settings::Log;
 use crate::flow::closing::HeldPermits;
-use crate::limits::FLOWS_PER_THREAD_MAX;
+use crate::flow::request::{Admitted, LastRequest, Permits, RequestStart};
+use crate::limits::{FLOWS_PER_THREAD_MAX, IDLE_RUNS_PER_THREAD_MAX};
 use crate::observe::log::{
     Decision, Details, Event, EventKind, LeftOutBy, LineLimiter, LineSelector, LineSubject, LogSender,
-    RequestOutcome, Selection,
+    Selection,
 };
 use crate::observe::stats::WorkerStats;
 use crate::token;
@@ -43,31 +50,22 @@ pub(crate) struct FlowStart {
     pub at: WallNanos,
     /// The protocol of the request.
     pub protocol: Protocol,
-    /// One of the user's connections.
-    pub permit: ConnectionPermit,
-    /// One of all users' flows.
-    pub global_permit: FlowPermit,
+    pub admitted: Admitted,
     /// The reserved slot.
     pub reservation: Reservation,
     /// The listener's address.
     pub listener: SocketAddr,
-    /// How long the lookup of the name took, in microseconds, if there was one.
-    pub dns_us: Option<u32>,
-    /// How long the dial took, in microseconds, if there was one.
-    pub connect_us: Option<u32>,
-    /// The method of a plain HTTP request. Such a flow is short: its only log line is the one at its end.
-    pub method: Option<&'static str>,
-    /// The path of the request, if the configuration has it logged.
-    pub path: Option<Box<str>>,
+    /// The first request, of plain HTTP.
+    pub request: Option<RequestStart>,
 }
 
 /// An open flow.
 struct OpenFlow {
     live: LiveFlow,
     protocol: Protocol,
-    permit: ConnectionPermit,
-    /// Held until the flow ends and its peers have acknowledged all bytes.
-    global_permit: FlowPermit,
+    /// `None` between two requests.
+    permits: Option<Permits>,
+    /// When the tunnel was opened, or the last request began.
     opened: Nanos,
     listener: SocketAddr,
     dns: Micros,
@@ -75,14 +73,8 @@ struct OpenFlow {
     selection: Selection,
     /// Until its decision is logged because it is a long flow.
     long_timer: Option<TimerId>,
-    /// For a plain HTTP request.
-    request: Option<Box<RequestInfo>>,
-}
-
-/// Log fields of a flow that is one request.
-struct RequestInfo {
-    outcome: RequestOutcome,
-    path: Option<Box<str>>,
+    /// For plain HTTP.
+    request: Option<Box<LastRequest>>,
 }
 
 /// Microseconds, if known, in half the space of an option: each open flow has two.
@@ -142,6 +134,8 @@ pub(crate) struct Meter {
     writer: FlowWriter,
     /// The number of reserved slots.
     reserved: Rc<Cell<u32>>,
+    /// The number of flows between two requests.
+    idle_runs: usize,
     log: LogSender,
     line_limiter: LineLimiter,
     selector: LineSelector,
@@ -168,6 +162,7 @@ impl Meter {
             flows: Slab::new(),
             writer,
             reserved: Rc::default(),
+            idle_runs: 0,
             log,
             line_limiter: LineLimiter::new(threads),
             selector: LineSelector::new(log_settings),
@@ -198,29 +193,26 @@ impl Meter {
     /// Opens a flow, and logs its decision if that is selected; from now on bytes can be counted. `None` if
     /// its slot is damaged.
     pub(crate) fn open(&mut self, start: FlowStart) -> Option<Key> {
-        let FlowStart { record, at, protocol, permit, global_permit, listener, method, path, .. } = start;
-        drop(start.reservation);
+        let FlowStart { record, at, protocol, admitted, reservation, listener, request } = start;
+        drop(reservation);
         let mut live = self.writer.open(record.identity())?;
-        if method.is_some() {
+        if let Some(request) = &request {
             self.writer.count_request(&mut live);
+            self.stats.requested(request.method);
         }
         self.stats.opened(protocol);
-        let request = method.map(|method| {
-            let outcome = RequestOutcome { method, status: None };
-            Box::new(RequestInfo { outcome, path })
-        });
+        let Admitted { permit, global_permit, dns_us, connect_us } = admitted;
         let mut flow = OpenFlow {
             live,
             protocol,
-            permit,
-            global_permit,
+            permits: Some(Permits { user: permit, global: global_permit }),
             opened: self.reactor.now(),
             listener,
-            dns: Micros::new(start.dns_us),
-            connect: Micros::new(start.connect_us),
+            dns: Micros::new(dns_us),
+            connect: Micros::new(connect_us),
             selection: self.selector.begin(record.identity().id()),
             long_timer: None,
-            request,
+            request: request.map(|start| Box::new(LastRequest::first(record.identity(), start))),
         };
         if flow.request.is_none() {
             self.log_decision(&mut flow, at, &record);
@@ -323,6 +315,47 @@ impl Meter {
         flows.get_mut(flow).map(|flow| writer.counters(&mut flow.live))
     }
 
+    /// Begins the next request of an idle run.
+    pub(crate) fn begin_request(&mut self, flow: Key, admitted: Admitted, start: RequestStart) {
+        let Meter { flows, writer, selector, stats, .. } = self;
+        let Some(flow) = flows.get_mut(flow) else { return };
+        let Some(request) = &mut flow.request else { return };
+        writer.count_request(&mut flow.live);
+        stats.requested(start.method);
+        let Admitted { permit, global_permit, dns_us, connect_us } = admitted;
+        if flow.permits.replace(Permits { user: permit, global: global_permit }).is_none() {
+            self.idle_runs -= 1;
+            stats.resumed();
+        }
+        (flow.dns, flow.connect) = (Micros::new(dns_us), Micros::new(connect_us));
+        flow.selection = selector.begin(start.id);
+        flow.opened = self.reactor.now();
+        request.follow(start, writer.counters(&mut flow.live).legs());
+    }
+
+    /// Whether a run may stay open between two requests. If not, it ends with its request.
+    pub(crate) fn may_idle(&self) -> bool {
+        self.idle_runs < IDLE_RUNS_PER_THREAD_MAX
+    }
+
+    /// Ends a request whose response is complete: logs its end if that is selected, and returns its permits.
+    /// The flow stays open.
+    pub(crate) fn end_request(&mut self, key: Key) -> Option<HeldPermits> {
+        let permits = self.flows.get_mut(key)?.permits.take()?;
+        self.log_close(key, clock::steady_wall(), CloseReason::Completed);
+        self.idle_runs += 1;
+        self.stats.paused();
+        Some(permits.held())
+    }
+
+    /// What the last request of an open flow has moved.
+    pub(crate) fn request_legs(&mut self, flow: Key) -> Legs {
+        let Meter { flows, writer, .. } = self;
+        let Some(flow) = flows.get_mut(flow) else { return Legs::default() };
+        let counts = writer.counters(&mut flow.live).legs();
+        flow.request.as_ref().map_or(counts, |request| request.legs(&counts))
+    }
+
     /// Notes that an open flow has new counts.
     pub(crate) fn counted(&mut self, flow: Key) {
         if let Some(flow) = self.flows.get_mut(flow) {
@@ -330,14 +363,15 @@ impl Meter {
         }
     }
 
-    /// When a flow was opened; [`Nanos::NEVER`] if there is no such flow.
+    /// When a tunnel was opened, or the last request of a flow began; [`Nanos::NEVER`] if there is no such
+    /// flow.
     pub(crate) fn opened(&self, flow: Key) -> Nanos {
         self.flows.get(flow).map_or(Nanos::NEVER, |flow| flow.opened)
     }
 
-    /// The account of an open flow.
+    /// The account of an open flow; none between two requests.
     pub(crate) fn account(&self, flow: Key) -> Option<&Arc<Account>> {
-        self.flows.get(flow).map(|flow| flow.permit.account())
+        self.flows.get(flow)?.permits.as_ref().map(|permits| permits.user.account())
     }
 
     /// Notes the status of the response to an open flow's request.
@@ -347,30 +381,54 @@ impl Meter {
         }
     }
 
+    /// Counts the response to an open flow's request, whose connections become a tunnel.
+    pub(crate) fn count_response(&mut self, flow: Key) {
+        let Meter { flows, stats, .. } = self;
+        if let Some(request) = flows.get_mut(flow).and_then(|flow| flow.request.as_mut()) {
+            request.count_response(stats);
+        }
+    }
+
     /// Closes a flow: logs its end if that is selected, gives its slot to the committer, and returns its
-    /// permits.
+    /// permits. An idle run has none, and its requests have their lines.
     pub(crate) fn close(&mut self, key: Key, reason: CloseReason) -> Option<HeldPermits> {
+        let at = clock::steady_wall();
+        if self.flows.get(key)?.permits.is_some() {
+            self.log_close(key, at, reason);
+        } else {
+            self.idle_runs -= 1;
+            self.stats.resumed();
+        }
         let flow = self.flows.remove(key)?;
         if let Some(timer) = flow.long_timer {
             self.reactor.cancel(timer);
         }
-        let at = clock::steady_wall();
         self.stats.closed(reason);
-        self.log_close(&flow, at, reason);
         self.writer.close(flow.live, at, reason);
-        Some(HeldPermits::of_flow(flow.permit, flow.global_permit))
+        flow.permits.map(Permits::held)
     }
 
-    fn log_close(&mut self, flow: &OpenFlow, at: WallNanos, reason: CloseReason) {
+    /// Logs the end of a tunnel or a request, if that is selected.
+    fn log_close(&mut self, key: Key, at: WallNanos, reason: CloseReason) {
+        let Meter { flows, writer, .. } = self;
+        let Some(flow) = flows.get_mut(key) else { return };
         let age = self.reactor.now().since(flow.opened);
+        if let Some(request) = &mut flow.request {
+            request.count_response(&self.stats);
+        }
         match self.selector.close(flow.selection, age) {
             Ok(sample) => {
+                let counts = writer.counters(&mut flow.live).legs();
+                let record = match &flow.request {
+                    Some(request) => Some(request.record(&counts, at, reason)),
+                    None => writer.record(&flow.live, at, reason),
+                };
                 // A damaged slot has no identity any more; the ledger reports it.
-                let Some(record) = self.writer.record(&flow.live, at, reason) else { return };
+                let Some(record) = record else { return };
                 let path = flow.request.as_ref().and_then(|request| request.path.as_deref());
                 let details = Details { path: path.unwrap_or_default(), ..Details::default() };
-                self.log
-                    .push(&flow.event((EventKind::Close, reason.as_str()), at, &record, sample), &details);
+                let event = flow.event((EventKind::Close, reason.as_str()), at, &record, sample);
+                self.log.push(&event, &details);
             }
             Err(Some(setting)) => {
                 self.left_out[setting as usize] += 1;
@@ -386,9 +444,15 @@ impl Meter {
         self.is_stopping = true;
     }
 
-    /// Closes the flow of a dropped task: at the thread's end, or after a panic.
+    /// Closes the flow of a dropped task: at the thread's end, or after a panic; or an idle run, whose last
+    /// response was complete.
     pub(crate) fn close_abandoned(&mut self, key: Key) {
-        let reason = if self.is_stopping { CloseReason::Drained } else { CloseReason::Fault };
+        let is_idle = self.flows.get(key).is_some_and(|flow| flow.permits.is_none());
+        let reason = match self.is_stopping {
+            _ if is_idle => CloseReason::Completed,
+            true => CloseReason::Drained,
+            false => CloseReason::Fault,
+        };
         self.close(key, reason);
     }
 

@@ -494,10 +494,9 @@ impl<'s> Exchange<'s> {
         Outcome::Unanswered { reason, denial: Box::new(denial), sent_whole: self.up.is_fully_read() }
     }
 
-    /// The counts so far.
+    /// The counts of the request so far.
     pub(crate) fn legs(&self) -> Legs {
-        let mut meter = self.client.context.meter.borrow_mut();
-        meter.counters(self.flow.key()).map_or_else(Legs::default, |counters| counters.legs())
+        self.client.context.meter.borrow_mut().request_legs(self.flow.key())
     }
 
     fn endpoints_up(&self) -> Endpoints<'_> {

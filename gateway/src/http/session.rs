@@ -1,10 +1,10 @@
 //! A session: one client connection that carries plain HTTP requests, one after another.
 //!
-//! Guarantees: each request is a flow of its own, authenticated, judged, metered and closed in the ledger;
-//! pipelined requests are served in order; a connection to a destination belongs to one client, and serves
-//! its next request only for the same target and user; no body is left behind a response of the gateway's
-//! own, where it could be parsed as a request; between two requests a connection holds one permit of its
-//! user.
+//! Guarantees: each request is authenticated, judged and admitted by itself; the requests of a flow have
+//! user, destination, address, decision and configuration in common; pipelined requests are served in order;
+//! a connection to a destination belongs to one client, and serves its next request only for the same target
+//! and user; no body is left behind a response of the gateway's own, where it could be parsed as a request;
+//! between two requests a connection holds one permit of its user.
 //!
 //! ```text
 //!   handshake --> Session::new --> [ request -> exchange ]* --> NextStep::Park --> idle --> Session::resume
@@ -34,7 +34,8 @@ use crate::denial::Denial;
 use crate::flow::closing::HeldPermits;
 use crate::flow::guard::FlowGuard;
 use crate::flow::meter::FlowStart;
-use crate::idle::{Parked, Resumed};
+use crate::flow::request::{Admitted, RequestStart};
+use crate::idle::{Parked, Resumed, Run, RunKey};
 use crate::limits::DISCARDED_BODY_BYTES_MAX;
 use crate::relay::RelayStart;
 
@@ -45,6 +46,8 @@ pub(crate) struct Session {
     first: Option<Box<PendingRequest>>,
     /// The connection of the last request, for the next one.
     upstream: Option<Upstream>,
+    /// The flow of the last request, for the next one.
+    run: Option<Box<Run>>,
     /// The connection's permit, from its first authenticated request on. Without one the connection closes
     /// behind the next response.
     permit: Option<SessionPermit>,
@@ -110,15 +113,15 @@ struct UpstreamLease {
 impl Session {
     /// The session of a client that `request` has identified.
     pub(crate) fn new(client: Client, request: Box<PendingRequest>) -> Session {
-        Session { client, first: Some(request), upstream: None, permit: None, held_permits: None }
+        Session { client, first: Some(request), upstream: None, run: None, permit: None, held_permits: None }
     }
 
     /// The session of a connection whose next request has begun.
     pub(crate) fn resume(context: &Rc<WorkerContext>, resumed: Resumed) -> Session {
-        let Resumed { client, info, partial_head, upstream, permit } = resumed;
+        let Resumed { client, info, partial_head, upstream, run, permit } = resumed;
         let client = Client::resumed(context, client, info, partial_head);
         let upstream = upstream.map(|(stream, key)| Upstream { stream, key });
-        Session { client, first: None, upstream, permit: Some(permit), held_permits: None }
+        Session { client, first: None, upstream, run, permit: Some(permit), held_permits: None }
     }
 
     /// Serves the requests that have arrived.
@@ -149,7 +152,8 @@ impl Session {
     /// Closes the connection in order. While the client has bytes to acknowledge, the permits of its last
     /// request are held, or else the connection's own.
     fn close(self) {
-        let Session { client, permit, held_permits, .. } = self;
+        let Session { client, run, permit, held_permits, .. } = self;
+        drop(run);
         client.close_with(|| held_permits.or_else(|| Some(Rc::new(HeldPermits::of_session(permit?)?))));
     }
 
@@ -174,8 +178,8 @@ impl Session {
             }
         };
         match self.admit(&mut request).await {
-            Ok(Some(lease)) => match self.open_flow(lease, request.traits.method) {
-                Some((flow, upstream)) => self.exchange(request, flow, upstream).await,
+            Ok(Some(lease)) => match self.begin_request(lease, request.traits.method) {
+                Some((run, upstream)) => self.exchange(request, run, upstream).await,
                 None => AfterRequest::Reset,
             },
             Ok(None) => self.send_options_response(&request).await,
@@ -207,6 +211,10 @@ impl Session {
         self.client.request = Some(connect_request);
         self.held_permits = None;
         self.acquire_permit(user, request);
+        let key = RunKey { snapshot: &self.client.info.snapshot, user, target: &request.target };
+        // An upgrade may become a tunnel, which has a flow of its own.
+        let may_follow = !request.targets_proxy && request.traits.upgrade.is_none();
+        self.run.take_if(|run| !may_follow || !run.fits(&key));
         if request.targets_proxy {
             return Ok(None);
         }
@@ -288,56 +296,67 @@ impl Session {
         Ok(UpstreamLease { upstream, admission, connect_us: Some(connect_us) })
     }
 
-    /// Opens the request's flow; `None` if its slot is damaged.
-    fn open_flow(&mut self, lease: UpstreamLease, method: &'static str) -> Option<(FlowGuard, Upstream)> {
+    /// Begins the request in the run of the one before, or in a flow that it opens; `None` if that flow's
+    /// slot is damaged.
+    fn begin_request(&mut self, lease: UpstreamLease, method: &'static str) -> Option<(Box<Run>, Upstream)> {
         let UpstreamLease { upstream, admission, connect_us } = lease;
-        let route = admission.route(self.client.snapshot(), upstream.key.address);
+        let (address, verdict) = (upstream.key.address, *admission.verdict(upstream.key.address));
+        let path = self.client.path.take();
+        let request = RequestStart { id: self.client.id(), begun: self.client.arrived(), method, path };
+        if let Some(run) = self.run.take().filter(|run| run.leads_to(address, &verdict)) {
+            let Admission { dns_us, permit, global_permit, .. } = admission;
+            run.flow().begin_request(Admitted { permit, global_permit, dns_us, connect_us }, request);
+            return Some((run, upstream));
+        }
+        let route = admission.route(self.client.snapshot(), address);
         let record = self.client.record(&route);
         let Admission { dns_us, permit, global_permit, reservation, .. } = admission;
         let start = FlowStart {
             record,
             at: clock::wall(),
             protocol: Protocol::Http,
-            permit,
-            global_permit,
+            admitted: Admitted { permit, global_permit, dns_us, connect_us },
             reservation,
             listener: self.client.info.address,
-            dns_us,
-            connect_us,
-            method: Some(method),
-            path: self.client.path.take(),
+            request: Some(request),
         };
         let flow = FlowGuard::open(&self.client.context.meter, start)?;
-        Some((flow, upstream))
+        let ConnectRequest { user, target } = self.client.request.as_ref().expect("it was admitted");
+        let key = RunKey { snapshot: &self.client.info.snapshot, user: *user, target };
+        let run = Run::new(flow, &key, (address, verdict), self.client.context.reactor.now());
+        Some((Box::new(run), upstream))
     }
 
     /// Sends the request and forwards its response.
     async fn exchange(
         &mut self,
         request: PendingRequest,
-        flow: FlowGuard,
+        run: Box<Run>,
         mut upstream: Upstream,
     ) -> AfterRequest {
-        let mut exchange = Exchange::new(&mut self.client, request, &flow, &mut upstream);
+        let mut exchange = Exchange::new(&mut self.client, request, run.flow(), &mut upstream);
         let outcome = exchange.run().await;
         let sent = exchange.legs();
         drop(exchange);
         self.client.info.sent.add(sent.client_tx);
         match outcome {
             Outcome::Answered { client_may_go_on, upstream_lives_on, client_is_sending } => {
-                let upstream_lives_on = upstream_lives_on && client_may_go_on;
-                self.complete(flow, upstream, sent, upstream_lives_on);
+                self.complete(run, upstream, sent, (client_may_go_on, upstream_lives_on));
                 match (client_may_go_on, client_is_sending) {
                     (_, true) => AfterRequest::Linger,
                     (true, false) => AfterRequest::Continue,
                     (false, false) => self.after_last_response(),
                 }
             }
-            Outcome::Upgraded { rest } => AfterRequest::Relay(Box::new(Upgraded { flow, upstream, rest })),
+            Outcome::Upgraded { rest } => {
+                let flow = run.into_flow();
+                self.client.context.meter.borrow_mut().count_response(flow.key());
+                AfterRequest::Relay(Box::new(Upgraded { flow, upstream, rest }))
+            }
             Outcome::Unanswered { reason, denial, sent_whole } => {
                 upstream.close_failed(sent.upstream_tx);
-                self.client.context.meter.borrow_mut().set_status(flow.key(), denial.status);
-                flow.close(reason);
+                self.client.context.meter.borrow_mut().set_status(run.flow().key(), denial.status);
+                run.close(reason);
                 if !sent_whole {
                     self.client.reply_protocol.set_close();
                 }
@@ -345,29 +364,47 @@ impl Session {
             }
             Outcome::Broken(reason) => {
                 upstream.close_failed(sent.upstream_tx);
-                flow.close(reason);
+                run.close(reason);
                 AfterRequest::Reset
             }
         }
     }
 
-    /// Closes the flow of a request whose response is complete. While a peer has bytes to acknowledge, the
-    /// permits of the flow are held.
-    fn complete(&mut self, flow: FlowGuard, mut upstream: Upstream, sent: Legs, upstream_lives_on: bool) {
+    /// Ends a request whose response is complete. While a peer has bytes to acknowledge, the permits of the
+    /// request are held.
+    fn complete(
+        &mut self,
+        run: Box<Run>,
+        mut upstream: Upstream,
+        sent: Legs,
+        (client_may_go_on, upstream_lives_on): (bool, bool),
+    ) {
+        let permits = self.end_request(run, client_may_go_on);
         let context = &self.client.context;
         let upstream_is_behind = upstream.is_behind(sent.upstream_tx);
         let client_is_behind = self.client.info.sent.is_queued(self.client.stream.socket());
-        let permits = flow.close(CloseReason::Completed).map(Rc::new);
+        let permits = permits.filter(|_| upstream_is_behind || client_is_behind).map(Rc::new);
         match &permits {
             Some(permits) if upstream_is_behind => {
                 context.closing.add(upstream.stream.into_parts(), permits);
             }
             _ => {
                 upstream.note_use(context.reactor.now());
-                self.upstream = Some(upstream).filter(|_| upstream_lives_on);
+                self.upstream = Some(upstream).filter(|_| upstream_lives_on && client_may_go_on);
             }
         }
         self.held_permits = permits.filter(|_| client_is_behind);
+    }
+
+    /// Ends the request of `run`, which stays open for the next one if there may be one; returns the permits.
+    fn end_request(&mut self, mut run: Box<Run>, client_may_go_on: bool) -> Option<HeldPermits> {
+        let (context, now) = (&self.client.context, self.client.context.reactor.now());
+        if !client_may_go_on || run.is_over(now) || !context.meter.borrow().may_idle() {
+            return run.close(CloseReason::Completed);
+        }
+        let permits = run.end_request(now);
+        self.run = Some(run);
+        permits
     }
 
     /// The end of a connection behind its last response: close(2) with unread bytes sends RST, which may
@@ -388,6 +425,7 @@ impl Session {
 
     /// Logs and sends a denial, behind which `body_bytes` of the request follow.
     async fn deny(&mut self, denial: &Denial, body_bytes: u64) -> AfterRequest {
+        self.run = None;
         self.client.log_denial(denial);
         self.send_denial(denial, body_bytes).await
     }
@@ -440,7 +478,7 @@ impl Session {
         let upstream = self.upstream.filter(|upstream| !upstream.has_ended());
         let upstream = upstream.map(|Upstream { stream, key }| (stream.into_parts(), key));
         let (client, info, partial_head) = self.client.into_idle();
-        NextStep::Park(Box::new(Parked { client, info, partial_head, upstream, permit }))
+        NextStep::Park(Box::new(Parked { client, info, partial_head, upstream, run: self.run, permit }))
     }
 }
 

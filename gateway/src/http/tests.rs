@@ -1,5 +1,7 @@
 //! Plain HTTP on a simulated kernel: requests and responses in any parts, and connections that end between.
 
+mod runs;
+
 use std::time::Duration;
 
 use ledger::record::CloseReason;
@@ -33,9 +35,10 @@ fn request_in_single_bytes_is_the_same_request() {
     }
     assert_eq!(without_date(&pair.receive(&client)), without_date(&response));
     let bill = pair.stop();
-    let completed: Vec<_> = bill.iter().map(|flow| (flow.up, flow.down, flow.reason)).collect();
+    let completed: Vec<_> =
+        bill.iter().map(|flow| (flow.requests, flow.up, flow.down, flow.reason)).collect();
     let (up, down) = (whole.len() as u64, response.len() as u64);
-    assert_eq!(completed, [(up, down, CloseReason::Completed); 2]);
+    assert_eq!(completed, [(2, 2 * up, 2 * down, CloseReason::Completed)]);
 }
 
 /// A response head may tell the time, which passes.
@@ -88,7 +91,8 @@ fn closed_upstream_is_replaced_for_the_next_request() {
         drop(upstream);
         pair.pass_time(Duration::from_secs(1));
     }
-    assert_eq!(pair.stop().len(), 3);
+    let bill = pair.stop();
+    assert_eq!((bill.len(), bill[0].requests), (1, 3), "each connection leads to the same address");
 }
 
 #[test]

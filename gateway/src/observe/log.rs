@@ -228,9 +228,15 @@ impl Slot {
     }
 }
 
-/// A plain HTTP request and its outcome.
+/// A plain HTTP request and its outcome. The event's record has the identity of its flow, and its own counts.
 #[derive(Clone, Copy)]
 pub struct RequestOutcome {
+    /// The request's id; that of a run's first request is the flow's.
+    pub id: u128,
+    /// When the request, or for the first one its connection, arrived.
+    pub begun: WallNanos,
+    /// The request's number in its run, from 1 on.
+    pub number: u64,
     /// The method; `OTHER` for one that RFC 9110 does not name.
     pub method: &'static str,
     /// The response's status, if there was a response; the gateway's own if the destination sent none.

@@ -231,6 +231,8 @@ pub struct WorkerStats {
     opened: [Counter; PROTOCOLS.len()],
     closed: [Counter; CLOSE_REASONS.len()],
     denied: [Counter; DenialKind::ALL.len()],
+    requested: [Counter; METHODS.len()],
+    responded: [Counter; STATUS_CLASSES.len()],
     flows_active: Counter,
 }
 
@@ -245,6 +247,30 @@ impl WorkerStats {
     pub fn closed(&self, reason: CloseReason) {
         self.closed[reason as usize - 1].add(1);
         self.flows_active.sub(1);
+    }
+
+    /// Counts an open flow out of the active ones: it waits for its next request.
+    pub(crate) fn paused(&self) {
+        self.flows_active.sub(1);
+    }
+
+    /// Counts in a flow that was counted out by [`WorkerStats::paused`].
+    pub(crate) fn resumed(&self) {
+        self.flows_active.add(1);
+    }
+
+    /// Counts a plain HTTP request that was admitted.
+    pub fn requested(&self, method: &str) {
+        let index = METHODS.iter().position(|named| *named == method);
+        self.requested[index.unwrap_or(METHODS.len() - 1)].add(1);
+    }
+
+    /// Counts the response to a request that was counted by [`WorkerStats::requested`].
+    pub fn responded(&self, status: u16) {
+        let class = usize::from(status / 100).checked_sub(1);
+        if let Some(counter) = class.and_then(|class| self.responded.get(class)) {
+            counter.add(1);
+        }
     }
 
     /// Counts a request that never became a flow.
@@ -272,11 +298,28 @@ impl WorkerStats {
         self.closed[reason as usize - 1].value()
     }
 
+    /// Plain HTTP requests that were admitted: their method, or `other`, and their number.
+    pub fn request_counts(&self) -> [(&'static str, u64); METHODS.len()] {
+        std::array::from_fn(|index| (METHODS[index], self.requested[index].value()))
+    }
+
+    /// Responses to these requests: the class of their status, and their number.
+    pub fn response_counts(&self) -> [(&'static str, u64); STATUS_CLASSES.len()] {
+        std::array::from_fn(|index| (STATUS_CLASSES[index], self.responded[index].value()))
+    }
+
     /// Requests that never became flows, because of `kind`.
     pub fn denied_count(&self, kind: DenialKind) -> u64 {
         self.denied[kind as usize].value()
     }
 }
+
+/// The methods that are counted by name (RFC 9110 and RFC 5789), and the label of all others. TRACE is denied,
+/// and CONNECT opens a tunnel.
+const METHODS: [&str; 8] = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "other"];
+
+/// The classes of a response's status, from 100 on.
+const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// Lists the variants of an enum of the ledger, whose numbers begin at 1 and index these counters. A missing
 /// or misplaced variant does not compile.
@@ -476,6 +519,29 @@ mod tests {
         );
         assert_eq!(stats.opened_count(Protocol::Socks5), 0);
         assert_eq!(stats.closed_count(CloseReason::Overload), 0);
+    }
+
+    #[test]
+    fn flow_is_not_active_between_two_requests() {
+        let stats = WorkerStats::default();
+        stats.opened(Protocol::Http);
+        stats.paused();
+        assert_eq!(stats.flows_active(), 0);
+        stats.resumed();
+        stats.closed(CloseReason::Completed);
+        assert_eq!((stats.flows_active(), stats.closed_count(CloseReason::Completed)), (0, 1));
+    }
+
+    #[test]
+    fn requests_count_by_method_and_responses_by_class() {
+        let stats = WorkerStats::default();
+        ["GET", "GET", "PATCH", "OTHER", "PROPFIND"].iter().for_each(|method| stats.requested(method));
+        [101, 204, 200, 599, 0, 99, 600, 999].iter().for_each(|status| stats.responded(*status));
+        let counted = |counts: &[(&'static str, u64)]| -> Vec<_> {
+            counts.iter().copied().filter(|(_, count)| *count > 0).collect()
+        };
+        assert_eq!(counted(&stats.request_counts()), [("GET", 2), ("PATCH", 1), ("other", 2)]);
+        assert_eq!(counted(&stats.response_counts()), [("1xx", 1), ("2xx", 2), ("5xx", 1)]);
     }
 
     #[test]

@@ -121,8 +121,9 @@ impl Facts<'_> {
         if session.was_cut && !self.was_killed {
             return Err("a response that was cut seemed complete".to_owned());
         }
-        if flows.len() < session.completed {
-            return Err(format!("{} responses are complete", session.completed));
+        let requests: u64 = flows.iter().map(|flow| flow.requests).sum();
+        if requests < session.completed as u64 || requests > session.plan.requests.len() as u64 {
+            return Err(format!("{} responses are complete, {requests} requests billed", session.completed));
         }
         let origin = self.origins.iter().find(|origin| origin.address == target);
         self.check_requests(session, origin.ok_or("a session without an origin")?)?;
@@ -217,12 +218,15 @@ impl Facts<'_> {
         Ok(())
     }
 
+    /// Checks that the lines of a tunnel or of a run's requests add up to the bill.
     fn check_log(&self, flow: &BilledFlow) -> Result<(), String> {
         let lines: Vec<&LoggedFlow> = self.logged.iter().filter(|line| line.id == flow.id).collect();
-        match lines[..] {
-            [line] if (line.up, line.down, line.reason) == (flow.up, flow.down, flow.reason) => Ok(()),
-            _ => Err(format!("its lines in the log are {lines:?}")),
-        }
+        let sum = |bytes: fn(&LoggedFlow) -> u64| lines.iter().map(|line| bytes(line)).sum::<u64>();
+        let is_right = lines.len() as u64 == flow.requests.max(1)
+            && lines.last().is_some_and(|line| line.reason == flow.reason)
+            && lines.iter().rev().skip(1).all(|line| line.reason == CloseReason::Completed)
+            && (sum(|line| line.up), sum(|line| line.down)) == (flow.up, flow.down);
+        if is_right { Ok(()) } else { Err(format!("its lines in the log are {lines:?}")) }
     }
 }
 

@@ -11,6 +11,8 @@ use sys::socket::{ListenOptions, Listener, Socket, SpeaksFirst};
 
 use super::plan::GATEWAY;
 use super::process::{Process, load};
+use crate::observe::log::LoggedFlow;
+use crate::observe::stats::WorkerStats;
 
 /// The client's address.
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 1, 0, 1));
@@ -221,6 +223,23 @@ impl Pair {
     /// Whether the gateway has ended.
     pub(crate) fn is_over(&mut self) -> bool {
         !self.process.pass().expect("the gateway runs")
+    }
+
+    /// The tunnels and requests whose end was logged since the last call.
+    pub(crate) fn logged(&mut self) -> Vec<LoggedFlow> {
+        self.process.logged()
+    }
+
+    /// The counters of the gateway's thread.
+    pub(crate) fn stats(&self) -> &WorkerStats {
+        self.process.stats()
+    }
+
+    /// Kills the gateway; returns the bill of the next start.
+    pub(crate) fn kill(self) -> Vec<BilledFlow> {
+        let Pair { process, simulation: _entered, .. } = self;
+        let words = process.table().words();
+        process.end(Some(words)).expect("the ledger works").bill
     }
 
     /// Stops the gateway; returns the bill.

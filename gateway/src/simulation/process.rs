@@ -22,7 +22,7 @@ use crate::dns::{DnsThread, ResolveSettings, Resolver};
 use crate::identity::AuthShared;
 use crate::jobs;
 use crate::observe::log::{LoggedFlow, MemoryLog};
-use crate::observe::stats::Stats;
+use crate::observe::stats::{Stats, WorkerStats};
 use crate::server::{self, BoundListener, ThreadParts};
 use crate::snapshot::Snapshot;
 use crate::worker::command::Command;
@@ -142,6 +142,11 @@ impl Process {
     /// The flows whose end was logged since the last call.
     pub(super) fn logged(&mut self) -> Vec<LoggedFlow> {
         self.log.take_closed()
+    }
+
+    /// The counters of the thread.
+    pub(super) fn stats(&self) -> &WorkerStats {
+        &self.context.stats
     }
 
     /// Registered sources of the reactor.

@@ -280,6 +280,12 @@ impl Gateway {
         self.totals("usage --json")
     }
 
+    /// The plain HTTP requests of flows that have ended.
+    pub(crate) fn requests(&self) -> u64 {
+        let usage: Value = serde_json::from_str(&self.run("usage --json", b"")).unwrap();
+        usage["total"]["requests"].as_u64().unwrap()
+    }
+
     /// The totals of one user.
     pub(crate) fn usage_of(&self, user: &str) -> (u64, u64, u64) {
         self.totals(&format!("usage --json --user {user}"))

@@ -1,10 +1,12 @@
-//! Plain HTTP requests: each is forwarded as it was parsed, answered in order, and a flow of its own.
+//! Plain HTTP requests: each is forwarded as it was parsed, answered in order, and billed in a flow with others
+//! of its connection.
 
 mod bad_responses;
 mod bodies;
 mod connections;
 mod deadlines;
 mod refusals;
+mod runs;
 mod upgrades;
 
 use std::io::Write;
@@ -74,7 +76,7 @@ fn pipelined_requests_are_answered_in_order() {
     sending.join().unwrap();
     drop(stream);
     gateway.stop();
-    assert_eq!(gateway.usage().0, 200);
+    assert_eq!((gateway.requests(), gateway.events("close").len()), (200, 200));
 }
 
 #[test]

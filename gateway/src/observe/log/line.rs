@@ -88,7 +88,8 @@ impl LineWriter {
             return self.left_out(out, event, &flow, count);
         }
         let mut line = JsonObject::open(out);
-        line.id(name!("id"), flow.id);
+        let (id, begun) = event.request.map_or((flow.id, flow.opened), |request| (request.id, request.begun));
+        line.id(name!("id"), id);
         line.time(name!("ts"), self.time(event.at));
         line.plain_text(name!("event"), event.kind.as_str());
         let user = if event.is_claimed { name!("attempted_user") } else { name!("user") };
@@ -117,6 +118,8 @@ impl LineWriter {
             line.milliseconds(name!("connect_ms"), connect_us.into());
         }
         if let Some(answered) = event.request {
+            line.id(name!("flow_id"), flow.id);
+            line.number(name!("request_number"), answered.number);
             line.plain_text(name!("method"), answered.method);
             if let Some(status) = answered.status {
                 line.number(name!("status"), status.into());
@@ -128,7 +131,7 @@ impl LineWriter {
         }
         if matches!(event.kind, EventKind::LateDecision | EventKind::Close) {
             // If the wall clock was set back in between, this is 0.
-            let nanos = flow.closed.0.saturating_sub(flow.opened.0);
+            let nanos = flow.closed.0.saturating_sub(begun.0);
             line.milliseconds(name!("duration_ms"), nanos / 1_000);
         }
         if event.kind == EventKind::Close {

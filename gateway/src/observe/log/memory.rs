@@ -11,10 +11,13 @@ use crate::observe::stats::WorkerStats;
 /// The receiving end of one thread's events.
 pub(crate) struct MemoryLog(Consumer<Slot>);
 
-/// A flow whose end was logged.
+/// A tunnel or a request whose end was logged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct LoggedFlow {
+    /// The flow's id.
     pub(crate) id: u128,
+    /// The request's id and its number in the run, of plain HTTP.
+    pub(crate) request: Option<(u128, u64)>,
     /// Bytes to the destination.
     pub(crate) up: u64,
     /// Bytes to the client.
@@ -36,7 +39,8 @@ impl MemoryLog {
             if slot.event.kind == EventKind::Close {
                 let flow = slot.event.record.flow();
                 let (up, down) = (flow.legs.upstream_tx, flow.legs.client_tx);
-                closed.push(LoggedFlow { id: flow.id, up, down, reason: flow.reason });
+                let request = slot.event.request.map(|request| (request.id, request.number));
+                closed.push(LoggedFlow { id: flow.id, request, up, down, reason: flow.reason });
             }
         });
         closed

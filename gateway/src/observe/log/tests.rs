@@ -109,6 +109,19 @@ fn close_line_adds_duration_bytes_and_reason() {
     );
 }
 
+/// The record is that of the flow, which other requests have too.
+#[test]
+fn line_of_a_request_has_its_own_id_and_time() {
+    let begun = WallNanos(AT.0 - 250_000_000);
+    let request = RequestOutcome { id: 0x2a, begun, number: 7, method: "GET", status: Some(304) };
+    let event = Event { request: Some(request), ..event(EventKind::Close) };
+    let line: Json = serde_json::from_str(&line_of(&event)).unwrap();
+    let ids = [&line["id"], &line["flow_id"]].map(|id| id.as_str().unwrap().trim_start_matches('0'));
+    assert_eq!((ids, &line["duration_ms"]), (["2a", "1f"], &json!(250.0)));
+    let of_request = [&line["request_number"], &line["method"], &line["status"]];
+    assert_eq!(of_request, [&json!(7), &json!("GET"), &json!(304)]);
+}
+
 /// A line that stands alone for its flow must have all that is known of its decision.
 #[test]
 fn close_line_has_every_field_of_its_decision_line() {

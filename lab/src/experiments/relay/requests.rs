@@ -30,20 +30,21 @@ pub(super) const KEPT: Case = Case {
     part: "requests-keep-alive",
     what: "requests on kept connections",
     persistence: Persistence::KeepAlive,
-    bill: bill("billing-keep-alive", "requests-keep-alive"),
+    // Requests of a connection are one flow, or a few where they take long.
+    bill: bill("billing-keep-alive", "requests-keep-alive", None),
 };
 
 pub(super) const CLOSED: Case = Case {
     part: "requests-close",
     what: "requests on a connection each",
     persistence: Persistence::Close,
-    bill: bill("billing-close", "requests-close"),
+    bill: bill("billing-close", "requests-close", Some(1.0)),
 };
 
-/// A request is a flow. The proxy determines the length of its heads, so bytes are only shown.
-const fn bill(part: &'static str, of: &'static str) -> Bill {
+/// The proxy determines the length of its heads, so bytes are only shown.
+const fn bill(part: &'static str, of: &'static str, flows: Option<f64>) -> Bill {
     let numbers = [
-        ("billed_flows_per_request", Some(1.0)),
+        ("billed_flows_per_request", flows),
         ("billed_up_bytes_per_request", None),
         ("billed_down_bytes_per_request", None),
     ];

@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::gateway_to;
 use super::services::service;
 use super::tap::Tap;
@@ -70,13 +72,14 @@ impl Site {
         names(&Path::new(&service("PLAIN_SITE")).join(path))
     }
 
-    /// Stops the gateway and compares: each request in the server's log is a flow, and the bill is what the
+    /// Stops the gateway and compares: each request in the server's log has a line, and the bill is what the
     /// server counted up, and down what the tap counted, except for refusals.
     #[track_caller]
     pub(crate) fn finish(mut self) -> Vec<Entry> {
         self.gateway.stop();
         let closed = self.gateway.events("close");
-        let flows = closed.len() as u64;
+        let flow = |line: &Value| line["flow_id"].as_str().or(line["id"].as_str()).unwrap().to_owned();
+        let flows = closed.iter().map(flow).collect::<BTreeSet<_>>().len() as u64;
         let sum = |key: &str| closed.iter().map(|line| line[key].as_u64().unwrap()).sum::<u64>();
         let entries = self.entries(&closed[0]["id"], closed.len());
         let seen = |count: fn(&Entry) -> u64| entries.iter().map(count).sum::<u64>();
@@ -105,7 +108,7 @@ impl Site {
             entries = log.lines().filter(|line| line.contains(&via)).map(entry).collect();
             entries.len() >= count
         });
-        assert_eq!(entries.len(), count, "flows are requests");
+        assert_eq!(entries.len(), count, "each request has a line");
         entries
     }
 }
