@@ -52,7 +52,7 @@ impl MetricsSource {
         let sum = |read: &dyn Fn(&WorkerStats) -> u64| self.stats.sum(read);
         page.counters(
             "tollgate_connections",
-            "Flows whose relay began, by the client's protocol",
+            "Flows that began, by the client's protocol: tunnels, and runs of plain HTTP requests",
             PROTOCOLS.iter().map(|it| ([("protocol", it.as_str())], sum(&|worker| worker.opened_count(*it)))),
         )?;
         page.counters(
@@ -69,6 +69,7 @@ impl MetricsSource {
                 .iter()
                 .map(|it| ([("reason", it.as_str())], sum(&|worker| worker.denied_count(*it)))),
         )?;
+        self.requests(page)?;
         let legs = [
             (("client", "rx"), sum(&|worker| worker.bytes.client_rx.value())),
             (("upstream", "tx"), sum(&|worker| worker.bytes.upstream_tx.value())),
@@ -80,7 +81,11 @@ impl MetricsSource {
             "Payload bytes of flows; upstream tx is billed as up, client tx as down",
             legs.map(|((leg, direction), bytes)| ([("leg", leg), ("direction", direction)], bytes)),
         )?;
-        page.gauge("tollgate_connections_active", "Flows relayed now", sum(&WorkerStats::flows_active))?;
+        page.gauge(
+            "tollgate_connections_active",
+            "Flows relayed now, idle runs excepted",
+            sum(&WorkerStats::flows_active),
+        )?;
         page.gauge(
             "tollgate_handshakes_active",
             "Client connections between accept and relay now",
@@ -112,6 +117,34 @@ impl MetricsSource {
             "Duration of dials, over all attempts of a dial together",
             self.stats.workers.iter().map(|worker| &worker.connect),
         )
+    }
+
+    fn requests(&self, page: &mut Page<'_>) -> fmt::Result {
+        page.counters(
+            "tollgate_requests",
+            "Plain HTTP requests that were admitted, by method",
+            self.labelled("method", WorkerStats::request_counts),
+        )?;
+        page.counters(
+            "tollgate_responses",
+            "Responses to admitted plain HTTP requests, by the class of their status",
+            self.labelled("status", WorkerStats::response_counts),
+        )
+    }
+
+    /// The sums over all threads of counters that have a label of this name.
+    fn labelled<const N: usize>(
+        &self,
+        name: &'static str,
+        counts: fn(&WorkerStats) -> [(&'static str, u64); N],
+    ) -> [([(&'static str, &'static str); 1], u64); N] {
+        let mut sums = [("", 0); N];
+        for worker in &self.stats.workers {
+            for (sum, (label, count)) in sums.iter_mut().zip(counts(worker)) {
+                *sum = (label, sum.1 + count);
+            }
+        }
+        sums.map(|(label, sum)| ([(name, label)], sum))
     }
 
     fn dials(&self, page: &mut Page<'_>) -> fmt::Result {

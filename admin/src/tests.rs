@@ -353,6 +353,16 @@ fn counters_appear_with_their_values() {
         let count = next_value_for(format!("tollgate_denied_total{{reason=\"{}\"}}", kind.as_str()));
         (0..count).for_each(|_| worker.denied(*kind));
     }
+    let methods = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "other"];
+    for (index, method) in methods.into_iter().enumerate() {
+        let count = next_value_for(format!("tollgate_requests_total{{method=\"{method}\"}}"));
+        // Both threads count.
+        (0..count).for_each(|turn| fixture.stats.workers[turn as usize % 2].requested(methods[index]));
+    }
+    for class in 1..=5_u16 {
+        let count = next_value_for(format!("tollgate_responses_total{{status=\"{class}xx\"}}"));
+        (0..count).for_each(|turn| fixture.stats.workers[turn as usize % 2].responded(class * 100));
+    }
     worker
         .bytes
         .client_rx
