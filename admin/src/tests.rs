@@ -572,6 +572,8 @@ fn page_is_openmetrics_with_known_names_and_labels() {
                 "outcome",
                 "class",
                 "version",
+                "method",
+                "status",
                 "le",
             ];
             assert!(allowed.contains(&label), "{name}");

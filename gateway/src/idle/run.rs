@@ -65,8 +65,8 @@ impl Run {
         &self.flow
     }
 
-    /// Whether a request with this key, of the same connection, belongs to the run. A reload ends each run, and
-    /// so do the numbers that the ledger gives to the configuration.
+    /// Whether a request with this key, of the same connection, belongs to the run. A reload ends each run,
+    /// and so do the numbers that the ledger gives to the configuration.
     pub(crate) fn fits(&self, key: &RunKey<'_>) -> bool {
         Arc::ptr_eq(&key.snapshot.0, &self.snapshot.0)
             && self.policy == key.snapshot.numbers.version()

@@ -314,8 +314,8 @@ impl WorkerStats {
     }
 }
 
-/// The methods that are counted by name (RFC 9110 and RFC 5789), and the label of all others. TRACE is denied,
-/// and CONNECT opens a tunnel.
+/// The methods that are counted by name (RFC 9110 and RFC 5789), and the label of all others. TRACE is
+/// denied, and CONNECT opens a tunnel.
 const METHODS: [&str; 8] = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "other"];
 
 /// The classes of a response's status, from 100 on.

@@ -24,7 +24,7 @@ impl<'a> Groups<'a> {
         Self { keys, registry, sums: BTreeMap::new() }
     }
 
-    /// Adds a row whose columns are those of [`expressions`] and the sums.
+    /// Adds a row whose columns are those of [`super::Usage::expressions`] and the sums.
     pub(super) fn add(&mut self, row: &SqlRow<'_>) -> Result<(), QueryError> {
         let key = match self.keys {
             [] => vec![TOTAL.to_owned()],
@@ -75,7 +75,7 @@ fn row(keys: Vec<String>, sums: Sums) -> Result<Row, QueryError> {
     Ok(Row { keys, flows, live, requests, up, down, uncertain_up, uncertain_down })
 }
 
-/// Sorts rows, which are in the order of their keys, as [`Usage::rows`] documents.
+/// Sorts rows, which are in the order of their keys, as [`super::Usage::rows`] documents.
 pub(super) fn in_order(mut rows: Vec<Row>, keys: &[GroupBy]) -> Vec<Row> {
     let mut bytes = HashMap::<Vec<String>, u128>::new();
     for row in &rows {

@@ -1,5 +1,5 @@
-//! Plain HTTP requests: each is forwarded as it was parsed, answered in order, and billed in a flow with others
-//! of its connection.
+//! Plain HTTP requests: each is forwarded as it was parsed, answered in order, and billed in a flow with
+//! others of its connection.
 
 mod bad_responses;
 mod bodies;

@@ -121,7 +121,8 @@ fn dials_of_one_user_leave_attempts_to_others() {
     let gateway = gateway(1, "[timeouts]\nconnect = \"4s\"\n");
     let mut valid_user = ValidUser::new(&gateway, &origin, &echo).with_hosts(|_| "quick.test".into());
     valid_user.check_served(6);
-    gateway.await_metric("tollgate_ledger_records_total", 6.0);
+    let has_recorded = || gateway.metric("tollgate_ledger_records_total") >= Some(1.0);
+    eventually("the ledger has its first record", has_recorded);
     let before = Footprint::measure(&gateway);
 
     let request = connect_request(&format!("silent.test:{}", blackhole.port));

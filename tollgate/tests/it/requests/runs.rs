@@ -36,8 +36,8 @@ fn check_lines(gateway: &Gateway, flows: &[FlowRow]) -> Vec<Value> {
     lines
 }
 
-/// An attacker that shares a connection with nobody may still change its own user: the bytes of a request are
-/// its user's, and those of the user before stay theirs.
+/// A client may change its user from one request to the next: the bytes of a request are its user's, and
+/// those of the user before stay theirs.
 #[test]
 fn changed_credentials_bill_another_user() {
     let (first, second) = (Origin::responding(ok("first")), Origin::responding(ok("second")));
