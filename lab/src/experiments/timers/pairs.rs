@@ -23,6 +23,9 @@ const CALLS_PER_PASS: usize = 64;
 /// second.
 const FIRED_SHARE_MAX: u64 = 100;
 
+/// A shorter run measures nothing, and one thread that does not run is a large share of it.
+const MEASURED_MIN: Duration = Duration::from_millis(100);
+
 /// The thread that cancels a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CancelledBy {
@@ -99,7 +102,7 @@ impl Pairs {
                 (all.pairs, all.fired) = (all.pairs + pairs, all.fired + fired);
             }
             ensure!(
-                all.fired <= all.pairs / FIRED_SHARE_MAX,
+                time < MEASURED_MIN || all.fired <= all.pairs / FIRED_SHARE_MAX,
                 "{} timers fired before they were cancelled",
                 all.fired
             );
