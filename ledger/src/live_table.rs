@@ -35,6 +35,7 @@
 //!    known; with any other bits the call was counted.
 //! 3. The identity is stored before `Live`, counts and closing time before `Closing`: each a Release store.
 
+pub(crate) mod image;
 pub(crate) mod locations;
 mod slot;
 pub mod snapshot;
@@ -45,7 +46,7 @@ use std::sync::Arc;
 use sys::clock::WallNanos;
 use sys::mapping::SharedWords;
 
-pub(crate) use slot::{CommitIntent, STATE, Slot, SlotContents, SlotLayout, State};
+pub(crate) use slot::{CommitIntent, Slot, SlotContents, SlotLayout, State};
 pub use slot::{FlowCounters, Received, Sent};
 
 /// Words of a slot: 512 bytes.
