@@ -122,6 +122,15 @@ impl Entry {
         }
     }
 
+    /// The key of an entry without a flow.
+    fn event_key(&self) -> EntryKey<'static> {
+        match self {
+            Entry::RunBegan { epoch, .. } => EntryKey::RunBegan(*epoch),
+            Entry::RunEnded { epoch, .. } => EntryKey::RunEnded(*epoch),
+            _ => EntryKey::Other,
+        }
+    }
+
     /// The entry at the beginning of `bytes`, and its length.
     pub(crate) fn read(bytes: &[u8], version: EntryVersion) -> Result<(Entry, usize), MalformedRecord> {
         let entry = one(bytes)?;
@@ -144,11 +153,11 @@ fn one(bytes: &[u8]) -> Result<&[u8], MalformedRecord> {
 
 /// The part of an entry that recovery needs; there may be millions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum EntryKey {
+pub(crate) enum EntryKey<'a> {
     /// The final of this flow.
-    Final(u128),
+    Final(FlowKey<'a>),
     /// The counts of this flow.
-    Interim(u128),
+    Interim(FlowKey<'a>),
     /// This run began.
     RunBegan(u32),
     /// This run ended in order.
@@ -157,10 +166,25 @@ pub(crate) enum EntryKey {
     Other,
 }
 
-impl EntryKey {
+/// The part of a flow that recovery needs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct FlowKey<'a> {
+    pub(crate) id: u128,
+    /// The account of its user, 0 if it is not known.
+    pub(crate) account: u32,
+    pub(crate) user: &'a str,
+}
+
+impl<'a> From<Flow<'a>> for FlowKey<'a> {
+    fn from(Flow { id, account, user, .. }: Flow<'a>) -> FlowKey<'a> {
+        FlowKey { id, account, user }
+    }
+}
+
+impl<'a> EntryKey<'a> {
     /// The key of the entry at the beginning of `bytes`, and the entry's length. What [`Entry::read`] refuses
     /// is refused here too, though nothing is copied.
-    pub(crate) fn read(bytes: &[u8], version: EntryVersion) -> Result<(EntryKey, usize), MalformedRecord> {
+    pub(crate) fn read(bytes: &'a [u8], version: EntryVersion) -> Result<(Self, usize), MalformedRecord> {
         let entry = one(bytes)?;
         let key = match version {
             EntryVersion::V1 => version_1::read_key(entry)?,
@@ -170,14 +194,12 @@ impl EntryKey {
     }
 }
 
-impl From<&Entry> for EntryKey {
-    fn from(entry: &Entry) -> EntryKey {
+impl<'a> From<&'a Entry> for EntryKey<'a> {
+    fn from(entry: &'a Entry) -> EntryKey<'a> {
         match entry {
-            Entry::Final(record) => EntryKey::Final(record.identity().id()),
-            Entry::RunBegan { epoch, .. } => EntryKey::RunBegan(*epoch),
-            Entry::Interim(record) => EntryKey::Interim(record.identity().id()),
-            Entry::RunEnded { epoch, .. } => EntryKey::RunEnded(*epoch),
-            Entry::Gap { .. } | Entry::Accepted(_) | Entry::Skipped(_) => EntryKey::Other,
+            Entry::Final(record) => EntryKey::Final(record.flow().into()),
+            Entry::Interim(record) => EntryKey::Interim(record.flow().into()),
+            event => event.event_key(),
         }
     }
 }
@@ -224,8 +246,9 @@ mod tests {
 
     /// The key is that of the entry, or both are refused.
     fn assert_agree(bytes: &[u8], version: EntryVersion) {
-        let read = Entry::read(bytes, version).map(|(entry, length)| (EntryKey::from(&entry), length));
-        assert_eq!(EntryKey::read(bytes, version).ok(), read.ok(), "{version:?} {bytes:?}");
+        let read = Entry::read(bytes, version).ok();
+        let key = read.as_ref().map(|(entry, length)| (EntryKey::from(entry), *length));
+        assert_eq!(EntryKey::read(bytes, version).ok(), key, "{version:?} {bytes:?}");
     }
 
     /// Longer than any entry may be.

@@ -7,6 +7,7 @@
 //! Only the applier writes to the database. So a request waits here for its next pass, and a failing database
 //! delays it without an effect on open or new flows.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::PoisonError;
 
@@ -44,6 +45,44 @@ pub struct Numbers {
     pub policy: u32,
     /// What does not go as the configuration says, each in sentences.
     pub notes: Vec<String>,
+}
+
+/// The accounts in entries that the database has not applied yet. An older copy of a database lacks them, and
+/// must not give them to other names meanwhile.
+#[derive(Debug, Default)]
+pub(crate) struct AccountsAhead {
+    /// The first account that entries have for a name.
+    by_name: HashMap<String, u32>,
+    /// The greatest of all.
+    last: u32,
+}
+
+impl AccountsAhead {
+    /// Notes the account of a flow's user, if it is known.
+    pub(crate) fn note(&mut self, user: &str, account: u32) {
+        if account > 0 && !self.by_name.contains_key(user) {
+            self.by_name.insert(user.to_owned(), account);
+        }
+        self.last = self.last.max(account);
+    }
+
+    /// Notes what comes behind all that was noted.
+    pub(crate) fn append(&mut self, behind: AccountsAhead) {
+        for (name, account) in behind.by_name {
+            self.by_name.entry(name).or_insert(account);
+        }
+        self.last = self.last.max(behind.last);
+    }
+
+    /// The account of a name that the database does not know.
+    pub(crate) fn find(&self, name: &str) -> Option<u32> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The greatest account, 0 if there is none.
+    pub(crate) fn last(&self) -> u32 {
+        self.last
+    }
 }
 
 /// Receives the numbers, on the applier thread.

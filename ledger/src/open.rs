@@ -256,15 +256,7 @@ fn recover(
     let epoch = scan.epoch(&images);
     let run = draw_run()?;
     sink.begin_run(epoch, run, clock::wall())?;
-    let header = TableHeader {
-        gateway,
-        epoch,
-        boot,
-        process: std::process::id(),
-        regions: u32::try_from(settings.flow_writers).expect("there are fewer than 2^32 flow writers"),
-        slots: settings.slots,
-        run,
-    };
+    let header = table_header(settings, gateway, (epoch, run), boot);
     // Where the old table occupies the space of the new one, the new one is created after the old one's
     // removal.
     let table = locations.make(header, &old)?;
@@ -277,7 +269,8 @@ fn recover(
         tables: &images,
         consents: &consents,
     };
-    let Recovered { mut journal, mut report } = scan.recover(storage, start)?;
+    let Recovered { mut journal, mut report, accounts } = scan.recover(storage, start)?;
+    sink.expect_accounts(accounts);
     drop(images);
     report.notes.extend(notes);
     report.damaged_tables = (damaged.len() + stale.len()) as u64;
@@ -326,6 +319,18 @@ fn draw_run() -> Result<u128, OpenError> {
     let mut run = [0; 16];
     getrandom::fill(&mut run).map_err(|error| OpenError::Thread(io::Error::other(error)))?;
     Ok(u128::from_le_bytes(run).max(1))
+}
+
+fn table_header(settings: &OpenSettings, gateway: u32, (epoch, run): (u32, u128), boot: u128) -> TableHeader {
+    TableHeader {
+        gateway,
+        epoch,
+        boot,
+        process: std::process::id(),
+        regions: u32::try_from(settings.flow_writers).expect("there are fewer than 2^32 flow writers"),
+        slots: settings.slots,
+        run,
+    }
 }
 
 fn journal_settings(settings: &OpenSettings, gateway: u32, (epoch, run): (u32, u128)) -> Settings {

@@ -32,6 +32,7 @@ use crate::live_table::{ProgressMarks, SlotContents, TableHeader};
 #[cfg(any(test, feature = "simulation"))]
 use crate::loss::Losses;
 use crate::loss::{Damage, Loss};
+use crate::numbering::AccountsAhead;
 use crate::record::{CloseReason, Record};
 use crate::storage::Storage;
 
@@ -139,6 +140,8 @@ impl From<JournalError> for RecoverError {
 pub(crate) struct Recovered<S: Storage> {
     pub(crate) journal: Writer<S>,
     pub(crate) report: Recovery,
+    /// The accounts in entries that the database lacks.
+    pub(crate) accounts: AccountsAhead,
 }
 
 /// The input of a recovery, besides the journal.
@@ -154,6 +157,7 @@ pub(crate) struct Start<'a> {
 }
 
 /// The part of recovery that only reads.
+#[derive(Default)]
 pub(crate) struct RecoveryScan {
     journal: Scan,
     /// Flows in the tables.
@@ -168,6 +172,8 @@ pub(crate) struct RecoveryScan {
     is_ended: bool,
     /// How far the database has come.
     applied: Applied,
+    /// The accounts in entries that the database lacks, and in the tables.
+    accounts: AccountsAhead,
 }
 
 /// Reads the journal without changing it. `open` are the open flows in the database, and `tables` those of
@@ -182,14 +188,17 @@ pub(crate) fn scan(
     open: HashSet<u128>,
     tables: &[TableImage<'_>],
 ) -> Result<RecoveryScan, RecoverError> {
-    let mut table_flows = HashSet::new();
+    let mut scan = RecoveryScan { is_ended: applied.is_ended, open, applied, ..RecoveryScan::default() };
+    let mut in_tables = AccountsAhead::default();
     for table in tables {
         table.each(|found| {
-            table_flows.extend(found.id());
+            scan.table_flows.extend(found.id());
+            if let SlotContents::Live(record) | SlotContents::Closing(record) = &found {
+                let flow = record.flow();
+                in_tables.note(flow.user, flow.account);
+            }
         });
     }
-    let (journal, finals, is_ended) = (Scan::default(), HashSet::new(), applied.is_ended);
-    let mut scan = RecoveryScan { journal, table_flows, finals, open, began: 0, is_ended, applied };
     let journal = scan::scan(storage, (applied.epoch, applied.lsn), |key| scan.note(key))?;
     let foreign = journal.foreign.map(|(_, found)| found).filter(|found| *found != gateway);
     if let Some(found) = journal.gateway.filter(|found| *found != gateway).or(foreign) {
@@ -201,6 +210,8 @@ pub(crate) fn scan(
     for (_, entry) in journal.corruption.iter().flat_map(|corruption| &corruption.salvaged) {
         scan.note(entry.into());
     }
+    // The entries of their flows come behind all others.
+    scan.accounts.append(in_tables);
     scan.journal = journal;
     Ok(scan)
 }
@@ -220,14 +231,16 @@ impl RecoveryScan {
     fn note(&mut self, key: EntryKey) {
         self.is_ended = matches!(key, EntryKey::RunEnded(_));
         match key {
-            EntryKey::Final(id) => {
-                self.open.remove(&id);
-                if self.table_flows.contains(&id) {
-                    self.finals.insert(id);
+            EntryKey::Final(flow) => {
+                self.accounts.note(flow.user, flow.account);
+                self.open.remove(&flow.id);
+                if self.table_flows.contains(&flow.id) {
+                    self.finals.insert(flow.id);
                 }
             }
-            EntryKey::Interim(id) => {
-                self.open.insert(id);
+            EntryKey::Interim(flow) => {
+                self.accounts.note(flow.user, flow.account);
+                self.open.insert(flow.id);
             }
             EntryKey::RunBegan(epoch) => {
                 // It ends all flows that earlier runs had left open.
@@ -430,7 +443,7 @@ impl RecoveryScan {
         let last_lsn = journal.next_lsn() - 1;
         journal.shared().announce(last_lsn);
         journal.shared().announce_durable(last_lsn);
-        Ok(Recovered { journal, report })
+        Ok(Recovered { journal, report, accounts: self.accounts })
     }
 }
 

@@ -6,7 +6,7 @@
 use thiserror::Error;
 
 use crate::entry::Entry;
-use crate::numbering::{Names, Numbers};
+use crate::numbering::{AccountsAhead, Names, Numbers};
 
 /// A store of entries, used by one thread. An implementation must guarantee:
 ///
@@ -19,6 +19,9 @@ pub(crate) trait Sink: Send {
     /// The number of the last applied entry; `None` if the store has never seen this gateway, and accepts any
     /// first number.
     fn applied_lsn(&mut self) -> Result<Option<u64>, SinkError>;
+
+    /// Tells of the accounts in entries that come, before the first of them. No other name gets one of them.
+    fn expect_accounts(&mut self, accounts: AccountsAhead);
 
     /// Makes `entries` visible. The first one has the number `first_lsn`; run `epoch` wrote them.
     fn apply(&mut self, epoch: u32, first_lsn: u64, entries: &[Entry]) -> Result<(), SinkError>;

@@ -34,7 +34,7 @@ use crate::database::schema::{self, SchemaError, integer};
 use crate::database::watermarks::{Source, put_month};
 use crate::directory::{self, PathIdentity};
 use crate::entry::{Entry, TableFinding};
-use crate::numbering::{Names, Numbers};
+use crate::numbering::{AccountsAhead, Names, Numbers};
 use crate::query::{self, QueryError, Usage};
 use crate::sink::{Sink, SinkError, SinkSettings};
 use batch::BatchAggregator;
@@ -214,6 +214,10 @@ impl Sink for SqliteSink {
     fn applied_lsn(&mut self) -> Result<Option<u64>, SinkError> {
         let source = Source::read(&self.connection, self.gateway)?;
         Ok(source.map(|source| source.applied_lsn.cast_unsigned()))
+    }
+
+    fn expect_accounts(&mut self, accounts: AccountsAhead) {
+        self.registry.accounts.expect(accounts);
     }
 
     fn apply(&mut self, epoch: u32, first_lsn: u64, entries: &[Entry]) -> Result<(), SinkError> {

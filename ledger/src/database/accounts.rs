@@ -11,7 +11,7 @@ use rusqlite::types::ValueRef;
 
 use super::checksum;
 use super::details::DetailTables;
-use crate::numbering::UserNames;
+use crate::numbering::{AccountsAhead, UserNames};
 
 /// The accounts of a ledger, by name. Several names may have one account.
 #[derive(Debug, Default)]
@@ -21,6 +21,8 @@ pub(crate) struct Accounts {
     names: HashMap<i64, (i64, String)>,
     /// The greatest number in use.
     last: i64,
+    /// Those in entries that are not applied yet.
+    ahead: AccountsAhead,
 }
 
 impl Accounts {
@@ -111,8 +113,14 @@ impl Accounts {
         Ok(())
     }
 
-    /// The accounts of `names`, of which none is known: the one that a name comes with, else the next one.
-    /// `named_ns` is the present moment.
+    /// Keeps the accounts of entries that come for those entries alone.
+    pub(crate) fn expect(&mut self, ahead: AccountsAhead) {
+        self.last = self.last.max(ahead.last().into());
+        self.ahead = ahead;
+    }
+
+    /// The accounts of `names`, of which none is known: the one that a name comes with, else the one that it
+    /// comes with later, else the next one. `named_ns` is the present moment.
     pub(crate) fn assign<'n>(
         &self,
         names: impl Iterator<Item = (&'n str, i64)>,
@@ -124,7 +132,8 @@ impl Accounts {
             if !added.insert(name) {
                 continue;
             }
-            let account = if account > 0 { account } else { last + 1 };
+            let known = (account > 0).then_some(account).or_else(|| self.ahead.find(name).map(i64::from));
+            let account = known.unwrap_or(last + 1);
             last = last.max(account);
             namings.push(Naming { name: name.to_owned(), account, named_ns });
         }

@@ -2,9 +2,7 @@
 //!
 //! Guarantees: a number is on stable storage before any row has it. So what is computed from a number is of
 //! the same account or set for ever, also if the database is an older copy than the journal: the numbers in
-//! the journal's entries are taken over.
-//! Not handled here: an older copy that meets a new name without a number, before an entry with a number that
-//! it lacks. It may give that number to the name.
+//! the journal's entries are taken over, and a start tells of them before the first one is applied.
 
 use std::sync::Arc;
 

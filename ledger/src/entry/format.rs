@@ -115,17 +115,17 @@ pub(super) fn read(bytes: &[u8]) -> Result<Entry, MalformedRecord> {
 }
 
 /// The key of the entry that `bytes` hold, and nothing else.
-pub(super) fn read_key(bytes: &[u8]) -> Result<EntryKey, MalformedRecord> {
+pub(super) fn read_key(bytes: &[u8]) -> Result<EntryKey<'_>, MalformedRecord> {
     let kind = bytes[KIND];
     if kind != FINAL && kind != INTERIM {
-        return read(bytes).map(|entry| EntryKey::from(&entry));
+        return Ok(read(bytes)?.event_key());
     }
     let (identity, length) = identity_bytes(bytes)?;
-    let id = Identity::check(identity)?;
+    let flow = Identity::check(identity)?;
     skip_fields(&bytes[length..])?;
     match kind {
-        FINAL => read_reason(bytes).map(|_| EntryKey::Final(id)),
-        _ => Ok(EntryKey::Interim(id)),
+        FINAL => read_reason(bytes).map(|_| EntryKey::Final(flow.into())),
+        _ => Ok(EntryKey::Interim(flow.into())),
     }
 }
 

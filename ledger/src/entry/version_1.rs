@@ -6,7 +6,7 @@
 use sys::clock::WallNanos;
 
 use super::format::{self, Fixed};
-use super::{Entry, EntryKey, TableFinding};
+use super::{Entry, EntryKey, FlowKey, TableFinding};
 use crate::record::{CloseReason, MalformedRecord, Record, version_1};
 
 /// Bytes of a flow's entry before its identity.
@@ -46,12 +46,12 @@ pub(super) fn read(bytes: &[u8]) -> Result<Entry, MalformedRecord> {
 }
 
 /// The key of the entry that `bytes` hold, and nothing else.
-pub(super) fn read_key(bytes: &[u8]) -> Result<EntryKey, MalformedRecord> {
-    let id = || version_1::check(identity_bytes(bytes)?);
+pub(super) fn read_key(bytes: &[u8]) -> Result<EntryKey<'_>, MalformedRecord> {
+    let flow = || version_1::check(identity_bytes(bytes)?).map(FlowKey::from);
     match bytes[format::KIND] {
-        format::FINAL => format::read_reason(bytes).and_then(|_| id()).map(EntryKey::Final),
-        format::INTERIM => id().map(EntryKey::Interim),
-        _ => read(bytes).map(|entry| EntryKey::from(&entry)),
+        format::FINAL => format::read_reason(bytes).and_then(|_| flow()).map(EntryKey::Final),
+        format::INTERIM => flow().map(EntryKey::Interim),
+        _ => Ok(read(bytes)?.event_key()),
     }
 }
 

@@ -134,7 +134,7 @@ impl FrameHeader {
     pub(crate) fn keys(
         &self,
         payload: &[u8],
-        mut each: impl FnMut(u64, EntryKey),
+        mut each: impl FnMut(u64, EntryKey<'_>),
     ) -> Result<(), MalformedRecord> {
         let mut remaining = payload;
         for lsn in self.first_lsn..self.first_lsn + u64::from(self.count) {

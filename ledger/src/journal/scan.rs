@@ -67,7 +67,7 @@ pub(crate) struct Scan {
 pub(crate) fn scan<S: Storage>(
     storage: &S,
     (epoch, applied): (u32, u64),
-    mut each: impl FnMut(EntryKey),
+    mut each: impl FnMut(EntryKey<'_>),
 ) -> Result<Scan, ReadError> {
     let journal = Journal::open(storage)?;
     let mut scan = Scan::default();

@@ -107,7 +107,7 @@ impl Walk {
         &mut self,
         segment: &Segment<F>,
         limit: Option<u64>,
-        each: &mut impl FnMut(EntryKey),
+        each: &mut impl FnMut(EntryKey<'_>),
     ) -> Result<Option<u64>, ReadError> {
         let mut at = HEADER_BYTES as u64;
         let rewrites_to = segment.header.as_ref().map_or(0, |header| header.rewrites_to);
@@ -157,13 +157,13 @@ impl Walk {
         segment: &Segment<F>,
         at: u64,
         header: &FrameHeader,
-        each: &mut impl FnMut(EntryKey),
+        each: &mut impl FnMut(EntryKey<'_>),
     ) -> Result<bool, ReadError> {
         if !segment.payload_at(at, header, &mut self.buffer)? {
             return Ok(false);
         }
         let Walk { applied, count, .. } = self;
-        let show = |lsn: u64, key: EntryKey| {
+        let show = |lsn: u64, key: EntryKey<'_>| {
             if lsn > *applied {
                 *count += 1;
                 each(key);

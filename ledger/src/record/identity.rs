@@ -104,12 +104,12 @@ impl Identity {
         Ok(identity)
     }
 
-    /// Checks `bytes` as [`Identity::parse`] does; returns the flow's id.
-    pub(crate) fn check(bytes: &[u8]) -> Result<u128, MalformedRecord> {
+    /// Checks `bytes` as [`Identity::parse`] does; returns the flow, without counts or an end.
+    pub(crate) fn check(bytes: &[u8]) -> Result<Flow<'_>, MalformedRecord> {
         if bytes.len() < FIXED_BYTES || bytes.len() > IDENTITY_BYTES_MAX {
             return Err(MalformedRecord("an identity of an impossible length"));
         }
-        unpack(bytes).map(|flow| flow.id)
+        unpack(bytes)
     }
 
     /// The packed form.

@@ -39,9 +39,9 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Identity, MalformedRecord> {
     Ok(Identity::new(&flow).with_cuts(flags))
 }
 
-/// Checks `bytes` as [`parse`] does; returns the flow's id.
-pub(crate) fn check(bytes: &[u8]) -> Result<u128, MalformedRecord> {
-    Ok(unpack(bytes)?.0.id)
+/// Checks `bytes` as [`parse`] does; returns the flow, without counts or an end.
+pub(crate) fn check(bytes: &[u8]) -> Result<Flow<'_>, MalformedRecord> {
+    Ok(unpack(bytes)?.0)
 }
 
 /// The flow of an identity, without counts or an end, and the identity's flags.

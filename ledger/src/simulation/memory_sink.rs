@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::entry::Entry;
-use crate::numbering::{Names, Numbers};
+use crate::numbering::{AccountsAhead, Names, Numbers};
 use crate::record::{CloseReason, Record};
 use crate::sink::{Sink, SinkError};
 
@@ -121,6 +121,10 @@ impl Sink for MemorySink {
     fn applied_lsn(&mut self) -> Result<Option<u64>, SinkError> {
         let (_, lsn) = self.applied();
         Ok((lsn > 0).then_some(lsn))
+    }
+
+    fn expect_accounts(&mut self, _accounts: AccountsAhead) {
+        // Entries get no accounts here.
     }
 
     fn apply(&mut self, epoch: u32, first_lsn: u64, entries: &[Entry]) -> Result<(), SinkError> {

@@ -20,6 +20,7 @@ use crate::live_table::{LiveTable, TableHeader};
 use crate::loss::Losses;
 use crate::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncertain};
 use crate::recover::{Applied, RecoverError, Recovery, Start, scan};
+use crate::sink::Sink;
 use crate::status::LedgerState;
 use crate::storage::faulty::Faulty;
 use crate::{Durability, StatusHandle};
@@ -109,8 +110,9 @@ impl Process {
         let start = Start { settings, table, boot, tables, consents: &[] };
         let recovered = scan.recover(storage.clone(), start)?;
         let (journal, recovery) = (recovered.journal, recovered.report);
-        let mut process =
-            Process::assemble(storage.clone(), build, previous.sink.clone(), header, journal, recovery);
+        let mut sink = previous.sink.clone();
+        sink.expect_accounts(recovered.accounts);
+        let mut process = Process::assemble(storage.clone(), build, sink, header, journal, recovery);
         (process.breaks, process.is_stale) = (breaks, is_stale);
         Ok(process)
     }
