@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let wanted: Vec<Target> = wanted.collect();
     let (candidates, skipped) = installed::find(&wanted, options.tollgate.as_deref(), &options.without)?;
     let mut machine = machine::facts();
-    for installed in candidates.iter().filter(|installed| installed.target != Target::Direct) {
+    for installed in candidates.iter().filter(|installed| !installed.version.is_empty()) {
         machine.insert(format!("{}_version", installed.target.name()), installed.version.clone().into());
     }
     let warnings = warnings(options, &candidates);
@@ -161,8 +161,9 @@ impl Bench {
 
     fn short(&mut self) -> Result<Outcome> {
         let mut load = LoadProcesses::start(&ChildSettings::default(), &ChildSettings::default())?;
+        let cpus = machine::allowed_cpus().len();
         let (mut relays, failed) =
-            self.start_all(&load.upstream, machine::allowed_cpus().len(), &ChildSettings::default())?;
+            self.start_all(Endpoints::TARGETS, &load.upstream, cpus, &ChildSettings::default())?;
         let effort = self.effort;
         let before = billing::settled_totals(&relays);
         let rounds = Rounds { wanted: effort.short_rounds, ..self.rounds("short connections") };
@@ -177,8 +178,9 @@ impl Bench {
 
     fn bulk(&mut self) -> Result<Outcome> {
         let mut load = LoadProcesses::start(&ChildSettings::default(), &ChildSettings::default())?;
+        let cpus = machine::allowed_cpus().len();
         let (mut relays, mut failed) =
-            self.start_all(&load.upstream, machine::allowed_cpus().len(), &ChildSettings::default())?;
+            self.start_all(bulk::TARGETS, &load.upstream, cpus, &ChildSettings::default())?;
         let effort = self.effort;
         let rounds = self.rounds("streams each way");
         let outcome = rounds.run(&mut relays, &self.progress, |relay| {
@@ -242,7 +244,7 @@ impl Bench {
         let mut load = LoadProcesses::start(&settings, &instrument)?;
         let mut pinger = LoadProcess::start(&instrument)?;
         let relay_terms = ChildSettings { cpus: vec![*relay_cpu], niceness: 0 };
-        let (mut relays, failed) = self.start_all(&load.upstream, 1, &relay_terms)?;
+        let (mut relays, failed) = self.start_all(Endpoints::TARGETS, &load.upstream, 1, &relay_terms)?;
         let effort = self.effort;
         let outcome = self.rounds("small messages").run(&mut relays, &self.progress, |relay| {
             pingpong::run(relay, &mut pinger, &mut load.client, &effort)
@@ -254,8 +256,9 @@ impl Bench {
 
     fn idle_scaling(&mut self) -> Result<Outcome> {
         let mut load = LoadProcesses::start(&ChildSettings::default(), &ChildSettings::default())?;
+        let cpus = machine::allowed_cpus().len();
         let (mut relays, failed) =
-            self.start_all(&load.upstream, machine::allowed_cpus().len(), &ChildSettings::default())?;
+            self.start_all(Endpoints::TARGETS, &load.upstream, cpus, &ChildSettings::default())?;
         relays.retain(|relay| relay.target != Target::Direct);
         let connections = self.effort.beside_idle;
         let outcome = self.rounds("beside open tunnels").run(&mut relays, &self.progress, |relay| {
@@ -268,8 +271,9 @@ impl Bench {
     fn tunnels(&mut self, protocol_cases: &ProtocolCases) -> Result<Outcome> {
         let mut load = LoadProcesses::start(&ChildSettings::default(), &ChildSettings::default())?;
         let straight = ForwardTunnels::to(&load.upstream, protocol_cases.protocol);
-        let (mut relays, failed) =
-            self.start_all(&straight, machine::allowed_cpus().len(), &ChildSettings::default())?;
+        let (targets, cpus) =
+            (ForwardTunnels::targets(protocol_cases.protocol), machine::allowed_cpus().len());
+        let (mut relays, failed) = self.start_all(targets, &straight, cpus, &ChildSettings::default())?;
         let effort = self.effort;
         let [short, bulk] = protocol_cases.what;
         let before = billing::settled_totals(&relays);
@@ -300,8 +304,8 @@ impl Bench {
         let (mut server, mut client) =
             (LoadProcess::start(&ChildSettings::default())?, LoadProcess::start(&ChildSettings::default())?);
         let route = Route::serve(&mut server, case.persistence)?;
-        let (mut relays, failed) =
-            self.start_all(&route, machine::allowed_cpus().len(), &ChildSettings::default())?;
+        let cpus = machine::allowed_cpus().len();
+        let (mut relays, failed) = self.start_all(Route::TARGETS, &route, cpus, &ChildSettings::default())?;
         let failed =
             failed.into_iter().map(|it| Skipped { name: format!("{} in {}", it.name, case.what), ..it });
         let requests = self.effort.requests(case.persistence);
@@ -343,17 +347,16 @@ impl Bench {
         Rounds { what, wanted: self.effort.rounds, extra_max: EXTRA_ROUNDS_MAX, watched: true }
     }
 
-    /// Starts every relay; one that does not start is skipped with its reason.
+    /// Starts every relay of `targets`; one that does not start is skipped with its reason.
     fn start_all<W: Workload>(
         &mut self,
+        targets: &[Target],
         upstream: &W,
         threads: usize,
         settings: &ChildSettings,
     ) -> Result<(Vec<RunningRelay<W>>, Vec<Skipped>)> {
         let (mut relays, mut failed) = (Vec::new(), Vec::new());
-        for installed in
-            self.candidates.iter().filter(|installed| upstream.targets().contains(&installed.target))
-        {
+        for installed in self.candidates.iter().filter(|installed| targets.contains(&installed.target)) {
             let directory = TempDir::new_in(self.directory.path())?.keep();
             let settings = StartSettings { upstream, threads, settings, directory: &directory };
             match RunningRelay::start(installed, &settings, &mut self.next_port) {

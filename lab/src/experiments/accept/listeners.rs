@@ -54,10 +54,6 @@ impl GatewayListeners {
 }
 
 impl Workload for GatewayListeners {
-    fn targets(&self) -> &'static [Target] {
-        &[Target::Tollgate]
-    }
-
     fn through_relay(&self, next_port: &mut u16) -> Result<(Self, SocketAddr)> {
         let mut one = || free_port(next_port);
         let (address, spares, admin) = (one()?, [one()?, one()?], one()?);

@@ -24,6 +24,10 @@ pub(super) struct Case {
     pub(super) streams: u32,
 }
 
+/// The relays, and their floor.
+pub(super) const TARGETS: &[Target] =
+    &[Target::Direct, Target::BareSplice, Target::Tollgate, Target::Haproxy, Target::Nginx];
+
 /// Through relays that know their destination.
 pub(super) const CASES: [Case; 4] = [
     Case { part: "bulk-down-1", direction: Direction::Down, streams: 1 },
@@ -31,6 +35,9 @@ pub(super) const CASES: [Case; 4] = [
     Case { part: "bulk-down-100", direction: Direction::Down, streams: STREAMS_MAX },
     Case { part: "bulk-up-100", direction: Direction::Up, streams: STREAMS_MAX },
 ];
+
+/// One stream at a time.
+pub(super) const SINGLE: [Case; 2] = [CASES[0], CASES[1]];
 
 /// One run of each case through one relay.
 ///

@@ -16,7 +16,7 @@ use crate::kit::load_process::LoadProcess;
 use crate::kit::relays::config::ConfigInputs;
 use crate::kit::relays::installed::InstalledTarget;
 use crate::kit::relays::ports::free_port;
-use crate::kit::relays::running::{PROBE_TIMEOUT, Workload};
+use crate::kit::relays::running::{self, PROBE_TIMEOUT, Workload};
 use crate::kit::relays::target::Target;
 
 /// The most streams at a time.
@@ -108,10 +108,6 @@ impl Transport for Endpoints {
 
 /// Tunnels to all four; the echo shows that they work.
 impl Workload for Endpoints {
-    fn targets(&self) -> &'static [Target] {
-        Self::TARGETS
-    }
-
     fn through_relay(&self, next_port: &mut u16) -> Result<(Self, SocketAddr)> {
         let mut one = || free_port(next_port);
         Ok((Self::new([one()?, one()?, one()?, one()?]), one()?))
@@ -122,7 +118,15 @@ impl Workload for Endpoints {
             Target::Tollgate => configuration::tollgate(inputs),
             Target::Haproxy => configuration::haproxy(inputs),
             Target::Nginx => configuration::nginx(inputs, installed.module.as_deref()),
+            Target::BareSplice => String::new(),
             target => bail!("{} forwards no connection without a handshake", target.name()),
+        })
+    }
+
+    fn arguments(installed: &InstalledTarget, inputs: &ConfigInputs<'_, Self>) -> Result<Vec<String>> {
+        Ok(match installed.target {
+            Target::BareSplice => configuration::bare_splice(inputs),
+            target => running::arguments(target, inputs),
         })
     }
 

@@ -114,10 +114,6 @@ impl Transport for ForwardTunnels {
 
 /// Tunnels to all four; the echo shows that they work.
 impl Workload for ForwardTunnels {
-    fn targets(&self) -> &'static [Target] {
-        Self::targets(self.protocol)
-    }
-
     fn through_relay(&self, next_port: &mut u16) -> Result<(Self, SocketAddr)> {
         let proxy = Some(free_port(next_port)?);
         Ok((Self { proxy, ..self.clone() }, free_port(next_port)?))
@@ -132,7 +128,7 @@ impl Workload for ForwardTunnels {
             Target::Dante => configuration::dante(inputs)?,
             Target::G3proxy => configuration::g3proxy(inputs)?,
             Target::Microsocks => String::new(),
-            target @ (Target::Direct | Target::Haproxy | Target::Nginx) => {
+            target @ (Target::Direct | Target::BareSplice | Target::Haproxy | Target::Nginx) => {
                 bail!("{} opens no tunnels on request", target.name())
             }
         })

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::builder::RangedI64ValueParser;
 
+use super::bulk;
 use super::endpoints::Endpoints;
 use super::forward::{self, ForwardTunnels};
 use super::requests;
@@ -77,7 +78,8 @@ impl Part {
     /// The targets that can do this part of the work.
     pub(super) fn targets(self) -> &'static [Target] {
         match self {
-            Self::Short | Self::Bulk | Self::Idle | Self::Pingpong | Self::Growth => Endpoints::TARGETS,
+            Self::Bulk => bulk::TARGETS,
+            Self::Short | Self::Idle | Self::Pingpong | Self::Growth => Endpoints::TARGETS,
             Self::Connect => ForwardTunnels::targets(forward::CONNECT.protocol),
             Self::Socks5 => ForwardTunnels::targets(forward::SOCKS5.protocol),
             Self::Requests => Route::TARGETS,

@@ -49,6 +49,7 @@ const VERDICTS: &[(&str, &str)] = &[
     ),
     ("bulk-cpu", "A gigabyte takes at most 0.90 times the CPU time of a HAProxy that splices"),
     ("bulk-rate", "A stream is at least as fast as through a HAProxy that splices"),
+    ("bulk-floor", "One stream takes the relaying threads at most 1.15 times the CPU time of a bare splice"),
     ("idle-memory", "An idle tunnel holds at most 1 KiB of memory"),
     (
         "pingpong-p99",
@@ -124,6 +125,7 @@ const PARTS: &[PartWords] = &[
 
 const TARGETS: &[TargetWords] = &[
     target("direct", Style::Reference, "no relay: what the machine and the load reach alone"),
+    target("bare-splice", Style::Reference, "two threads that splice, and do nothing else: the floor"),
     target("tollgate", Style::Ours, "Tollgate, with policy, metering and its connection log"),
     target("haproxy", Style::Rival(1), "HAProxy in TCP mode, with its connection log"),
     target("nginx", Style::Rival(2), "nginx: the stream module for tunnels, the http module for requests"),

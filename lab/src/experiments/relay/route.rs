@@ -42,10 +42,6 @@ impl Route {
 }
 
 impl Workload for Route {
-    fn targets(&self) -> &'static [Target] {
-        Self::TARGETS
-    }
-
     fn through_relay(&self, next_port: &mut u16) -> Result<(Self, SocketAddr)> {
         Ok((Self { via: free_port(next_port)?, ..self.clone() }, free_port(next_port)?))
     }

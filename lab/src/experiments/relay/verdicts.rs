@@ -27,6 +27,7 @@ pub(super) fn judge(report: &mut Report) {
         short_rate,
         bulk_cpu,
         bulk_rate,
+        bulk_floor,
         idle_memory,
         pingpong_p99,
         pingpong_stream_p99,
@@ -63,6 +64,22 @@ fn bulk_cpu(report: &Report) -> Judged {
 
 fn bulk_rate(report: &Report) -> Judged {
     against_splicing("bulk-rate", report, STREAM_RATE, Threshold::AtLeast(1.0))
+}
+
+/// One stream beside the bare splice, in the direction that is worse for us. It is the relaying threads'
+/// time: the floor has no ledger and no log.
+fn bulk_floor(report: &Report) -> Judged {
+    let threshold = Threshold::AtMost(1.15);
+    let beside_floor = |case: bulk::Case| -> Judged {
+        let (name, part) = ("bulk-floor", case.part);
+        let ours = report.row(part, Target::Tollgate.name()).ok_or_else(|| not_measured(name))?;
+        let floor = report.row(part, Target::BareSplice.name());
+        let floor = floor.ok_or((name, "the bare splice was not measured".to_owned()))?;
+        let about = format!("{part}: {STREAM_THREADS_CPU} as a share of the bare splice's");
+        let ratios = paired_ratios(ours, floor, STREAM_THREADS_CPU);
+        Verdict::on_median(name, threshold, &ratios, &about).ok_or_else(|| never_paired(name))
+    };
+    worst(threshold, bulk::SINGLE.map(beside_floor))
 }
 
 fn idle_memory(report: &Report) -> Judged {
@@ -175,6 +192,7 @@ fn tunnels(report: &Report, protocol_cases: &ProtocolCases) -> [Judged; 4] {
 }
 
 const STREAM_CPU: &str = "process_cpu_s_per_gb";
+const STREAM_THREADS_CPU: &str = "data_plane_cpu_s_per_gb";
 const STREAM_RATE: &str = "gbit_per_s";
 const REQUEST_CPU: &str = "process_cpu_us_per_request";
 const REQUEST_RATE: &str = "requests_per_s";
@@ -309,6 +327,7 @@ mod tests {
         let expected = [
             "accounting",
             "bulk-cpu",
+            "bulk-floor",
             "bulk-rate",
             "connect-bulk-cpu",
             "connect-bulk-rate",
@@ -439,6 +458,20 @@ mod tests {
             .find(|verdict| verdict.name == "bulk-cpu")
             .expect("the verdict was reached");
         assert!(verdict.note.starts_with("bulk-up"), "{}", verdict.note);
+    }
+
+    #[test]
+    fn bulk_floor_is_the_bare_splice() {
+        let row = |target: &str, cpu_s: f64| {
+            bulk::SINGLE.map(|case| row(case.part, target, [&[cpu_s]; 5], &[STREAM_THREADS_CPU]))
+        };
+        let check = |ours, expected| {
+            let report = judged(row("tollgate", ours).into_iter().chain(row("bare-splice", 0.5)).collect());
+            assert_eq!(outcome(&report, "bulk-floor"), Some(expected));
+        };
+        check(0.5, (1.0, Outcome::Holds));
+        check(0.75, (1.5, Outcome::Fails));
+        assert_eq!(outcome(&judged(row("tollgate", 0.5).into_iter().collect()), "bulk-floor"), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::squid;
 use super::target::Target;
+use crate::kit::child;
 use crate::kit::measurements::Skipped;
 
 /// The directories of nginx modules: those of Debian and its descendants, then of others.
@@ -60,6 +61,11 @@ fn find_one(target: Target, tollgate: Option<&Path>, without: &[Target]) -> Resu
     match target {
         Target::Direct => {
             Ok(InstalledTarget { target, version: String::new(), program: PathBuf::new(), module: None })
+        }
+        // A command of the lab.
+        Target::BareSplice => {
+            let program = child::own_program()?;
+            Ok(InstalledTarget { target, version: String::new(), program, module: None })
         }
         Target::Tollgate => find_tollgate(tollgate),
         Target::Haproxy => find_by_name(target, &["haproxy"], Some("-v")),

@@ -31,9 +31,6 @@ pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// A kind of work: where its clients connect, which servers are behind, and the configuration of each relay
 /// for it.
 pub(crate) trait Workload: Clone {
-    /// The relays that can do the work.
-    fn targets(&self) -> &'static [Target];
-
     /// The same work through a relay that listens on ports that are free now, and one more free port.
     ///
     /// # Errors
@@ -43,13 +40,13 @@ pub(crate) trait Workload: Clone {
     /// The configuration with which `installed` does the work.
     ///
     /// # Errors
-    /// The relay is not among `targets`.
+    /// The relay cannot do the work.
     fn configuration(installed: &InstalledTarget, inputs: &ConfigInputs<'_, Self>) -> Result<String>;
 
     /// The arguments of `installed` on its command line.
     ///
     /// # Errors
-    /// The relay is not among `targets`.
+    /// The relay cannot do the work.
     fn arguments(installed: &InstalledTarget, inputs: &ConfigInputs<'_, Self>) -> Result<Vec<String>> {
         Ok(arguments(installed.target, inputs))
     }
@@ -198,6 +195,7 @@ impl<W: Workload> RunningRelay<W> {
             Target::G3proxy => named("worker"),
             Target::Nginx | Target::Squid => after.since(before, |thread| Some(thread.process) != main),
             Target::Direct
+            | Target::BareSplice
             | Target::Haproxy
             | Target::Tinyproxy
             | Target::ThreeProxy
@@ -238,7 +236,7 @@ pub(crate) fn arguments<W>(target: Target, inputs: &ConfigInputs<'_, W>) -> Vec<
     let file = text(configuration_file(directory));
     let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
     match target {
-        Target::Direct | Target::Microsocks => Vec::new(),
+        Target::Direct | Target::BareSplice | Target::Microsocks => Vec::new(),
         Target::Tollgate => words(&["serve", "--config", &file]),
         Target::Haproxy => words(&["-f", &file]),
         Target::Nginx => {
@@ -268,7 +266,7 @@ fn output_file(directory: &Path) -> PathBuf {
 
 fn log(target: Target, directory: &Path, threads: usize) -> Log {
     Log::in_files(match target {
-        Target::Direct => Vec::new(),
+        Target::Direct | Target::BareSplice => Vec::new(),
         Target::Haproxy | Target::Microsocks | Target::G3proxy => vec![output_file(directory)],
         Target::Tollgate | Target::Nginx | Target::Tinyproxy | Target::ThreeProxy | Target::Dante => {
             vec![directory.join("connections.log")]

@@ -5,6 +5,8 @@
 pub(crate) enum Target {
     /// Nothing: what the machine and the load reach without a relay
     Direct,
+    /// Threads that splice and do nothing else: the floor of every relay that splices
+    BareSplice,
     /// The gateway itself
     Tollgate,
     /// HAProxy in TCP mode
@@ -27,8 +29,9 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Direct,
+        Self::BareSplice,
         Self::Tollgate,
         Self::Haproxy,
         Self::Nginx,
@@ -44,6 +47,7 @@ impl Target {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
+            Self::BareSplice => "bare-splice",
             Self::Tollgate => "tollgate",
             Self::Haproxy => "haproxy",
             Self::Nginx => "nginx",

@@ -12,6 +12,7 @@ use std::path::Path;
 
 use super::super::configuration::{IDLE_S_MAX, nginx_head, quoted};
 use super::{Endpoints, STREAMS_MAX};
+use crate::kit::relays::bare_splice;
 use crate::kit::relays::config::{ConfigInputs, TUNNELS_MAX, USER, tollgate_tables};
 
 /// Pipes that HAProxy may hold: a stream that splices holds one, and without one it copies.
@@ -81,6 +82,13 @@ defaults
 {listeners}",
         threads = inputs.threads,
     )
+}
+
+/// The bare splice has no configuration: its command and its routes.
+pub(crate) fn bare_splice(inputs: &ConfigInputs<'_, Endpoints>) -> Vec<String> {
+    let routes = inputs.listen.pairs(inputs.upstream);
+    let routes = routes.map(|(listen, upstream)| bare_splice::route(listen, upstream));
+    std::iter::once(bare_splice::COMMAND.to_owned()).chain(routes).collect()
 }
 
 /// nginx: the stream module, one worker per CPU with its own listening sockets, a buffered access log.
