@@ -247,6 +247,7 @@ impl Reactor {
 #[must_use = "a registration that is not forgotten keeps its slot"]
 pub struct Registration {
     key: Key,
+    reports_readable: bool,
     reports_writable: bool,
 }
 
@@ -272,7 +273,11 @@ impl Registration {
     ) -> io::Result<Registration> {
         let reports_writable = interest == Interest::ReadWrite;
         let trigger = if reports_writable { Trigger::EdgeReadWrite } else { Trigger::EdgeRead };
-        Ok(Registration { key: reactor.watch(source, trigger, target)?, reports_writable })
+        Ok(Registration {
+            key: reactor.watch(source, trigger, target)?,
+            reports_readable: true,
+            reports_writable,
+        })
     }
 
     /// The key under which the reactor has the source.
@@ -286,8 +291,41 @@ impl Registration {
     /// As [`Reactor::rewatch`].
     pub fn report_writable(&mut self, reactor: &Reactor, source: impl AsFd) -> io::Result<()> {
         if !self.reports_writable {
-            reactor.rewatch(source, self.key, Trigger::EdgeReadWrite)?;
+            let trigger = if self.reports_readable { Trigger::EdgeReadWrite } else { Trigger::EdgeWrite };
+            reactor.rewatch(source, self.key, trigger)?;
             self.reports_writable = true;
+        }
+        Ok(())
+    }
+
+    /// Stops reports of read readiness: nothing is read for a while, and each arriving segment would wake the
+    /// thread. Write readiness is reported on if `awaits_writable`; else it would be reported at once.
+    ///
+    /// # Errors
+    /// As [`Reactor::rewatch`].
+    pub fn mute_readable(
+        &mut self,
+        reactor: &Reactor,
+        source: impl AsFd,
+        awaits_writable: bool,
+    ) -> io::Result<()> {
+        if self.reports_readable {
+            let trigger = if awaits_writable { Trigger::EdgeWrite } else { Trigger::EdgeFailure };
+            reactor.rewatch(source, self.key, trigger)?;
+            (self.reports_readable, self.reports_writable) = (false, awaits_writable);
+        }
+        Ok(())
+    }
+
+    /// Makes `source` report read readiness again; at once, if it is readable or has ended.
+    ///
+    /// # Errors
+    /// As [`Reactor::rewatch`].
+    pub fn report_readable(&mut self, reactor: &Reactor, source: impl AsFd) -> io::Result<()> {
+        if !self.reports_readable {
+            let trigger = if self.reports_writable { Trigger::EdgeReadWrite } else { Trigger::EdgeRead };
+            reactor.rewatch(source, self.key, trigger)?;
+            self.reports_readable = true;
         }
         Ok(())
     }
@@ -336,5 +374,55 @@ impl Drop for TaskRegistration {
         if let Some(registration) = self.registration.take() {
             self.reactor.forget(registration.key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    use sys::epoll::StreamEnd;
+
+    const TOKEN: RawToken = RawToken(7);
+
+    /// The readiness that a pass reports of the only source.
+    fn reported(reactor: &Reactor) -> Option<Readiness> {
+        let mut events = Vec::new();
+        reactor.poll(&mut events, || false).unwrap();
+        assert!(events.len() <= 1, "{events:?}");
+        events.pop().map(|event| match event {
+            ReactorEvent::Ready(TOKEN, readiness) => readiness,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    #[test]
+    fn muted_source_reports_what_it_has_once_it_is_heard() {
+        let notifier = Arc::new(Notifier::new().unwrap());
+        let reactor = Reactor::new(notifier, Arc::default()).unwrap();
+        let (mut near, mut far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        let mut registration =
+            Registration::new(&reactor, &near, Interest::Read, WakeTarget::Token(TOKEN)).unwrap();
+        far.write_all(b"heard").unwrap();
+        assert!(reported(&reactor).is_some_and(|it| it.readable));
+
+        // A writable socket would report that at once.
+        registration.mute_readable(&reactor, &near, false).unwrap();
+        far.write_all(b"muted").unwrap();
+        assert_eq!(reported(&reactor), None);
+        registration.report_readable(&reactor, &near).unwrap();
+        assert!(reported(&reactor).is_some_and(|it| it.readable && !it.writable));
+
+        assert_eq!(near.read(&mut [0; 16]).unwrap(), 10);
+        registration.mute_readable(&reactor, &near, true).unwrap();
+        assert!(reported(&reactor).is_some_and(|it| it.writable && !it.readable));
+        far.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(reported(&reactor).is_none_or(|it| !it.readable));
+        registration.report_readable(&reactor, &near).unwrap();
+        assert!(
+            reported(&reactor).is_some_and(|it| it.readable && it.writable && it.end == StreamEnd::Ended)
+        );
     }
 }

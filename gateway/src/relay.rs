@@ -271,6 +271,23 @@ impl Direction {
         self.state == State::Flowing && !self.holds_bytes() && source.has_arrived()
     }
 
+    /// Whether bytes wait for the sink to accept more. Only then is the source muted.
+    fn is_blocked(&self) -> bool {
+        !self.writable && self.holds_bytes()
+    }
+
+    /// Registers what the direction waits for: that a sink accepts more that accepted less than it was given,
+    /// and that a muted source has bytes again.
+    fn watch(&self, source: &mut Peer, sink: &mut Peer, reactor: &Reactor) -> io::Result<()> {
+        if !self.writable {
+            sink.registration.report_writable(reactor, &sink.socket)?;
+        }
+        if !self.readable && !self.is_blocked() {
+            source.registration.report_readable(reactor, &source.socket)?;
+        }
+        Ok(())
+    }
+
     /// Whether a run would find work.
     fn can_move(&self) -> bool {
         match self.state {
@@ -392,14 +409,26 @@ impl Relay {
         self.up.end == StreamEnd::Broken
     }
 
-    /// Registers for writability the sockets that accepted less than they were given.
-    fn watch_writable(&mut self, reactor: &Reactor) -> io::Result<()> {
-        for (direction, sink) in [(&self.up, &mut self.upstream), (&self.down, &mut self.client)] {
-            if !direction.writable {
-                sink.registration.report_writable(reactor, &sink.socket)?;
+    /// Registers what the relay waits for: writability of the sockets that accepted less than they were
+    /// given, and readability of the muted sources that have no more bytes.
+    fn watch(&mut self, reactor: &Reactor) -> io::Result<()> {
+        let Relay { client, upstream, up, down, .. } = self;
+        up.watch(client, upstream, reactor)?;
+        down.watch(upstream, client, reactor)
+    }
+
+    /// Mutes the sources whose bytes cannot be forwarded now: each segment that arrives would wake the thread
+    /// in vain.
+    fn mute_blocked(&mut self, reactor: &Reactor) {
+        let directions =
+            [(&self.up, &self.down, &mut self.client), (&self.down, &self.up, &mut self.upstream)];
+        for (direction, other, source) in directions {
+            if direction.is_blocked() && direction.readable {
+                // A source that cannot be muted wakes the thread in vain, as before.
+                let Peer { socket, registration } = source;
+                let _ = registration.mute_readable(reactor, socket, !other.writable);
             }
         }
-        Ok(())
     }
 
     fn client_ready(&mut self, readiness: Readiness) {

@@ -23,6 +23,10 @@ pub enum Trigger {
     EdgeRead,
     /// Both directions, once per change: for streams whose last write would have blocked.
     EdgeReadWrite,
+    /// That a write would not block, once per change: for streams that are not read for a while.
+    EdgeWrite,
+    /// Failures alone, once per change: for streams that are neither read nor written for a while.
+    EdgeFailure,
     /// Incoming only, reported until it is read: for listeners and wake-up descriptors.
     LevelRead,
     /// As [`Trigger::LevelRead`], but one of several epolls that watch the same socket is woken, not all
@@ -39,6 +43,8 @@ impl Trigger {
         match self {
             Trigger::EdgeRead => STREAM,
             Trigger::EdgeReadWrite => STREAM | EventFlags::OUT,
+            Trigger::EdgeWrite => EventFlags::OUT | EventFlags::ET,
+            Trigger::EdgeFailure => EventFlags::ET,
             Trigger::LevelRead => EventFlags::IN,
             Trigger::LevelReadExclusive => EventFlags::IN | EventFlags::EXCLUSIVE,
         }

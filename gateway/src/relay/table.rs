@@ -138,6 +138,8 @@ impl Relays {
         if !relay.queued && relay.can_run() {
             relay.queued = true;
             self.queue.push_back(key);
+        } else if !relay.queued && readiness.readable {
+            relay.mute_blocked(&self.reactor);
         }
     }
 
@@ -216,7 +218,7 @@ impl Relays {
             self.stats.bytes.add(&before, &after);
             meter.counted(relay.flow);
         }
-        if !matches!(outcome, Outcome::Over(_)) && relay.watch_writable(&self.reactor).is_err() {
+        if !matches!(outcome, Outcome::Over(_)) && relay.watch(&self.reactor).is_err() {
             outcome = Outcome::Over(CloseReason::Fault);
         }
         let became_half_closed = relay.is_half_closed() && !was_half_closed;
@@ -277,8 +279,10 @@ impl Relays {
     /// Ends a side to which `sent` bytes were sent; `toward` is the state of the direction toward it. Returns
     /// the side if its peer has to acknowledge bytes of a whole stream.
     fn close_side(&self, peer: Peer, toward: State, sent: u64, is_in_order: bool) -> Option<Parts> {
-        let Peer { socket, registration } = peer;
+        let Peer { socket, mut registration } = peer;
         if toward == State::Ended && has_unacknowledged(&socket, sent) {
+            // Without its events, a timer checks the closing connection.
+            let _ = registration.report_readable(&self.reactor, &socket);
             return Some((socket, Some(registration)));
         }
         self.reactor.forget(registration.key());
