@@ -13,14 +13,32 @@ pub const SCRATCH_BYTES: usize = 64 * 1024;
 /// Bytes that one relay moves in a direction before the next relay runs: about 0.1 ms of copying.
 pub const PASS_BYTES_MAX: usize = 256 * 1024;
 
-/// Bytes requested of one splice(2) call.
-pub const SPLICE_BYTES_MAX: usize = 256 * 1024;
+/// Bytes that sustained streams move in a pass, each beyond [`PASS_BYTES_MAX`] only while the thread has no
+/// other work: about 0.4 ms of splicing.
+pub const SUSTAINED_PASS_BYTES_MAX: usize = 960 * 1024;
+
+/// Bytes requested of one call that sends. A kill leaves one call of each thread uncertain.
+pub const SEND_BYTES_MAX: usize = 256 * 1024;
 
 /// The size of a pipe: 64 slots of a page each.
 pub const PIPE_BYTES: u32 = 256 * 1024;
 
 /// Pipes of one thread, two descriptors each.
 pub const PIPES_PER_THREAD_MAX: usize = 64;
+
+/// The size of a grown pipe: as many slots as `fs.pipe-max-size` gives by default. A slot holds a page or
+/// less of what a network card received: 1,448 bytes of each Ethernet frame.
+pub const GROWN_PIPE_BYTES: u32 = 1024 * 1024;
+
+/// Pipes of one thread that are grown. They take their bytes from those of other pipes.
+pub const GROWN_PIPES_PER_THREAD_MAX: usize = 8;
+
+/// Bytes of all pipes of one thread.
+pub const PIPES_BYTES_PER_THREAD_MAX: u64 = PIPES_PER_THREAD_MAX as u64 * PIPE_BYTES as u64;
+
+/// How long no stream may want a grown pipe until a free one shrinks. As long no pipe grows after the kernel
+/// has refused it, or a stream has found no pipe.
+pub const GROWN_PIPE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Empty buffers for slow sinks that a thread keeps.
 pub const PENDING_CACHED_MAX: usize = 16;
@@ -29,7 +47,7 @@ pub const PENDING_CACHED_MAX: usize = 16;
 /// stream can use the pipe.
 pub const PIPE_STALL_MAX: Duration = Duration::from_secs(1);
 
-/// Stalled pipes that are emptied in one pass: 50 us of copying each.
+/// Stalled pipes that are emptied in one pass: 50 us of copying each, or 200 us for a grown one.
 pub const PIPES_EMPTIED_PER_PASS_MAX: usize = 4;
 
 /// Bytes of one thread's buffers for slow receivers. Beyond it a thread reads at most
@@ -142,6 +160,13 @@ const _: () = assert!(SCRATCH_BYTES >= CLIENT_BUFFER_BYTES_MAX);
 const _: () = assert!(READ_BYTES_UNDER_PRESSURE <= SCRATCH_BYTES);
 const _: () = assert!((PENDING_CACHED_MAX * SCRATCH_BYTES) as u64 <= PENDING_BYTES_MAX / 2);
 const _: () = assert!(PASS_BYTES_MAX >= SCRATCH_BYTES);
+const _: () = assert!(SUSTAINED_PASS_BYTES_MAX >= PASS_BYTES_MAX);
+const _: () = assert!(SUSTAINED_PASS_BYTES_MAX <= GROWN_PIPE_BYTES as usize);
+const _: () = assert!(SEND_BYTES_MAX >= SCRATCH_BYTES);
+const _: () = assert!(SEND_BYTES_MAX < 1 << 20, "the length of an intent has 20 bits");
+const _: () =
+    assert!(GROWN_PIPES_PER_THREAD_MAX as u64 * GROWN_PIPE_BYTES as u64 <= PIPES_BYTES_PER_THREAD_MAX / 2);
+const _: () = assert!(PIPES_BYTES_PER_THREAD_MAX <= PENDING_BYTES_MAX, "stalled pipes move to buffers");
 const _: () = assert!(CLIENT_BUFFER_BYTES_MAX >= proto::limits::HEAD_BYTES_MAX);
 const _: () = assert!(CLIENT_BUFFER_BYTES_MAX >= proto::limits::SOCKS5_MESSAGE_BYTES_MAX);
 const _: () = assert!(CLIENT_BUFFER_BYTES_FIRST <= CLIENT_BUFFER_BYTES_MAX);

@@ -13,9 +13,11 @@
 //! idles for hours keeps the 128 bytes below.
 
 mod copy;
+mod pace;
 mod splice;
 mod stalls;
 mod table;
+mod turns;
 
 use std::io;
 use std::sync::Arc;
@@ -32,6 +34,7 @@ use sys::splice::Pipe;
 
 pub(crate) use table::{RelayStart, Relays};
 
+use self::pace::{Pace, SUSTAINED_PAUSE_MAX};
 use crate::flow::progress::Progress;
 use crate::limits::{PASS_BYTES_MAX, SCRATCH_BYTES};
 use crate::observe::stats::WorkerStats;
@@ -83,8 +86,8 @@ struct Direction {
     /// What follows the source's bytes.
     end: StreamEnd,
     state: State,
-    /// Consecutive reads that filled the buffer. 0 <= full_reads <= copy::FULL_READS_MAX.
-    full_reads: u8,
+    /// How fast the source has proved to be.
+    pace: Pace,
     /// Writes so far, as far as they matter for TCP_NODELAY: 0, 1 or 2.
     writes: u8,
 }
@@ -126,16 +129,19 @@ pub(crate) struct RelayBuffers {
     scratch: Box<[u8]>,
     pending: copy::PendingCache,
     pipes: splice::PipeCache,
+    /// When this pass began.
+    now: Nanos,
     /// How often a direction changed from copying to splicing.
     promotions: u64,
 }
 
 impl RelayBuffers {
-    fn new(stats: &Arc<WorkerStats>) -> RelayBuffers {
+    fn new(stats: &Arc<WorkerStats>, now: Nanos) -> RelayBuffers {
         RelayBuffers {
             scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
             pending: copy::PendingCache::new(stats),
-            pipes: splice::PipeCache::default(),
+            pipes: splice::PipeCache::begin(now),
+            now,
             promotions: 0,
         }
     }
@@ -171,7 +177,7 @@ impl Direction {
             stalls: false,
             end: StreamEnd::Open,
             state: State::Flowing,
-            full_reads: 0,
+            pace: Pace::default(),
             writes: 0,
         }
     }
@@ -189,6 +195,7 @@ impl Direction {
         budget: &mut usize,
         buffers: &mut RelayBuffers,
     ) -> Result<(), Failure> {
+        let fill_bytes_max = (*budget).max(PASS_BYTES_MAX);
         while *budget > 0 {
             if self.holds_bytes() {
                 if !self.writable {
@@ -203,8 +210,8 @@ impl Direction {
                 self.state = State::Ended;
             } else if self.state == State::Ended || !self.readable {
                 break;
-            } else if self.is_fast() && self.end != StreamEnd::Urgent {
-                let moved = self.fill_pipe(endpoints.source, buffers)?;
+            } else if self.pace.is_fast() && self.end != StreamEnd::Urgent {
+                let moved = self.fill_pipe(endpoints.source, fill_bytes_max, buffers)?;
                 endpoints.received.add(moved);
             } else {
                 let read = self.read(endpoints.source, buffers)?;
@@ -340,9 +347,17 @@ impl Relay {
         self.down.forward_early(upstream_bytes, &mut endpoints, buffers);
     }
 
-    /// Moves bytes in both directions, up to the budget of a pass, and counts them in `counters`.
-    fn run(&mut self, counters: &mut FlowCounters<'_>, buffers: &mut RelayBuffers) -> Outcome {
-        let mut budget = PASS_BYTES_MAX;
+    /// Moves bytes in both directions, up to the budget of a turn, and counts them in `counters`. A sustained
+    /// stream has a budget of `sustained_bytes`.
+    fn run(
+        &mut self,
+        counters: &mut FlowCounters<'_>,
+        sustained_bytes: usize,
+        buffers: &mut RelayBuffers,
+    ) -> Outcome {
+        let turn_bytes = |pace: Pace| if pace.is_sustained() { sustained_bytes } else { PASS_BYTES_MAX };
+        let up_bytes = turn_bytes(self.up.pace);
+        let mut budget = up_bytes;
         match self.pump_up(counters, &mut budget, buffers) {
             Err(Failure::Source) => return Outcome::Over(CloseReason::ClientReset),
             Err(Failure::Sink) => {
@@ -357,7 +372,8 @@ impl Relay {
         }
         // A direction that spends its budget leaves the other half, so that the acknowledgements of a fast
         // download do not wait for the upload to pause.
-        budget = budget.max(PASS_BYTES_MAX / 2);
+        let spent = up_bytes.saturating_sub(budget);
+        budget = turn_bytes(self.down.pace).saturating_sub(spent).max(PASS_BYTES_MAX / 2);
         let client_ended_first = self.up.state == State::Ended && self.down.state != State::Ended;
         match self.pump_down(counters, self.up.other_close_mode(), &mut budget, buffers) {
             Err(Failure::Source) => return Outcome::Over(CloseReason::UpstreamReset),
@@ -396,6 +412,19 @@ impl Relay {
         let endpoints =
             Endpoints { source: &self.upstream.socket, sink: &self.client.socket, received, sent };
         self.down.pump(endpoints, close_mode, budget, buffers)
+    }
+
+    /// Whether it is a sustained stream.
+    fn is_sustained(&self) -> bool {
+        self.up.pace.is_sustained() || self.down.pace.is_sustained()
+    }
+
+    /// Notes that it runs at `now`: a stream that has paused is not sustained.
+    fn note_pause(&mut self, now: Nanos) {
+        if self.is_sustained() && self.progress.since_moved(now) > SUSTAINED_PAUSE_MAX {
+            self.up.pace.paused();
+            self.down.pace.paused();
+        }
     }
 
     /// Whether a direction has work.

@@ -86,8 +86,10 @@ system_calls! {
     fn drop_new_clients(listener: BorrowedFd<'_>) -> Result<()>;
     /// Another descriptor of the same socket.
     fn duplicate(descriptor: BorrowedFd<'_>) -> Result<Descriptor>;
-    /// The reading and the writing end of a new pipe of about `capacity` bytes.
-    fn pipe(capacity: u32) -> Result<(Descriptor, Descriptor)>;
+    /// The reading and the writing end of a new pipe.
+    fn pipe() -> Result<(Descriptor, Descriptor)>;
+    /// Changes the capacity of a pipe, in bytes.
+    fn set_pipe_capacity(pipe: BorrowedFd<'_>, capacity: u32) -> Result<()>;
     /// Moves bytes between a pipe and another descriptor.
     fn splice(source: BorrowedFd<'_>, sink: BorrowedFd<'_>, bytes_max: usize) -> Result<usize>;
     /// Reads from a pipe into the spare capacity of a vector.

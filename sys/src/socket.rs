@@ -108,12 +108,13 @@ impl Socket {
         self.send_with(bytes, SendFlags::MORE)
     }
 
-    /// Sends the bytes in `pipe`, without copying; returns how many the kernel accepted.
+    /// Sends up to `bytes_max` of the bytes in `pipe`, without copying; returns how many the kernel accepted.
     ///
     /// # Errors
     /// As [`Socket::send`].
-    pub fn send_from(&self, pipe: &mut Pipe) -> io::Result<usize> {
-        self.1.record_send(pipe.buffered() as usize, || pipe.drain_to(&self.0))
+    pub fn send_from(&self, pipe: &mut Pipe, bytes_max: usize) -> io::Result<usize> {
+        let held = bytes_max.min(pipe.buffered() as usize);
+        self.1.record_send(held, || pipe.drain_to(&self.0, held))
     }
 
     /// Ends our direction: the peer reads the end of the stream after the sent bytes.

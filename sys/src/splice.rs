@@ -16,6 +16,8 @@ pub struct Pipe {
     reader: Descriptor,
     writer: Descriptor,
     buffered: u32,
+    /// The capacity that was asked for last, and not refused since.
+    capacity: u32,
 }
 
 impl Pipe {
@@ -25,8 +27,27 @@ impl Pipe {
     /// # Errors
     /// `EMFILE` or `ENFILE`.
     pub fn new(capacity: u32) -> io::Result<Pipe> {
-        let (reader, writer) = kernel::pipe(capacity)?;
-        Ok(Pipe { reader, writer, buffered: 0 })
+        let (reader, writer) = kernel::pipe()?;
+        // It fails above `fs.pipe-max-size` or the user's page limit; the pipe then keeps its default size.
+        let _ = kernel::set_pipe_capacity(writer.as_fd(), capacity);
+        Ok(Pipe { reader, writer, buffered: 0, capacity })
+    }
+
+    /// Changes the capacity. After an error the pipe is as before.
+    ///
+    /// # Errors
+    /// `EPERM` for more than `fs.pipe-max-size` or than `fs.pipe-user-pages-soft` leaves to the user, without
+    /// privilege; `EBUSY` if the bytes inside need more; `ENOMEM`.
+    pub fn resize(&mut self, capacity: u32) -> io::Result<()> {
+        kernel::set_pipe_capacity(self.writer.as_fd(), capacity)?;
+        self.capacity = capacity;
+        Ok(())
+    }
+
+    /// The capacity in bytes, of which a page that is not full takes a whole one. The user's limits may have
+    /// left a new pipe with less.
+    pub fn capacity(&self) -> u32 {
+        self.capacity
     }
 
     /// The number of bytes inside.
@@ -45,14 +66,13 @@ impl Pipe {
         Ok(moved)
     }
 
-    /// Moves bytes from the pipe into the stream `sink`; returns how many. For sockets use
+    /// Moves up to `bytes_max` bytes from the pipe into the stream `sink`; returns how many. For sockets use
     /// [`crate::socket::Socket::send_from`].
     ///
     /// # Errors
     /// `WouldBlock` when the sink's buffer is full; the stream's own errors.
-    pub(crate) fn drain_to(&mut self, sink: impl AsFd) -> io::Result<usize> {
-        let held = self.buffered as usize;
-        let moved = retry(|| kernel::splice(self.reader.as_fd(), sink.as_fd(), held))?;
+    pub(crate) fn drain_to(&mut self, sink: impl AsFd, bytes_max: usize) -> io::Result<usize> {
+        let moved = retry(|| kernel::splice(self.reader.as_fd(), sink.as_fd(), bytes_max))?;
         self.buffered -= u32::try_from(moved).expect("splice moves at most the requested bytes");
         Ok(moved)
     }
@@ -87,6 +107,23 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
+    fn resized_pipe_keeps_its_bytes() {
+        let (mut source, source_end) = UnixStream::pair().unwrap();
+        source_end.set_nonblocking(true).unwrap();
+        let mut pipe = Pipe::new(64 * 1024).unwrap();
+        source.write_all(b"inside").unwrap();
+        assert_eq!(pipe.fill_from(&source_end, 4096).unwrap(), 6);
+        pipe.resize(128 * 1024).unwrap();
+        assert_eq!((pipe.capacity(), pipe.buffered()), (128 * 1024, 6));
+        // More than the kernel has for any process.
+        assert!(pipe.resize(u32::MAX).is_err());
+        assert_eq!((pipe.capacity(), pipe.buffered()), (128 * 1024, 6));
+        let mut emptied = Vec::new();
+        pipe.drain_into(&mut emptied);
+        assert_eq!(emptied, b"inside");
+    }
+
+    #[test]
     fn pipe_moves_bytes_and_counts_them() {
         let (mut source, source_end) = UnixStream::pair().unwrap();
         let (sink_end, mut sink) = UnixStream::pair().unwrap();
@@ -97,7 +134,9 @@ mod tests {
         source.write_all(b"through the pipe").unwrap();
         assert_eq!(pipe.fill_from(&source_end, 4096).unwrap(), 16);
         assert_eq!(pipe.buffered(), 16);
-        assert_eq!(pipe.drain_to(&sink_end).unwrap(), 16);
+        assert_eq!(pipe.drain_to(&sink_end, 7).unwrap(), 7);
+        assert_eq!(pipe.buffered(), 9);
+        assert_eq!(pipe.drain_to(&sink_end, 9).unwrap(), 9);
         assert_eq!(pipe.buffered(), 0);
         let mut received = [0; 16];
         sink.read_exact(&mut received).unwrap();

@@ -104,6 +104,11 @@ impl Progress {
         Progress { moved_at: now, acknowledged_at: now, acknowledged_count: None }
     }
 
+    /// The time since a call last moved bytes.
+    pub(crate) fn since_moved(&self, now: Nanos) -> Duration {
+        now.since(self.moved_at)
+    }
+
     /// Notes that a call has moved bytes.
     pub(crate) fn moved(&mut self, now: Nanos) {
         self.moved_at = now;

@@ -11,11 +11,8 @@ use sys::epoll::StreamEnd;
 use sys::socket::Socket;
 
 use super::{Direction, Endpoints, Failure, RelayBuffers, State};
-use crate::limits::{PENDING_BYTES_MAX, PENDING_CACHED_MAX, SCRATCH_BYTES};
+use crate::limits::{PENDING_BYTES_MAX, PENDING_CACHED_MAX, SCRATCH_BYTES, SEND_BYTES_MAX};
 use crate::observe::stats::WorkerStats;
-
-/// Consecutive full reads that make a stream a fast one.
-pub(super) const FULL_READS_MAX: u8 = 2;
 
 /// Bytes that were read and not yet written.
 #[derive(Debug, Default)]
@@ -84,14 +81,8 @@ impl Direction {
             }
             Err(_) => return Err(Failure::Source),
         };
-        if read == read_max {
-            // A fast stream may still be copied for a while, past an urgent byte.
-            if !self.is_fast() {
-                self.full_reads += 1;
-                buffers.promotions += u64::from(self.is_fast());
-            }
-        } else {
-            self.full_reads = 0;
+        buffers.promotions += u64::from(self.pace.read(read, read_max));
+        if read < read_max {
             // A short read: the source is empty for now, or has ended.
             match self.end {
                 StreamEnd::Open => self.readable = false,
@@ -146,7 +137,9 @@ impl Direction {
         buffers: &mut RelayBuffers,
     ) -> Result<(), Failure> {
         let Some(mut pending) = self.pending.take() else { return Ok(()) };
-        let written = match self.send(endpoints, &pending.bytes[pending.written..]) {
+        // A grown pipe leaves more than one call may send.
+        let end = pending.bytes.len().min(pending.written + SEND_BYTES_MAX);
+        let written = match self.send(endpoints, &pending.bytes[pending.written..end]) {
             Ok(written) => written,
             Err(failure) => {
                 buffers.pending.put(pending);
@@ -206,6 +199,7 @@ impl Direction {
 mod tests {
     use super::*;
     use crate::limits::READ_BYTES_UNDER_PRESSURE;
+    use sys::clock::Nanos;
     use sys::socket::{ListenOptions, Listener, SpeaksFirst};
 
     fn pair() -> (Socket, Socket) {
@@ -219,7 +213,7 @@ mod tests {
     fn pending_bytes_are_counted_and_bound_reads() {
         let (sender, source) = pair();
         let stats: Arc<WorkerStats> = Arc::default();
-        let mut buffers = RelayBuffers::new(&stats);
+        let mut buffers = RelayBuffers::new(&stats, Nanos::default());
         let mut held = Vec::new();
         while stats.pending_bytes.value() < PENDING_BYTES_MAX {
             held.push(buffers.pending.take(|buffer| buffer.extend_from_slice(&[0; SCRATCH_BYTES])));
@@ -228,26 +222,12 @@ mod tests {
         assert!(!buffers.pending.has_capacity());
         let mut direction = Direction::reused();
         // Reads that fill the smaller size also prove a stream fast.
-        while !direction.is_fast() {
+        while !direction.pace.is_fast() {
             while sender.send(&[0; SCRATCH_BYTES]).is_ok() {}
             assert!(direction.read(&source, &mut buffers).unwrap() <= READ_BYTES_UNDER_PRESSURE);
         }
         held.into_iter().for_each(|pending| buffers.pending.put(pending));
         assert_eq!(stats.pending_bytes.value(), (PENDING_CACHED_MAX * SCRATCH_BYTES) as u64);
         assert!(buffers.pending.has_capacity());
-    }
-
-    #[test]
-    fn full_reads_stop_at_their_maximum() {
-        // A fast stream is copied past an urgent byte; its full reads meanwhile may exceed a byte's range.
-        let (sender, source) = pair();
-        let mut buffers = RelayBuffers::new(&Arc::default());
-        let mut direction = Direction { end: StreamEnd::Urgent, ..Direction::reused() };
-        let mut full = 0;
-        while full < 2 * usize::from(u8::MAX) {
-            while sender.send(&[0; SCRATCH_BYTES]).is_ok() {}
-            full += usize::from(direction.read(&source, &mut buffers).unwrap() == SCRATCH_BYTES);
-            assert!(direction.full_reads <= FULL_READS_MAX);
-        }
     }
 }

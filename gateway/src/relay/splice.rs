@@ -2,30 +2,43 @@
 //!
 //! Guarantees: a pipe is borrowed while bytes move, and returns to the thread's cache once it is empty and
 //! the source has nothing, or once its sink has accepted nothing for a second; a thread has at most
-//! [`PIPES_PER_THREAD_MAX`]; without a pipe the stream is copied.
+//! [`PIPES_PER_THREAD_MAX`], of [`PIPES_BYTES_PER_THREAD_MAX`] together; without a pipe the stream is copied.
+//! A sustained stream borrows a grown pipe. Grown pipes shrink once no stream wants them, or another stream
+//! finds no pipe.
 //!
 //! Splicing costs 0.10-0.14 s of CPU per GB where copying costs 0.23-0.35 s, if segments have 1.4 KB or more;
 //! for 200-byte writes it costs twice as much as copying. So a stream must prove fast first.
 
 use std::io::ErrorKind;
 
+use sys::clock::Nanos;
 use sys::socket::Socket;
 use sys::splice::Pipe;
 
-use super::copy::FULL_READS_MAX;
 use super::{Direction, Endpoints, Failure, RelayBuffers};
-use crate::limits::{PIPE_BYTES, PIPES_PER_THREAD_MAX, SPLICE_BYTES_MAX};
+use crate::limits::{
+    GROWN_PIPE_BYTES, GROWN_PIPE_PAUSE, GROWN_PIPES_PER_THREAD_MAX, PIPE_BYTES, PIPES_BYTES_PER_THREAD_MAX,
+    PIPES_PER_THREAD_MAX, SEND_BYTES_MAX,
+};
 
-/// An event of the source with fewer bytes speaks against splicing.
-const FAST_BYTES_MIN: usize = 4 * 1024;
+/// What a pipe takes when it grows.
+const GROWTH_BYTES: u64 = (GROWN_PIPE_BYTES - PIPE_BYTES) as u64;
 
 /// The free pipes of a thread, and the count of all its pipes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[expect(clippy::vec_box, reason = "the boxes move to relays and back, so that a relay stays small")]
 pub(super) struct PipeCache {
     empty: Vec<Box<Pipe>>,
+    /// Free pipes that are grown.
+    empty_grown: Vec<Box<Pipe>>,
     /// Pipes, free or borrowed. 0 <= held <= PIPES_PER_THREAD_MAX
     held: usize,
+    /// Grown pipes, free or borrowed. 0 <= grown <= GROWN_PIPES_PER_THREAD_MAX, grown <= held
+    grown: usize,
+    /// When a sustained stream last wanted a pipe.
+    wanted_at: Nanos,
+    /// No pipe grows before this, and grown ones shrink as they return.
+    grows_from: Nanos,
     /// Pipes created so far.
     pub(super) created: u64,
     /// How often a direction got a pipe.
@@ -35,16 +48,61 @@ pub(super) struct PipeCache {
 }
 
 impl PipeCache {
-    fn take(&mut self) -> Option<Box<Pipe>> {
-        let pipe = self.empty.pop().or_else(|| self.create())?;
+    /// A cache without pipes, at `now`.
+    pub(super) fn begin(now: Nanos) -> PipeCache {
+        PipeCache {
+            empty: Vec::new(),
+            empty_grown: Vec::new(),
+            held: 0,
+            grown: 0,
+            wanted_at: now,
+            grows_from: now,
+            created: 0,
+            lent: 0,
+            emptied: 0,
+        }
+    }
+
+    /// A pipe for a stream; for a sustained one a grown pipe if there is one.
+    fn take(&mut self, is_sustained: bool, now: Nanos) -> Option<Box<Pipe>> {
+        let pipe = if is_sustained { self.take_grown(now) } else { self.take_small(now) }?;
         self.lent += 1;
         Some(pipe)
     }
 
-    fn create(&mut self) -> Option<Box<Pipe>> {
-        if self.held == PIPES_PER_THREAD_MAX {
-            return None;
+    fn take_small(&mut self, now: Nanos) -> Option<Box<Pipe>> {
+        if let Some(pipe) = self.empty.pop() {
+            return Some(pipe);
         }
+        if self.held < PIPES_PER_THREAD_MAX && self.bytes_free() >= u64::from(PIPE_BYTES) {
+            return self.create();
+        }
+        // Grown pipes have the bytes of other streams' pipes: those that are free shrink now, and the others
+        // once they are.
+        self.grows_from = now + GROWN_PIPE_PAUSE;
+        let pipe = self.empty_grown.pop()?;
+        self.shrink(pipe);
+        self.empty.pop()
+    }
+
+    fn take_grown(&mut self, now: Nanos) -> Option<Box<Pipe>> {
+        self.wanted_at = now;
+        if let Some(grown) = self.empty_grown.pop() {
+            return Some(grown);
+        }
+        let mut pipe = self.take_small(now)?;
+        let has_room = self.grown < GROWN_PIPES_PER_THREAD_MAX && self.bytes_free() >= GROWTH_BYTES;
+        if has_room && self.grows_from <= now {
+            match pipe.resize(GROWN_PIPE_BYTES) {
+                Ok(()) => self.grown += 1,
+                // The user's pages are spent, or the maximum is smaller: the pipe stays as it is.
+                Err(_) => self.grows_from = now + GROWN_PIPE_PAUSE,
+            }
+        }
+        Some(pipe)
+    }
+
+    fn create(&mut self) -> Option<Box<Pipe>> {
         // Fails when descriptors are exhausted: then the stream is copied.
         let pipe = Pipe::new(PIPE_BYTES).ok()?;
         self.held += 1;
@@ -53,12 +111,41 @@ impl PipeCache {
     }
 
     /// Returns a pipe. A pipe with bytes is closed: another stream must not get them.
-    fn put(&mut self, pipe: Box<Pipe>) {
-        if pipe.buffered() == 0 {
-            self.empty.push(pipe);
-        } else {
+    fn put(&mut self, pipe: Box<Pipe>, now: Nanos) {
+        let is_grown = pipe.capacity() > PIPE_BYTES;
+        if pipe.buffered() > 0 {
             self.held -= 1;
+            self.grown -= usize::from(is_grown);
+        } else if !is_grown {
+            self.empty.push(pipe);
+        } else if self.grows_from <= now {
+            self.empty_grown.push(pipe);
+        } else {
+            self.shrink(pipe);
         }
+    }
+
+    /// Shrinks a free pipe that no stream has wanted for a while: its pages count among the user's.
+    pub(super) fn shrink_unused(&mut self, now: Nanos) {
+        if now.since(self.wanted_at) >= GROWN_PIPE_PAUSE {
+            self.empty_grown.pop().into_iter().for_each(|pipe| self.shrink(pipe));
+        }
+    }
+
+    /// Makes a free grown pipe a small one.
+    fn shrink(&mut self, mut pipe: Box<Pipe>) {
+        match pipe.resize(PIPE_BYTES) {
+            Ok(()) => self.empty.push(pipe),
+            // The kernel has no memory for the smaller one: the pipe is closed.
+            Err(_) => self.held -= 1,
+        }
+        self.grown -= 1;
+    }
+
+    /// Bytes of the thread's bound that no pipe has.
+    fn bytes_free(&self) -> u64 {
+        let taken = self.held as u64 * u64::from(PIPE_BYTES) + self.grown as u64 * GROWTH_BYTES;
+        PIPES_BYTES_PER_THREAD_MAX - taken
     }
 
     /// Pipes, free or borrowed.
@@ -68,35 +155,30 @@ impl PipeCache {
 }
 
 impl Direction {
-    /// Whether the stream has proved to be fast.
-    pub(super) fn is_fast(&self) -> bool {
-        self.full_reads == FULL_READS_MAX
-    }
-
-    /// Moves bytes from the source into a pipe; returns their number.
+    /// Moves up to `bytes_max` bytes from the source into a pipe; returns their number.
     pub(super) fn fill_pipe(
         &mut self,
         source: &Socket,
+        bytes_max: usize,
         buffers: &mut RelayBuffers,
     ) -> Result<usize, Failure> {
         if self.pipe.is_none() {
-            self.pipe = buffers.pipes.take();
+            self.pipe = buffers.pipes.take(self.pace.is_sustained(), buffers.now);
         }
         let Some(pipe) = self.pipe.as_mut() else {
             // No pipe is free: the stream is copied, and must prove fast again.
-            self.full_reads = 0;
+            self.pace.reset();
             return Ok(0);
         };
-        match pipe.fill_from(source, SPLICE_BYTES_MAX) {
+        let bytes_max = bytes_max.min(pipe.capacity() as usize);
+        match pipe.fill_from(source, bytes_max) {
             Ok(0) => {
                 // The end, or an urgent byte in front of it: a read distinguishes them.
-                self.full_reads = 0;
+                self.pace.reset();
                 Ok(0)
             }
             Ok(moved) => {
-                if moved < FAST_BYTES_MIN {
-                    self.full_reads = 0;
-                }
+                self.pace.filled(moved, bytes_max);
                 Ok(moved)
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -108,15 +190,15 @@ impl Direction {
         }
     }
 
-    /// Moves bytes from the pipe to the sink.
+    /// Moves bytes from the pipe to the sink, [`SEND_BYTES_MAX`] at most.
     pub(super) fn drain_pipe(
         &mut self,
         endpoints: &mut Endpoints<'_>,
         budget: &mut usize,
     ) -> Result<(), Failure> {
         let Some(pipe) = self.pipe.as_mut() else { return Ok(()) };
-        let (sink, held) = (endpoints.sink, pipe.buffered() as usize);
-        match endpoints.sent.around(held, || sink.send_from(pipe)) {
+        let (sink, held) = (endpoints.sink, (pipe.buffered() as usize).min(SEND_BYTES_MAX));
+        match endpoints.sent.around(held, || sink.send_from(pipe, held)) {
             Ok(moved) => {
                 *budget = budget.saturating_sub(moved);
                 Ok(())
@@ -139,7 +221,7 @@ impl Direction {
     pub(super) fn empty_pipe(&mut self, buffers: &mut RelayBuffers) {
         let Some(pipe) = self.pipe.as_mut() else { return };
         self.pending = Some(buffers.pending.take(|buffer| pipe.drain_into(buffer)));
-        self.full_reads = 0;
+        self.pace.reset();
         buffers.pipes.emptied += 1;
         // Bytes that could not be read stay in the pipe, and are written after the buffer.
         if pipe.buffered() == 0 {
@@ -150,7 +232,90 @@ impl Direction {
     /// Returns the pipe.
     pub(super) fn return_pipe(&mut self, buffers: &mut RelayBuffers) {
         if let Some(pipe) = self.pipe.take() {
-            buffers.pipes.put(pipe);
+            buffers.pipes.put(pipe, buffers.now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEGIN: Nanos = Nanos(1_000_000_000);
+
+    fn capacities(pipes: &[Box<Pipe>]) -> Vec<u32> {
+        pipes.iter().map(|pipe| pipe.capacity()).collect()
+    }
+
+    #[expect(clippy::vec_box, reason = "the cache has boxes")]
+    fn taken(cache: &mut PipeCache, is_sustained: bool, count: usize) -> Vec<Box<Pipe>> {
+        (0..count).map_while(|_| cache.take(is_sustained, BEGIN)).collect()
+    }
+
+    #[test]
+    fn sustained_streams_get_grown_pipes_within_the_bound() {
+        let mut cache = PipeCache::begin(BEGIN);
+        let borrowed = taken(&mut cache, true, PIPES_PER_THREAD_MAX);
+        let small = borrowed.len() - GROWN_PIPES_PER_THREAD_MAX;
+        let mut expected = vec![GROWN_PIPE_BYTES; GROWN_PIPES_PER_THREAD_MAX];
+        expected.resize(borrowed.len(), PIPE_BYTES);
+        assert_eq!((capacities(&borrowed), small), (expected, 32));
+        assert_eq!(cache.bytes_free(), 0);
+        // A stream that gets none is copied, and then the grown ones shrink as they return.
+        borrowed.into_iter().for_each(|pipe| cache.put(pipe, BEGIN));
+        assert_eq!((cache.grown, cache.held()), (0, 40));
+        let all = taken(&mut cache, false, PIPES_PER_THREAD_MAX + 1);
+        assert_eq!(capacities(&all), vec![PIPE_BYTES; PIPES_PER_THREAD_MAX]);
+    }
+
+    #[test]
+    fn free_grown_pipe_serves_the_next_sustained_stream() {
+        let mut cache = PipeCache::begin(BEGIN);
+        for _ in 0..3 {
+            let pipes = taken(&mut cache, true, 1);
+            assert_eq!(capacities(&pipes), [GROWN_PIPE_BYTES]);
+            pipes.into_iter().for_each(|pipe| cache.put(pipe, BEGIN));
+            let pipes = taken(&mut cache, false, 1);
+            assert_eq!(capacities(&pipes), [PIPE_BYTES]);
+            pipes.into_iter().for_each(|pipe| cache.put(pipe, BEGIN));
+        }
+        assert_eq!((cache.held(), cache.grown, cache.created), (2, 1, 2));
+    }
+
+    #[test]
+    fn free_grown_pipes_shrink_for_other_streams() {
+        let mut cache = PipeCache::begin(BEGIN);
+        let grown = taken(&mut cache, true, GROWN_PIPES_PER_THREAD_MAX);
+        grown.into_iter().for_each(|pipe| cache.put(pipe, BEGIN));
+        let others = taken(&mut cache, false, PIPES_PER_THREAD_MAX);
+        assert_eq!(capacities(&others), vec![PIPE_BYTES; PIPES_PER_THREAD_MAX]);
+        assert_eq!((cache.grown, cache.held(), cache.bytes_free()), (0, PIPES_PER_THREAD_MAX, 0));
+    }
+
+    #[test]
+    fn unused_grown_pipes_shrink() {
+        let mut cache = PipeCache::begin(BEGIN);
+        taken(&mut cache, true, 2).into_iter().for_each(|pipe| cache.put(pipe, BEGIN));
+        cache.shrink_unused(BEGIN + GROWN_PIPE_PAUSE / 2);
+        assert_eq!((cache.grown, cache.empty_grown.len()), (2, 2));
+        for left in [1, 0, 0] {
+            cache.shrink_unused(BEGIN + GROWN_PIPE_PAUSE);
+            assert_eq!((cache.grown, cache.empty_grown.len()), (left, left));
+        }
+        assert_eq!((capacities(&cache.empty), cache.held()), (vec![PIPE_BYTES; 2], 2));
+    }
+
+    #[test]
+    fn no_pipe_grows_for_a_while_after_a_refusal() {
+        let mut cache = PipeCache::begin(BEGIN);
+        cache.grows_from = BEGIN + GROWN_PIPE_PAUSE;
+        let mut capacity_at = |now| {
+            let pipe = cache.take(true, now).expect("it is free");
+            let capacity = pipe.capacity();
+            cache.put(pipe, now);
+            capacity
+        };
+        assert_eq!(capacity_at(BEGIN), PIPE_BYTES);
+        assert_eq!(capacity_at(BEGIN + GROWN_PIPE_PAUSE), GROWN_PIPE_BYTES);
     }
 }

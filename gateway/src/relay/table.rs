@@ -17,6 +17,7 @@ use sys::clock::Nanos;
 use sys::epoll::Readiness;
 
 use super::stalls::Stalls;
+use super::turns::Turns;
 use super::{Direction, Outcome, Peer, Relay, RelayBuffers, State};
 use crate::buffers::{ReadBuffer, ReadBufferPool};
 use crate::flow::closing::{ClosingConnections, has_unacknowledged};
@@ -46,6 +47,7 @@ pub(crate) struct Relays {
     slab: Slab<Relay>,
     queue: VecDeque<Key>,
     stalls: Stalls,
+    turns: Turns,
     buffers: RelayBuffers,
     deadlines: Deadlines,
     stats: Arc<WorkerStats>,
@@ -65,7 +67,8 @@ impl Relays {
             slab: Slab::new(),
             queue: VecDeque::new(),
             stalls: Stalls::default(),
-            buffers: RelayBuffers::new(stats),
+            turns: Turns::begin(reactor.now()),
+            buffers: RelayBuffers::new(stats, reactor.now()),
             deadlines,
             stats: Arc::clone(stats),
             closing: Rc::clone(closing),
@@ -143,13 +146,21 @@ impl Relays {
         }
     }
 
+    /// Notes that the thread has run other work than relays: their turns are short for a while.
+    pub(crate) fn note_other_work(&mut self) {
+        self.turns.note_other_work(self.reactor.now());
+    }
+
     /// Runs every queued relay once.
     pub(crate) fn run(&mut self, meter: &mut Meter) {
         // Freed first: relays that run now may use these pipes.
         self.free_stalled_pipes();
+        self.buffers.now = self.reactor.now();
+        self.buffers.pipes.shrink_unused(self.buffers.now);
+        let sustained_bytes = self.turns.sustained_bytes(self.queue.len(), self.buffers.now);
         for _ in 0..self.queue.len() {
             let Some(key) = self.queue.pop_front() else { break };
-            self.run_one(key, meter);
+            self.run_one(key, sustained_bytes, meter);
         }
         let stats = &self.stats;
         stats.pipes_held.set(self.buffers.pipes.held() as u64);
@@ -205,13 +216,17 @@ impl Relays {
         }
     }
 
-    fn run_one(&mut self, key: Key, meter: &mut Meter) {
+    fn run_one(&mut self, key: Key, sustained_bytes: usize, meter: &mut Meter) {
         let Some(relay) = self.slab.get_mut(key) else { return };
         relay.queued = false;
+        relay.note_pause(self.reactor.now());
         let mut counters = meter.counters(relay.flow).expect(OPEN);
         let before = counters.legs();
         let was_half_closed = relay.is_half_closed();
-        let mut outcome = relay.run(&mut counters, &mut self.buffers);
+        let mut outcome = relay.run(&mut counters, sustained_bytes, &mut self.buffers);
+        if !relay.is_sustained() {
+            self.turns.note_other_work(self.reactor.now());
+        }
         let after = counters.legs();
         if after != before {
             relay.progress.moved(self.reactor.now());

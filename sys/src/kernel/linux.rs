@@ -163,11 +163,13 @@ pub(super) fn duplicate(descriptor: BorrowedFd<'_>) -> Result<Descriptor> {
     rustix::io::fcntl_dupfd_cloexec(descriptor, 0).map(Descriptor::from)
 }
 
-pub(super) fn pipe(capacity: u32) -> Result<(Descriptor, Descriptor)> {
+pub(super) fn pipe() -> Result<(Descriptor, Descriptor)> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-    // It fails above `fs.pipe-max-size` or the user's page limit; the pipe then keeps its default size.
-    let _ = fcntl_setpipe_size(&writer, capacity as usize);
     Ok((Descriptor::from(reader), Descriptor::from(writer)))
+}
+
+pub(super) fn set_pipe_capacity(pipe: BorrowedFd<'_>, capacity: u32) -> Result<()> {
+    fcntl_setpipe_size(pipe, capacity as usize).map(drop)
 }
 
 #[inline]

@@ -221,18 +221,34 @@ impl Simulation {
 
 /// Pipes.
 impl Simulation {
-    pub(crate) fn pipe(&self, capacity: u32) -> Result<(Descriptor, Descriptor)> {
+    pub(crate) fn pipe(&self) -> Result<(Descriptor, Descriptor)> {
         let object = self.call(|state| {
             if state.has_fault() {
                 return Err(Errno::MFILE);
             }
-            // An unprivileged user's pipe may get two pages.
-            let capacity = if state.choose(2) == 0 { 8 << 10 } else { capacity as usize };
+            // An unprivileged user's pipe may get two pages in place of sixteen.
+            let capacity = if state.choose(2) == 0 { 8 << 10 } else { 64 << 10 };
             state.pipes.push(PipeBuffer { bytes: VecDeque::new(), capacity });
             Ok(Object::Pipe(state.pipes.len() - 1))
         })?;
         let state = &mut *self.0.state.borrow_mut();
         Ok((self.descriptor(state, object), self.descriptor(state, object)))
+    }
+
+    pub(crate) fn set_pipe_capacity(&self, pipe: BorrowedFd<'_>, capacity: u32) -> Result<()> {
+        self.call(|state| {
+            let Object::Pipe(number) = state.object(pipe)? else { return Err(Errno::BADF) };
+            // The user has no pages left.
+            if state.choose(4) == 0 {
+                return Err(Errno::PERM);
+            }
+            let pipe = &mut state.pipes[number];
+            if pipe.bytes.len() > capacity as usize {
+                return Err(Errno::BUSY);
+            }
+            pipe.capacity = capacity as usize;
+            Ok(())
+        })
     }
 
     pub(crate) fn splice(

@@ -142,7 +142,7 @@ fn pipes_move_bytes_between_streams() {
     settle(&simulation);
     let mut pipe = Pipe::new(4096).unwrap();
     assert_eq!(pipe.fill_from(&server, 100).unwrap(), 7);
-    assert_eq!(server.send_from(&mut pipe).unwrap(), 7);
+    assert_eq!(server.send_from(&mut pipe, 100).unwrap(), 7);
     settle(&simulation);
     let mut buffer = [0; 16];
     assert_eq!(client.recv(&mut buffer).unwrap(), 7);
