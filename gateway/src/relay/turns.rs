@@ -7,9 +7,9 @@ use sys::clock::Nanos;
 
 use crate::limits::{PASS_BYTES_MAX, SUSTAINED_PASS_BYTES_MAX};
 
-/// How long other work of the thread keeps turns small after it ran: beside a stream, each of 25 messages a
+/// How long other work of the thread keeps turns small after it ran. Beside a stream, each of 25 messages a
 /// second that found large turns took 0.4 to 0.9 ms longer.
-const OTHER_WORK_SPAN: Duration = Duration::from_secs(1);
+const OTHER_WORK_SPAN: Duration = Duration::from_millis(100);
 
 /// When the thread last had other work than sustained streams.
 #[derive(Debug)]
