@@ -16,6 +16,7 @@
 //!   thread.rs      a thread's state and run time    pressure.rs  what threads and machine waited for
 //!   limits.rs      what this machine permits        route.rs     whether an address is of this machine
 //!   disk.rs        space on a file system           heap.rs      how the allocator keeps large blocks
+//!   append.rs      opening a file for appending, without a wait
 //!   kernel.rs      the system calls themselves    simulation.rs  a kernel in memory, for tests
 //!   crash.rs       crash points of kill tests       send_audit.rs  the bytes sent, kept for kill tests
 //! ```
@@ -29,10 +30,11 @@
 //!   alarm parker pressure socket
 //!   clock epoll limits mailbox mapping park_flag ring send_audit splice stack
 //!   kernel route
-//!   crash disk heap once_fn simulation step_filter sync thread
+//!   append crash disk heap once_fn simulation step_filter sync thread
 //! ```
 
 pub mod alarm;
+pub mod append;
 pub mod clock;
 pub mod crash;
 pub mod disk;

@@ -33,7 +33,7 @@ use sys::ring::{self, Consumer, Producer};
 #[cfg(test)]
 pub(crate) use memory::{LoggedFlow, MemoryLog};
 
-use crate::config::settings;
+use crate::config::settings::{self, LogTarget};
 use crate::observe::stats::{Stats, WorkerStats};
 
 mod details;
@@ -245,6 +245,7 @@ pub struct RequestOutcome {
 
 /// The control side's handle. Dropping it closes the log.
 pub struct Log {
+    to: LogTarget,
     signals: Arc<LogThreadSignals>,
     messages: Sender<Box<[u8]>>,
     stats: Arc<Stats>,
@@ -271,8 +272,8 @@ impl Log {
             drop(alive);
         })?;
         signals.thread.set(handle.thread().clone()).expect("only this function sets it");
-        let log = Log { signals, messages, stats: Arc::clone(stats), ended: Mutex::new(Some(ended)) };
-        Ok((log, senders))
+        let (to, stats) = (settings.to.clone(), Arc::clone(stats));
+        Ok((Log { to, signals, messages, stats, ended: Mutex::new(Some(ended)) }, senders))
     }
 
     /// Logs a message of the control side. Texts and values may be untrusted; the fields' names are the
@@ -293,9 +294,12 @@ impl Log {
         self.signals.wake();
     }
 
-    /// Rotates the file by `settings` from now on.
+    /// Rotates the file by `settings` from now on, unless they are those of another destination: that one is
+    /// in use after a restart.
     pub fn configure(&self, settings: &settings::Log) {
-        self.signals.rotation.set(settings);
+        if settings.to == self.to {
+            self.signals.rotation.set(settings);
+        }
     }
 
     /// Writes what is queued and ends the log thread. Later events are dropped.

@@ -460,7 +460,8 @@ fn messages_beyond_their_queue_are_counted() {
     let directory = tempfile::tempdir().unwrap();
     let log = manual_log(Output::open(&LogTarget::File(directory.path().join("log"))).unwrap());
     let ManualLog { thread, messages, stats, .. } = log;
-    let log = Log { signals: Arc::default(), messages, stats: Arc::clone(&stats), ended: Mutex::new(None) };
+    let (to, signals, ended) = (LogTarget::Stderr, Arc::default(), Mutex::new(None));
+    let log = Log { to, signals, messages, stats: Arc::clone(&stats), ended };
     (0..MESSAGES_MAX + 2).for_each(|_| log.write_message(Level::Info, "again", &[]));
     assert_eq!((stats.log_dropped(), thread.messages.len()), (2, MESSAGES_MAX));
 }
@@ -595,11 +596,29 @@ fn rotating_log(directory: &Path, size_max: &str, keep: u32) -> ManualLog {
 
 fn rotate_by(log: &ManualLog, size_max: &str, keep: u32) {
     let text = format!("[log]\nto = \"log\"\nsize_max = \"{size_max}\"\nkeep = {keep}\n");
+    log.thread.signals.rotation.set(&loaded(&text));
+}
+
+/// The log's settings in a configuration file with this text.
+fn loaded(text: &str) -> settings::Log {
     let config = tempfile::tempdir().unwrap();
     let path = config.path().join("tollgate.toml");
     fs::write(&path, text).unwrap();
     let options = LoadOptions { path: Some(path), ..LoadOptions::default() };
-    log.thread.signals.rotation.set(&Config::load(&options).unwrap().log);
+    Config::load(&options).unwrap().log
+}
+
+#[test]
+fn settings_of_another_destination_leave_the_bound_of_the_file_in_use() {
+    let directory = tempfile::tempdir().unwrap();
+    let to = LogTarget::File(directory.path().join("log"));
+    let bounded = settings::Log { to, ..loaded("[log]\nto = \"log\"\nsize_max = \"64KiB\"\n") };
+    let stats = Stats::new("0.0.0", AT, 1, crate::jobs::start(1).unwrap());
+    let (log, _senders) = Log::start(&bounded, &stats).unwrap();
+    log.configure(&settings::Log::default());
+    assert_eq!(log.signals.rotation.size_max(), Some(64 << 10));
+    log.configure(&settings::Log { to: bounded.to, ..settings::Log::default() });
+    assert_eq!(log.signals.rotation.size_max(), None);
 }
 
 /// The flows of the renamed files and the current one, oldest first, and the sizes of these files.

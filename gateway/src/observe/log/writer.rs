@@ -6,17 +6,18 @@
 //! lost for want of a new file.
 
 use std::fmt;
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
+use sys::append;
 use sys::clock::{self, Nanos};
 use sys::ring::Consumer;
 
@@ -355,7 +356,9 @@ impl Output {
             LogTarget::File(path) => {
                 let named =
                     |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-                append_to(path).and_then(|file| Output::new(file, Some(path.clone()))).map_err(named)
+                append::open(path, FILE_MODE)
+                    .and_then(|file| Output::new(file, Some(path.clone())))
+                    .map_err(named)
             }
             // A descriptor of our own: std's handle has a lock. A panicking thread would wait for it while
             // the log thread waits for the reader.
@@ -387,7 +390,7 @@ impl Output {
     /// Opens the path again, closing the old file. Returns whether it is another file now.
     fn reopen(&mut self) -> io::Result<bool> {
         let Some(path) = &self.path else { return Ok(false) };
-        let next = Output::new(append_to(path)?, Some(path.clone()))?;
+        let next = Output::new(append::open(path, FILE_MODE)?, Some(path.clone()))?;
         let is_another = !is_same(&next.file.metadata()?, &self.file);
         *self = next;
         Ok(is_another)
@@ -409,8 +412,4 @@ fn is_same(named: &Metadata, file: &File) -> bool {
 /// The length of the first line.
 fn first_line(text: &[u8]) -> usize {
     text.iter().position(|byte| *byte == b'\n').map_or(text.len(), |at| at + 1)
-}
-
-fn append_to(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)
 }
