@@ -20,7 +20,9 @@ use serde_json::Value;
 use crate::experiments::{accept, inserts, overload, pipeline, relay, timers};
 use crate::kit::options::{CommonOptions, Drawings};
 use crate::kit::presentation::Presentation;
-use crate::kit::relays::bare_splice::{self, BareSplice};
+use crate::kit::relays::bare;
+use crate::kit::relays::bare::relay::BareRelay;
+use crate::kit::relays::bare::splice::BareSplice;
 use crate::kit::report::Report;
 use crate::kit::verdict::Outcome;
 use crate::kit::{child, load_process, report};
@@ -68,6 +70,9 @@ enum Command {
     Timers(timers::Options),
     /// Draws the page or the main plot of a stored run again, without measuring
     Plot(Plot),
+    /// Relays, and does nothing else
+    #[command(hide = true)]
+    BareRelay(BareRelay),
     /// Relays by splicing alone
     #[command(hide = true)]
     BareSplice(BareSplice),
@@ -148,7 +153,8 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::CreateThreads(arguments) => pipeline::create_threads(arguments).map(|()| ExitCode::SUCCESS),
         Command::LedgerFlows(settings) => relay::run_flows(settings).map(|()| ExitCode::SUCCESS),
         Command::Hog(settings) => inserts::spin(settings).map(|()| ExitCode::SUCCESS),
-        Command::BareSplice(settings) => bare_splice::relay(settings).map(|()| ExitCode::SUCCESS),
+        Command::BareRelay(settings) => bare::relay::relay(settings).map(|()| ExitCode::SUCCESS),
+        Command::BareSplice(settings) => bare::splice::relay(settings).map(|()| ExitCode::SUCCESS),
         Command::LoadProcess => load_process::serve_commands().map(|()| ExitCode::SUCCESS),
         Command::Launch(settings) => child::launch(settings).map(|()| ExitCode::SUCCESS),
     }

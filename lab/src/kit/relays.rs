@@ -1,7 +1,7 @@
 //! Relays that are started for an experiment, Tollgate and its rivals: which are installed, how one runs, its
 //! log, and what a load costs it.
 
-pub(crate) mod bare_splice;
+pub(crate) mod bare;
 pub(crate) mod config;
 pub(crate) mod cost;
 pub(crate) mod installed;

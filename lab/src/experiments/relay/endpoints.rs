@@ -118,13 +118,14 @@ impl Workload for Endpoints {
             Target::Tollgate => configuration::tollgate(inputs),
             Target::Haproxy => configuration::haproxy(inputs),
             Target::Nginx => configuration::nginx(inputs, installed.module.as_deref()),
-            Target::BareSplice => String::new(),
+            Target::BareRelay | Target::BareSplice => String::new(),
             target => bail!("{} forwards no connection without a handshake", target.name()),
         })
     }
 
     fn arguments(installed: &InstalledTarget, inputs: &ConfigInputs<'_, Self>) -> Result<Vec<String>> {
         Ok(match installed.target {
+            Target::BareRelay => configuration::bare_relay(inputs),
             Target::BareSplice => configuration::bare_splice(inputs),
             target => running::arguments(target, inputs),
         })

@@ -128,9 +128,11 @@ impl Workload for ForwardTunnels {
             Target::Dante => configuration::dante(inputs)?,
             Target::G3proxy => configuration::g3proxy(inputs)?,
             Target::Microsocks => String::new(),
-            target @ (Target::Direct | Target::BareSplice | Target::Haproxy | Target::Nginx) => {
-                bail!("{} opens no tunnels on request", target.name())
-            }
+            target @ (Target::Direct
+            | Target::BareRelay
+            | Target::BareSplice
+            | Target::Haproxy
+            | Target::Nginx) => bail!("{} opens no tunnels on request", target.name()),
         })
     }
 

@@ -10,6 +10,7 @@ use super::endpoints::Endpoints;
 use super::forward::{self, ForwardTunnels};
 use super::requests;
 use super::route::Route;
+use super::short;
 use crate::kit::load::Persistence;
 use crate::kit::options::{CommonOptions, Scale};
 use crate::kit::relays::installed::InstalledTarget;
@@ -79,7 +80,8 @@ impl Part {
     pub(super) fn targets(self) -> &'static [Target] {
         match self {
             Self::Bulk => bulk::TARGETS,
-            Self::Short | Self::Idle | Self::Pingpong | Self::Growth => Endpoints::TARGETS,
+            Self::Short => short::TARGETS,
+            Self::Idle | Self::Pingpong | Self::Growth => Endpoints::TARGETS,
             Self::Connect => ForwardTunnels::targets(forward::CONNECT.protocol),
             Self::Socks5 => ForwardTunnels::targets(forward::SOCKS5.protocol),
             Self::Requests => Route::TARGETS,

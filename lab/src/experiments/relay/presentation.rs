@@ -47,6 +47,10 @@ const VERDICTS: &[(&str, &str)] = &[
         "short-rate",
         "Short connections are at least 1.05 times as fast as through the better of HAProxy and nginx",
     ),
+    (
+        "short-floor",
+        "A short connection takes the relaying threads at most 1.05 times the CPU time of a bare relay",
+    ),
     ("bulk-cpu", "A gigabyte takes at most 0.90 times the CPU time of a HAProxy that splices"),
     ("bulk-rate", "A stream is at least as fast as through a HAProxy that splices"),
     ("bulk-floor", "One stream takes the relaying threads at most 1.15 times the CPU time of a bare splice"),
@@ -125,6 +129,7 @@ const PARTS: &[PartWords] = &[
 
 const TARGETS: &[TargetWords] = &[
     target("direct", Style::Reference, "no relay: what the machine and the load reach alone"),
+    target("bare-relay", Style::Reference, "threads that relay, and do nothing else: the floor"),
     target("bare-splice", Style::Reference, "two threads that splice, and do nothing else: the floor"),
     target("tollgate", Style::Ours, "Tollgate, with policy, metering and its connection log"),
     target("haproxy", Style::Rival(1), "HAProxy in TCP mode, with its connection log"),

@@ -9,10 +9,17 @@ use crate::kit::load_process::{LoadCommand, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
 use crate::kit::relays::cost::CostBaseline;
 use crate::kit::relays::running::RunningRelay;
+use crate::kit::relays::target::Target;
+
+/// The relays, and their floor.
+pub(super) const TARGETS: &[Target] =
+    &[Target::Direct, Target::BareRelay, Target::Tollgate, Target::Haproxy, Target::Nginx];
 
 pub(super) const PART: &str = "short";
 
 pub(super) const CPU: &str = "process_cpu_us_per_connection";
+/// The same of the threads that move connections.
+pub(super) const THREADS_CPU: &str = "data_plane_cpu_us_per_connection";
 pub(super) const RATE: &str = "connections_per_s";
 pub(super) const FAILED: &str = "failed_connections";
 
@@ -55,7 +62,7 @@ pub(super) fn run<W: Transport>(
         (FAILED, number_in(&answer, "failed")?),
         ("connections_slower_than_1_s", number_in(&answer, "slow")?),
     ];
-    let names = [CPU, "data_plane_cpu_us_per_connection", "log_lines_per_connection"];
+    let names = [CPU, THREADS_CPU, "log_lines_per_connection"];
     numbers.extend(cost.into_iter().flat_map(|cost| cost.per_unit(completed, names)));
     Ok(numbers)
 }

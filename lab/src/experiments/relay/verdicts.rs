@@ -25,6 +25,7 @@ pub(super) fn judge(report: &mut Report) {
     let judges = [
         short_cpu,
         short_rate,
+        short_floor,
         bulk_cpu,
         bulk_rate,
         bulk_floor,
@@ -58,6 +59,13 @@ fn short_rate(report: &Report) -> Judged {
     against_better("short-rate", report, short::PART, short::RATE, Threshold::AtLeast(1.05), &STATIC_RELAYS)
 }
 
+/// Short connections beside the bare relay. It is the relaying threads' time: the floor has no ledger and no
+/// log.
+fn short_floor(report: &Report) -> Judged {
+    let threshold = Threshold::AtMost(1.05);
+    beside_floor("short-floor", report, (short::PART, short::THREADS_CPU), threshold, Target::BareRelay)
+}
+
 fn bulk_cpu(report: &Report) -> Judged {
     against_splicing("bulk-cpu", report, STREAM_CPU, Threshold::AtMost(0.9))
 }
@@ -70,16 +78,27 @@ fn bulk_rate(report: &Report) -> Judged {
 /// time: the floor has no ledger and no log.
 fn bulk_floor(report: &Report) -> Judged {
     let threshold = Threshold::AtMost(1.15);
-    let beside_floor = |case: bulk::Case| -> Judged {
-        let (name, part) = ("bulk-floor", case.part);
-        let ours = report.row(part, Target::Tollgate.name()).ok_or_else(|| not_measured(name))?;
-        let floor = report.row(part, Target::BareSplice.name());
-        let floor = floor.ok_or((name, "the bare splice was not measured".to_owned()))?;
-        let about = format!("{part}: {STREAM_THREADS_CPU} as a share of the bare splice's");
-        let ratios = paired_ratios(ours, floor, STREAM_THREADS_CPU);
-        Verdict::on_median(name, threshold, &ratios, &about).ok_or_else(|| never_paired(name))
+    let judge = |case: bulk::Case| {
+        let numbers = (case.part, STREAM_THREADS_CPU);
+        beside_floor("bulk-floor", report, numbers, threshold, Target::BareSplice)
     };
-    worst(threshold, bulk::SINGLE.map(beside_floor))
+    worst(threshold, bulk::SINGLE.map(judge))
+}
+
+/// Our number in a part of the work as a share of the floor's.
+fn beside_floor(
+    name: &'static str,
+    report: &Report,
+    (part, number): (&'static str, &str),
+    threshold: Threshold,
+    floor: Target,
+) -> Judged {
+    let ours = report.row(part, Target::Tollgate.name()).ok_or_else(|| not_measured(name))?;
+    let beside = report.row(part, floor.name());
+    let beside = beside.ok_or_else(|| (name, format!("{} was not measured", floor.name())))?;
+    let about = format!("{part}: {number} as a share of {}'s", floor.name());
+    let ratios = paired_ratios(ours, beside, number);
+    Verdict::on_median(name, threshold, &ratios, &about).ok_or_else(|| never_paired(name))
 }
 
 fn idle_memory(report: &Report) -> Judged {
@@ -342,6 +361,7 @@ mod tests {
             "requests-cpu",
             "requests-rate",
             "short-cpu",
+            "short-floor",
             "short-rate",
             "socks5-bulk-cpu",
             "socks5-bulk-rate",
@@ -458,6 +478,17 @@ mod tests {
             .find(|verdict| verdict.name == "bulk-cpu")
             .expect("the verdict was reached");
         assert!(verdict.note.starts_with("bulk-up"), "{}", verdict.note);
+    }
+
+    #[test]
+    fn short_floor_is_the_bare_relay() {
+        let row = |target: &str, cpu_us: f64| row(short::PART, target, [&[cpu_us]; 5], &[short::THREADS_CPU]);
+        let check = |ours, expected| {
+            let report = judged(vec![row("tollgate", ours), row("bare-relay", 40.0)]);
+            assert_eq!(outcome(&report, "short-floor"), Some(expected));
+        };
+        check(42.0, (1.05, Outcome::Holds));
+        check(50.0, (1.25, Outcome::Fails));
     }
 
     #[test]

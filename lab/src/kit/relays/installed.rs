@@ -63,7 +63,7 @@ fn find_one(target: Target, tollgate: Option<&Path>, without: &[Target]) -> Resu
             Ok(InstalledTarget { target, version: String::new(), program: PathBuf::new(), module: None })
         }
         // A command of the lab.
-        Target::BareSplice => {
+        Target::BareRelay | Target::BareSplice => {
             let program = child::own_program()?;
             Ok(InstalledTarget { target, version: String::new(), program, module: None })
         }

@@ -195,6 +195,7 @@ impl<W: Workload> RunningRelay<W> {
             Target::G3proxy => named("worker"),
             Target::Nginx | Target::Squid => after.since(before, |thread| Some(thread.process) != main),
             Target::Direct
+            | Target::BareRelay
             | Target::BareSplice
             | Target::Haproxy
             | Target::Tinyproxy
@@ -236,7 +237,7 @@ pub(crate) fn arguments<W>(target: Target, inputs: &ConfigInputs<'_, W>) -> Vec<
     let file = text(configuration_file(directory));
     let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
     match target {
-        Target::Direct | Target::BareSplice | Target::Microsocks => Vec::new(),
+        Target::Direct | Target::BareRelay | Target::BareSplice | Target::Microsocks => Vec::new(),
         Target::Tollgate => words(&["serve", "--config", &file]),
         Target::Haproxy => words(&["-f", &file]),
         Target::Nginx => {
@@ -266,7 +267,7 @@ fn output_file(directory: &Path) -> PathBuf {
 
 fn log(target: Target, directory: &Path, threads: usize) -> Log {
     Log::in_files(match target {
-        Target::Direct | Target::BareSplice => Vec::new(),
+        Target::Direct | Target::BareRelay | Target::BareSplice => Vec::new(),
         Target::Haproxy | Target::Microsocks | Target::G3proxy => vec![output_file(directory)],
         Target::Tollgate | Target::Nginx | Target::Tinyproxy | Target::ThreeProxy | Target::Dante => {
             vec![directory.join("connections.log")]

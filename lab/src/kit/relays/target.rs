@@ -5,6 +5,8 @@
 pub(crate) enum Target {
     /// Nothing: what the machine and the load reach without a relay
     Direct,
+    /// Threads that relay and do nothing else: the floor of every relay of short connections
+    BareRelay,
     /// Threads that splice and do nothing else: the floor of every relay that splices
     BareSplice,
     /// The gateway itself
@@ -29,8 +31,9 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Direct,
+        Self::BareRelay,
         Self::BareSplice,
         Self::Tollgate,
         Self::Haproxy,
@@ -47,6 +50,7 @@ impl Target {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
+            Self::BareRelay => "bare-relay",
             Self::BareSplice => "bare-splice",
             Self::Tollgate => "tollgate",
             Self::Haproxy => "haproxy",

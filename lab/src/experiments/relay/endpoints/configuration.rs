@@ -12,7 +12,7 @@ use std::path::Path;
 
 use super::super::configuration::{IDLE_S_MAX, nginx_head, quoted};
 use super::{Endpoints, STREAMS_MAX};
-use crate::kit::relays::bare_splice;
+use crate::kit::relays::bare;
 use crate::kit::relays::config::{ConfigInputs, TUNNELS_MAX, USER, tollgate_tables};
 
 /// Pipes that HAProxy may hold: a stream that splices holds one, and without one it copies.
@@ -84,11 +84,19 @@ defaults
     )
 }
 
-/// The bare splice has no configuration: its command and its routes.
+/// The bare relay has no configuration: its command, its threads and its routes.
+pub(crate) fn bare_relay(inputs: &ConfigInputs<'_, Endpoints>) -> Vec<String> {
+    let command = [bare::relay::COMMAND.to_owned(), format!("--threads={}", inputs.threads)];
+    command.into_iter().chain(routes(inputs)).collect()
+}
+
+/// Neither has the bare splice, which has two threads for each connection.
 pub(crate) fn bare_splice(inputs: &ConfigInputs<'_, Endpoints>) -> Vec<String> {
-    let routes = inputs.listen.pairs(inputs.upstream);
-    let routes = routes.map(|(listen, upstream)| bare_splice::route(listen, upstream));
-    std::iter::once(bare_splice::COMMAND.to_owned()).chain(routes).collect()
+    std::iter::once(bare::splice::COMMAND.to_owned()).chain(routes(inputs)).collect()
+}
+
+fn routes(inputs: &ConfigInputs<'_, Endpoints>) -> impl Iterator<Item = String> {
+    inputs.listen.pairs(inputs.upstream).map(|(listen, upstream)| bare::route(listen, upstream))
 }
 
 /// nginx: the stream module, one worker per CPU with its own listening sockets, a buffered access log.

@@ -4,12 +4,13 @@
 //! Guarantees: each connection has two blocking threads, one for each direction, with a pipe of 1 MiB; there
 //! is no policy, no deadline, no log and no count.
 
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::str::FromStr;
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::Result;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+
+use super::Route;
 
 /// The default of `fs.pipe-max-size`, beyond which only a privileged process gets a pipe.
 const PIPE_BYTES: usize = 1024 * 1024;
@@ -24,27 +25,6 @@ pub(crate) struct BareSplice {
 
 /// The name of the hidden command.
 pub(crate) const COMMAND: &str = "bare-splice";
-
-/// One listener and its destination.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Route {
-    listen: SocketAddr,
-    upstream: SocketAddr,
-}
-
-/// The argument for a listener and its destination.
-pub(crate) fn route(listen: SocketAddr, upstream: SocketAddr) -> String {
-    format!("{listen}={upstream}")
-}
-
-impl FromStr for Route {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let (listen, upstream) = text.split_once('=').ok_or_else(|| anyhow!("{text} has no `=`"))?;
-        Ok(Self { listen: listen.parse()?, upstream: upstream.parse()? })
-    }
-}
 
 /// Relays until the process is ended.
 ///
@@ -63,12 +43,6 @@ pub(crate) fn relay(settings: &BareSplice) -> Result<()> {
         }
         Ok(())
     })
-}
-
-impl Route {
-    fn listener(&self) -> Result<TcpListener> {
-        TcpListener::bind(self.listen).with_context(|| format!("listening on {}", self.listen))
-    }
 }
 
 /// Relays one connection until both directions have ended. One that cannot be dialled is closed.
@@ -108,36 +82,16 @@ fn splice_all(source: &TcpStream, sink: &TcpStream) -> rustix::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
+    use super::super::tests::{assert_echoes, echo_behind};
     use super::*;
-    use std::io::{Read, Write};
 
     #[test]
     fn bytes_and_ends_are_relayed_both_ways() {
-        let server = TcpListener::bind("127.0.0.1:0").expect("loopback listens");
         let relay = TcpListener::bind("127.0.0.1:0").expect("loopback listens");
-        let (to, upstream) = [&relay, &server].map(|it| it.local_addr().expect("it is bound")).into();
-        thread::spawn(move || connection(&relay.accept().expect("a client connects").0, upstream));
-        let echo = thread::spawn(move || {
-            let (mut stream, _) = server.accept().expect("the relay connects");
-            let mut received = Vec::new();
-            stream.read_to_end(&mut received).expect("the client ends its direction");
-            stream.write_all(&received).expect("the other direction is open");
-        });
-        let mut client = TcpStream::connect(to).expect("the relay listens");
-        let sent: Vec<u8> = (0..2_000_000).map(|at| (at / 251 + at) as u8).collect();
-        client.write_all(&sent).expect("the relay reads");
-        client.shutdown(Shutdown::Write).expect("the stream is open");
-        let mut answer = Vec::new();
-        client.read_to_end(&mut answer).expect("the relay forwards the end");
-        assert!(answer == sent);
-        echo.join().expect("the server has not failed");
-    }
-
-    #[test]
-    fn route_has_both_addresses() {
-        let [listen, upstream] = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-        let parsed: Route = route(listen, upstream).parse().expect("its own text is a route");
-        assert_eq!(parsed, Route { listen, upstream });
-        assert!("127.0.0.1:1".parse::<Route>().is_err());
+        let route = echo_behind(&relay);
+        thread::spawn(move || connection(&relay.accept().expect("a client connects").0, route.upstream));
+        assert_echoes(route, 2_000_000);
     }
 }
