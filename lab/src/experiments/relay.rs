@@ -163,7 +163,7 @@ impl Bench {
         let mut load = LoadProcesses::start(&ChildSettings::default(), &ChildSettings::default())?;
         let cpus = machine::allowed_cpus().len();
         let (mut relays, failed) =
-            self.start_all(Endpoints::TARGETS, &load.upstream, cpus, &ChildSettings::default())?;
+            self.start_all(short::TARGETS, &load.upstream, cpus, &ChildSettings::default())?;
         let effort = self.effort;
         let before = billing::settled_totals(&relays);
         let rounds = Rounds { wanted: effort.short_rounds, ..self.rounds("short connections") };
