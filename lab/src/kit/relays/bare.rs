@@ -3,10 +3,16 @@
 pub(crate) mod relay;
 pub(crate) mod splice;
 
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow};
+use socket2::{Domain, Socket, Type};
+
+/// Connections that wait to be accepted: with the standard library's 128, a burst of clients has to wait a
+/// second for the retransmission of its SYN.
+const BACKLOG: i32 = 4096;
 
 /// One listener and its destination, as LISTEN=UPSTREAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +37,14 @@ impl FromStr for Route {
 
 impl Route {
     fn listener(&self) -> Result<TcpListener> {
-        TcpListener::bind(self.listen).with_context(|| format!("listening on {}", self.listen))
+        let listen = || {
+            let socket = Socket::new(Domain::for_address(self.listen), Type::STREAM, None)?;
+            socket.set_reuse_address(true)?;
+            socket.bind(&self.listen.into())?;
+            socket.listen(BACKLOG)?;
+            Ok::<_, io::Error>(socket.into())
+        };
+        listen().with_context(|| format!("listening on {}", self.listen))
     }
 }
 
