@@ -6,7 +6,7 @@ use std::sync::mpsc;
 
 use ledger::query::{Filter, Usage};
 use ledger::record::{Flow, Identity};
-use ledger::{FlowWriter, Ledger, Names, Numbers, UserNames};
+use ledger::{FlowWriter, Ledger, Names, Numbers, Status, UserNames};
 
 use crate::fixture::{Fixture, close, close_ledger, count, flow};
 use crate::losses::{copied, wait_for};
@@ -94,8 +94,13 @@ fn account_in_the_live_table_is_not_given_to_an_earlier_name() {
     assert_eq!(number(&ledger, &["eve"]).accounts, [2]);
     let eve = Identity::new(&Flow { account: 2, ..flow(2, "eve") });
     let open = writer.open(&eve).unwrap();
+    let before = ledger.status().appended;
     run_flow(&mut writer, 1, "new", 0);
-    wait_for(|| ledger.status().durable > 0);
+    // What is copied does not change meanwhile.
+    wait_for(|| {
+        let Status { appended, durable, applied, .. } = ledger.status();
+        appended > before && durable == appended && applied == appended
+    });
     let killed = copied(&fixture);
     close(&mut writer, open);
     close_ledger(ledger, writer);
