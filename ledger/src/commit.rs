@@ -8,6 +8,7 @@
 //!   hints --take--> frame --append--> journal --(sync)--> free slots --> announce
 //! ```
 
+mod edges;
 mod sweep;
 
 use std::collections::HashSet;
@@ -26,10 +27,11 @@ use crate::journal::{JournalError, Writer};
 use crate::limits::{
     CLOSE_ATTEMPTS_MAX, COMMIT_PAUSE, ENTRY_BYTES_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN, UNDURABLE_BYTES_MAX,
 };
-use crate::live_table::{CommitIntent, LiveTable, SlotContents};
+use crate::live_table::{CommitIntent, InterimMoment, LiveTable, SlotContents};
 use crate::parker::ParkDecision;
 use crate::status::{LedgerState, Stage};
 use crate::storage::Storage;
+use edges::Edges;
 use sweep::{SWEEP_PAUSE_MAX, Sweep};
 
 /// The state of the committer thread.
@@ -43,6 +45,7 @@ pub(crate) struct Committer<S: Storage> {
     /// generation.
     taken: Vec<(usize, u32, u64)>,
     sweeps: Vec<Sweep>,
+    edges: Edges,
     /// The drain to empty first: another one each pass, so that none starves when frames are full.
     first_drain: usize,
     /// Whether a frame of its own marks all of the journal as durable.
@@ -81,6 +84,7 @@ impl<S: Storage> Committer<S> {
         shared: Arc<LedgerState>,
     ) -> Self {
         let sweeps = drains.iter().map(|_| Sweep::new()).collect();
+        let edges = Edges::new(table.epoch(), clock::steady_wall());
         Self {
             journal,
             table,
@@ -89,6 +93,7 @@ impl<S: Storage> Committer<S> {
             shared,
             taken: Vec::new(),
             sweeps,
+            edges,
             first_drain: 0,
             is_marked: true,
             is_ended: false,
@@ -99,6 +104,18 @@ impl<S: Storage> Committer<S> {
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn begin_at(&mut self, now: Nanos) {
         self.sweeps.iter_mut().for_each(|sweep| sweep.swept_to = now);
+        self.edges = Edges::without_clock(self.table.epoch());
+    }
+
+    /// Begins the round for the edge at this moment, for a simulation, which does not wait for quarter-hours;
+    /// returns whether none was under way.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn begin_edge(&mut self, at: WallNanos) -> bool {
+        let may_begin = !self.is_ended && !self.edges.is_running();
+        if may_begin {
+            self.edges.begin(at, &self.drains);
+        }
+        may_begin
     }
 
     /// Works until the ledger is closed, and then finishes.
@@ -163,8 +180,7 @@ impl<S: Storage> Committer<S> {
     fn sleep(&self) {
         self.shared.committer.sleep(|| match self.pause() {
             _ if !self.is_idle() || self.shared.has_reached(Stage::Committing) => ParkDecision::None,
-            Some(pause) => ParkDecision::For(pause),
-            None => ParkDecision::UntilWoken,
+            pause => ParkDecision::For(pause),
         });
     }
 
@@ -334,24 +350,34 @@ impl<S: Storage> Committer<S> {
     /// Fills a frame; returns whether more may wait.
     fn fill(&mut self, frame: &mut FrameBuffer, moment: Nanos) -> bool {
         let now = clock::steady_wall();
+        if !self.is_ended {
+            self.edges.begin_if_due(now, &self.drains);
+        }
         let bytes_max = self.journal.frame_bytes_max();
         let capacity = |frame: &FrameBuffer| bytes_max.saturating_sub(frame.len()) / ENTRY_BYTES_MAX;
         let count = self.drains.len();
         for index in (0..count).map(|offset| (self.first_drain + offset) % count) {
-            let Self { drains, sweeps, taken, shared, .. } = self;
+            let Self { drains, sweeps, edges, taken, shared, .. } = self;
             let (drain, sweep) = (&mut drains[index], &mut sweeps[index]);
-            drain.take_closed(capacity(frame), |region, slot| {
-                if let Some(generation) = sweep.journal(region, slot, CommitIntent::Final, frame, shared) {
+            let ended = CommitIntent::Final { earliest: edges.earliest() };
+            let count = drain.take_closed(capacity(frame), |region, slot| {
+                if let Some(generation) = sweep.journal(region, slot, ended, frame, shared) {
                     taken.push((index, slot, generation));
                 }
             });
+            edges.note_taken(index, count);
             drain.take_interims(capacity(frame), |region, slot| {
-                sweep.journal(region, slot, CommitIntent::Interim(now), frame, shared);
+                let open = CommitIntent::Interim(edges.moment(index, slot, now));
+                sweep.journal(region, slot, open, frame, shared);
             });
         }
         self.first_drain = (self.first_drain + 1) % count.max(1);
-        self.sweep(moment, now, frame, bytes_max);
-        self.drains.iter().map(FlowDrain::waiting).sum::<usize>() >= WAITING_MANY
+        match self.edges.is_running() {
+            true => self.edges.visit(&self.drains, &mut self.sweeps, frame, bytes_max, &self.shared),
+            false => self.sweep(moment, now, frame, bytes_max),
+        }
+        let waiting = self.drains.iter().map(FlowDrain::waiting).sum::<usize>();
+        waiting >= WAITING_MANY || self.edges.is_running()
     }
 
     /// Checks a part of each thread's slots, so that all are checked within [`SWEEP_ROUND`].
@@ -364,7 +390,8 @@ impl<S: Storage> Committer<S> {
                 }
                 let slot = sweep.advance(used, moment);
                 if sweep.has_moved(region, slot) {
-                    sweep.journal(region, slot, CommitIntent::Interim(now), frame, &self.shared);
+                    let moment = InterimMoment { now: now.max(self.edges.earliest()), edge: None };
+                    sweep.journal(region, slot, CommitIntent::Interim(moment), frame, &self.shared);
                 }
             }
         }
@@ -382,9 +409,10 @@ impl<S: Storage> Committer<S> {
         Ok(())
     }
 
-    /// How long until a pass is due without any hint; `None` if none is.
-    pub(crate) fn pause(&self) -> Option<Duration> {
-        (self.has_live() || !self.is_marked).then_some(SWEEP_PAUSE_MAX)
+    /// How long until a pass is due without any hint: for a sweep, or for an edge.
+    pub(crate) fn pause(&self) -> Duration {
+        let edge = self.edges.pause(clock::steady_wall());
+        if self.has_live() || !self.is_marked { edge.min(SWEEP_PAUSE_MAX) } else { edge }
     }
 }
 

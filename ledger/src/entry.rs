@@ -51,6 +51,13 @@ pub enum Entry {
         /// When it ended, by the wall clock.
         at: WallNanos,
     },
+    /// A quarter-hour has begun: all that its run counted before is in front of this entry.
+    Edge {
+        /// The run.
+        epoch: u32,
+        /// The beginning of the quarter-hour.
+        at: WallNanos,
+    },
     /// An operator accepted a loss.
     Accepted(Consent),
     /// An entry of a later version, which says that this one may skip it.
@@ -225,6 +232,7 @@ mod tests {
             Entry::RunBegan { epoch: u32::MAX, at, run: 1 << 100, table: TableFinding::Missing },
             Entry::Gap { epoch: 3, at, first_lsn: u64::MAX },
             Entry::RunEnded { epoch: 3, at },
+            Entry::Edge { epoch: 3, at },
             Entry::Accepted(Consent::new(3, at, (4, 5), "root", "the journal is missing")),
             Entry::Skipped(SkippedEntry::new(&[5, 0, 128, 0, 9]).unwrap()),
         ]
@@ -291,7 +299,7 @@ mod tests {
     fn unknown_kinds_are_refused_or_skipped_as_they_say() {
         for entry in all() {
             let mut bytes = written(&entry);
-            for kind in [0, 7, 127] {
+            for kind in [0, 8, 127] {
                 bytes[format::KIND] = kind;
                 for version in [V1, V2] {
                     assert!(Entry::read(&bytes, version).is_err());

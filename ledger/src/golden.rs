@@ -83,6 +83,7 @@ fn entry_bytes_are_unchanged() {
         ("run-began", Entry::RunBegan { epoch: 7, at: AT, run: 8 << 64 | 9, table: TableFinding::Found }),
         ("gap", Entry::Gap { epoch: 7, at: AT, first_lsn: 8 }),
         ("run-ended", Entry::RunEnded { epoch: 7, at: AT }),
+        ("edge", Entry::Edge { epoch: 7, at: AT }),
         ("consent", Entry::Accepted(Consent::new(7, AT, (8, 9), "root", "entries 8 to 9 are lost"))),
     ];
     for (name, entry) in entries {

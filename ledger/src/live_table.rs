@@ -46,7 +46,7 @@ use std::sync::Arc;
 use sys::clock::WallNanos;
 use sys::mapping::SharedWords;
 
-pub(crate) use slot::{CommitIntent, Slot, SlotContents, SlotLayout, State};
+pub(crate) use slot::{CommitIntent, InterimMoment, Slot, SlotContents, SlotLayout, State};
 pub use slot::{FlowCounters, Received, Sent};
 
 /// Words of a slot: 512 bytes.

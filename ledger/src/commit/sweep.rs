@@ -101,11 +101,12 @@ impl Sweep {
                 if self.journaled.len() <= index {
                     self.journaled.resize(index + 1, 0);
                 }
-                self.journaled[index] = if matches!(kind, CommitIntent::Final) { 0 } else { written.moved };
+                self.journaled[index] =
+                    if matches!(kind, CommitIntent::Final { .. }) { 0 } else { written.moved };
                 Some(written.generation)
             }
             (Ok(None), _) => None,
-            (Err(_), CommitIntent::Final) => {
+            (Err(_), CommitIntent::Final { .. }) => {
                 // A damaged final is not guessed: its last interim is billed.
                 region.slot(slot).give_up();
                 shared.damaged();

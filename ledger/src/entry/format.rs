@@ -5,12 +5,12 @@
 //!
 //! Little-endian; `docs/ledger-format.md` has the full description:
 //!
-//! | offset | bytes | final, interim                     | run began         | run ended, gap            |
+//! | offset | bytes | final, interim                     | run began         | run ended, edge, gap      |
 //! |-------:|------:|------------------------------------|-------------------|---------------------------|
 //! |      0 |     2 | bytes of the entry, these included | the same          | the same                  |
-//! |      2 |     1 | kind: 1, 2                         | 3                 | 5, 4                      |
+//! |      2 |     1 | kind: 1, 2                         | 3                 | 5, 7, 4                   |
 //! |      3 |     1 | close reason of a final, else 0    | 0                 | 0                         |
-//! |      4 |     8 | closed or counted at, wall clock   | began at          | ended at, found at        |
+//! |      4 |     8 | closed or counted at, wall clock   | began at          | ended, edge, found at     |
 //! |     12 |     4 | `client_rx` (8 bytes)              | epoch             | epoch                     |
 //! |     16 |     8 | `upstream_tx` (at 20)              | run (16 bytes)    | gap: first lost number    |
 //! |     28 |    16 | `upstream_rx`, `client_tx`         | table (1, at 32)  |                           |
@@ -40,6 +40,7 @@ pub(super) const EPOCH: usize = 12;
 const FLOW_BYTES: usize = 58;
 const RUN_BEGAN_BYTES: usize = 33;
 const RUN_ENDED_BYTES: usize = 16;
+const EDGE_BYTES: usize = 16;
 const GAP_BYTES: usize = 24;
 /// Bytes of a consent before its texts.
 const CONSENT_BYTES: usize = 36;
@@ -52,6 +53,7 @@ pub(super) const RUN_BEGAN: u8 = 3;
 pub(super) const GAP: u8 = 4;
 pub(super) const RUN_ENDED: u8 = 5;
 pub(super) const CONSENT: u8 = 6;
+pub(super) const EDGE: u8 = 7;
 
 /// The kinds and tags from this one on may be skipped by a version that does not know them.
 const SKIPPED_FROM: u8 = 128;
@@ -76,6 +78,10 @@ pub(super) fn write(entry: &Entry, out: &mut Vec<u8>) {
         }
         Entry::RunEnded { epoch, at } => {
             head(out, RUN_ENDED_BYTES, RUN_ENDED, 0, *at);
+            out.extend_from_slice(&epoch.to_le_bytes());
+        }
+        Entry::Edge { epoch, at } => {
+            head(out, EDGE_BYTES, EDGE, 0, *at);
             out.extend_from_slice(&epoch.to_le_bytes());
         }
         Entry::Accepted(consent) => write_consent(out, consent),
@@ -103,6 +109,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Entry, MalformedRecord> {
         }
         GAP => (Entry::Gap { epoch: fields.u32(EPOCH)?, at: at()?, first_lsn: fields.u64(16)? }, GAP_BYTES),
         RUN_ENDED => (Entry::RunEnded { epoch: fields.u32(EPOCH)?, at: at()? }, RUN_ENDED_BYTES),
+        EDGE => (Entry::Edge { epoch: fields.u32(EPOCH)?, at: at()? }, EDGE_BYTES),
         CONSENT => {
             let (consent, length) = read_consent(bytes)?;
             (Entry::Accepted(consent), length)

@@ -28,6 +28,8 @@ const CLOSED: usize = 7;
 const HOT_WORDS: usize = 8;
 const REQUESTS: usize = 8;
 const IDENTITY: usize = 9;
+/// The identity's moment of opening.
+const OPENED: usize = IDENTITY + 3;
 
 const _: () = assert!((SLOT_WORDS - IDENTITY - 1) * 8 == IDENTITY_BYTES_MAX);
 
@@ -191,10 +193,10 @@ impl<'a> Slot<'a> {
         let word = |index: usize| self.0[index].load(ACQUIRE);
         let (state, generation) = State::parse(word(STATE)).ok_or(MalformedRecord("the state of a slot"))?;
         let (closed, at) = match (kind, state) {
-            (CommitIntent::Interim(now), State::Live) => (None, now),
-            (CommitIntent::Final, State::Closing(reason)) => {
+            (CommitIntent::Interim(moment), State::Live) => (None, moment.of_flow(WallNanos(word(OPENED)))),
+            (CommitIntent::Final { earliest }, State::Closing(reason)) => {
                 let closed = decoded(word(CLOSED)).ok_or(MalformedRecord("a closing time"))?;
-                (Some(reason), WallNanos(closed.saturating_mul(1000)))
+                (Some(reason), WallNanos(closed.saturating_mul(1000)).max(earliest))
             }
             _ => return Ok(None),
         };
@@ -300,10 +302,31 @@ impl Sent<'_> {
 /// The entry that the committer wants from a slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CommitIntent {
-    /// The final of an ended flow.
-    Final,
-    /// The counts of an open flow at this moment.
-    Interim(WallNanos),
+    /// The final of an ended flow; its moment is that of its end, and not before `earliest`.
+    Final {
+        /// The last edge.
+        earliest: WallNanos,
+    },
+    /// The counts of an open flow.
+    Interim(InterimMoment),
+}
+
+/// The moment at which the counts of an open flow are taken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct InterimMoment {
+    pub(crate) now: WallNanos,
+    /// The edge in front of which they are taken: they belong to the quarter-hour before it.
+    pub(crate) edge: Option<WallNanos>,
+}
+
+impl InterimMoment {
+    /// The moment for a flow that was opened at `opened`; a flow has no moment before that.
+    fn of_flow(self, opened: WallNanos) -> WallNanos {
+        match self.edge {
+            Some(edge) if opened < edge => WallNanos(edge.0 - 1),
+            _ => self.now,
+        }
+    }
 }
 
 /// The entry that was written from a slot.
@@ -496,6 +519,8 @@ mod tests {
     /// closed between the two was written as its final, which the close wrote again.
     #[test]
     fn interim_and_final_are_never_confused() {
+        const OPEN: CommitIntent = CommitIntent::Interim(InterimMoment { now: AT, edge: None });
+        const ENDED: CommitIntent = CommitIntent::Final { earliest: AT };
         let region = region();
         let slot = region.slot(0);
         let written = |kind| {
@@ -504,13 +529,13 @@ mod tests {
             assert_eq!(written.is_some(), !out.is_empty());
             written.is_some()
         };
-        assert_eq!((written(CommitIntent::Interim(AT)), written(CommitIntent::Final)), (false, false));
+        assert_eq!((written(OPEN), written(ENDED)), (false, false));
         slot.open(&identity(), 0);
-        assert_eq!((written(CommitIntent::Interim(AT)), written(CommitIntent::Final)), (true, false));
+        assert_eq!((written(OPEN), written(ENDED)), (true, false));
         slot.close(0, AT, CloseReason::ClientClosed);
-        assert_eq!((written(CommitIntent::Interim(AT)), written(CommitIntent::Final)), (false, true));
+        assert_eq!((written(OPEN), written(ENDED)), (false, true));
         slot.give_up();
-        assert_eq!((written(CommitIntent::Interim(AT)), written(CommitIntent::Final)), (false, false));
+        assert_eq!((written(OPEN), written(ENDED)), (false, false));
         assert!(matches!(slot.read(), SlotContents::Damaged { .. }));
     }
 

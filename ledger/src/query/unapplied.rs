@@ -104,7 +104,11 @@ impl UnappliedEntries {
             Entry::Interim(record) => self.count(record, false),
             Entry::Final(record) => self.count(record, true),
             Entry::RunBegan { .. } => self.end_all(),
-            Entry::Gap { .. } | Entry::RunEnded { .. } | Entry::Accepted(_) | Entry::Skipped(_) => {}
+            Entry::Gap { .. }
+            | Entry::RunEnded { .. }
+            | Entry::Edge { .. }
+            | Entry::Accepted(_)
+            | Entry::Skipped(_) => {}
         }
     }
 

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use sys::clock::WallNanos;
+
 use crate::entry::Entry;
 use crate::numbering::{AccountsAhead, Names, Numbers};
 use crate::record::{CloseReason, Record};
@@ -20,6 +22,10 @@ struct Rows {
     live: BTreeMap<u128, (u32, Record)>,
     /// Flows with a second final.
     doubled: BTreeSet<u128>,
+    /// The last edge: its run and its moment.
+    edge: (u32, WallNanos),
+    /// A flow with an entry behind the edge of its run, and a moment before it.
+    early: Option<u128>,
     /// Names of users, sets and policies, in the order of their numbers.
     names: [Vec<Vec<u8>>; 3],
 }
@@ -77,6 +83,24 @@ impl MemorySink {
         rows.finals.iter().map(|(id, record)| (*id, bill(record))).collect()
     }
 
+    /// The moment of the last edge of run `epoch`, if there is one.
+    pub(super) fn edge(&self, epoch: u32) -> Option<WallNanos> {
+        let (rows, _) = &*self.lock();
+        (rows.edge.0 == epoch).then_some(rows.edge.1)
+    }
+
+    /// A flow that came behind an edge with a moment before it, if there is any.
+    pub(super) fn early(&self) -> Option<u128> {
+        self.lock().0.early
+    }
+
+    /// Bytes up and down of a flow, as it was last counted.
+    pub(super) fn counts(&self, flow: u128) -> (u64, u64) {
+        let (rows, _) = &*self.lock();
+        let record = rows.finals.get(&flow).or_else(|| rows.live.get(&flow).map(|(_, record)| record));
+        record.map_or((0, 0), |record| (record.flow().legs.upstream_tx, record.flow().legs.client_tx))
+    }
+
     /// A flow with two finals, if there is any.
     pub(super) fn doubled(&self) -> Option<u128> {
         self.lock().0.doubled.first().copied()
@@ -89,7 +113,11 @@ impl MemorySink {
 
 impl Rows {
     fn apply(&mut self, epoch: u32, entry: &Entry) {
+        if let Some(flow) = entry.flow().filter(|flow| self.edge.0 == epoch && flow.closed < self.edge.1) {
+            self.early = Some(flow.id);
+        }
         match entry {
+            Entry::Edge { epoch, at } => self.edge = (*epoch, *at),
             Entry::Interim(record) => {
                 self.live.insert(record.identity().id(), (epoch, *record));
             }

@@ -165,6 +165,11 @@ impl Process {
         self.now = self.now + time;
     }
 
+    /// Begins the round for an edge; whether none was under way.
+    pub(super) fn begin_edge(&mut self, at: WallNanos) -> bool {
+        self.committer.begin_edge(at)
+    }
+
     /// A pass of the committer.
     pub(super) fn commit(&mut self) -> Result<(), String> {
         self.committer.step(self.now).map(drop).map_err(|error| error.to_string())

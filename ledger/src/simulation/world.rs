@@ -5,6 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sys::clock::WallNanos;
+
 use super::damage::KilledState;
 use super::memory_sink::{Bills, MemorySink};
 use super::process::{Build, CLOSED_AT, PreviousState, Process, identity};
@@ -53,6 +55,7 @@ pub struct World {
     reported_lost: usize,
     outcome: Outcome,
     run_number: u64,
+    last_edge: WallNanos,
     build: Build,
 }
 
@@ -64,7 +67,12 @@ struct ProcessRun {
     closed: Vec<u128>,
     /// Whether the committer's last pass succeeded.
     committed: bool,
+    /// The last edge that began, with what each flow had been counted, until the database has it.
+    edge: Option<(WallNanos, Bytes)>,
 }
+
+/// Bytes up and down of flows.
+type Bytes = BTreeMap<u128, (u64, u64)>;
 
 impl World {
     /// The simulation of `seed`, before its first run.
@@ -88,6 +96,7 @@ impl World {
             reported_lost: 0,
             outcome: Outcome::default(),
             run_number: 0,
+            last_edge: CLOSED_AT,
             build,
         }
     }
@@ -136,7 +145,7 @@ impl World {
             return Ok(self.crash_during_start());
         }
         self.previous.table = None;
-        Ok(Some(ProcessRun { process, flows: Vec::new(), closed: Vec::new(), committed: true }))
+        Ok(Some(ProcessRun { process, flows: Vec::new(), closed: Vec::new(), committed: true, edge: None }))
     }
 
     /// After a kill, now and then: damages a copy of the files.
@@ -186,6 +195,7 @@ impl World {
             82..88 => drop(run.process.flush()),
             88..93 => Self::unless_simulated(run.process.apply())?,
             93..96 => Self::unless_simulated(run.process.checkpoint())?,
+            96..97 => self.begin_edge(run),
             _ => drop(run.process.prepare()),
         }
         if self.random.chance(2) {
@@ -195,6 +205,38 @@ impl World {
             self.old_table = Some(Arc::new(run.process.words()));
         }
         self.note_durable(run);
+        self.check_edge(run)
+    }
+
+    /// Begins an edge: all that was counted by now has to be in front of it.
+    fn begin_edge(&mut self, run: &mut ProcessRun) {
+        self.last_edge = WallNanos(self.last_edge.0 + 1_000_000_000);
+        if !run.process.begin_edge(self.last_edge) {
+            return;
+        }
+        let of_run = self.expectations.iter().filter(|(_, expected)| expected.run == self.run_number);
+        let counted = of_run.map(|(id, expected)| (*id, (expected.up, expected.down))).collect();
+        run.edge = Some((self.last_edge, counted));
+    }
+
+    /// Checks what is in the database when it has the edge.
+    fn check_edge(&self, run: &mut ProcessRun) -> Result<(), String> {
+        let sink = &self.previous.sink;
+        if let Some(flow) = sink.early() {
+            return Err(format!("flow {flow} has an entry behind an edge, and a moment before it"));
+        }
+        let epoch = run.process.recovery.epoch;
+        let Some((_, counted)) = run.edge.take_if(|(at, _)| sink.edge(epoch) >= Some(*at)) else {
+            return Ok(());
+        };
+        for (flow, (up, down)) in counted {
+            let found = sink.counts(flow);
+            if found.0 < up || found.1 < down {
+                return Err(format!(
+                    "flow {flow} had {up} and {down} before an edge, and {found:?} is billed"
+                ));
+            }
+        }
         Ok(())
     }
 
@@ -378,7 +420,7 @@ impl World {
         let flow = record.flow();
         let (up, down) = (flow.legs.upstream_tx, flow.legs.client_tx);
         let ended = match expected.closed {
-            true => flow.reason == CloseReason::ClientClosed && flow.closed == CLOSED_AT,
+            true => flow.reason == CloseReason::ClientClosed && flow.closed >= CLOSED_AT,
             false => flow.reason == CloseReason::Killed,
         };
         let exact =

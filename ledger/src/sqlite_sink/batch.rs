@@ -101,6 +101,11 @@ impl<'a> BatchAggregator<'a> {
             Entry::RunEnded { epoch, at } => {
                 Ok(run::end(self.connection, self.origin.gateway, *epoch, (lsn, integer(at.0)))?)
             }
+            Entry::Edge { at, .. } => {
+                let values = [self.origin.gateway, integer(at.0), lsn].map(ValueRef::Integer);
+                let put = "INSERT OR REPLACE INTO edge VALUES (?1, ?2, ?3, ?4)";
+                Ok(checksum::put(self.connection, put, &values)?)
+            }
             Entry::Accepted(consent) => Ok(self.accept(lsn, consent)?),
             Entry::Skipped(_) => Ok(()),
             Entry::Gap { epoch, at, first_lsn } => {

@@ -13,6 +13,7 @@ pub(crate) const LEDGER: &[Migration] = &[
     Migration { sql: RUNS_AND_CONSENTS, then: None, is_read: true },
     Migration { sql: LOG_NUMBERS, then: None, is_read: false },
     Migration { sql: ACCOUNTS_AND_QUARTERS, then: Some(version_4::move_sums), is_read: true },
+    Migration { sql: EDGES, then: None, is_read: false },
 ];
 
 const FLOWS_IN_ONE_FILE: &str =
@@ -292,6 +293,15 @@ const ACCOUNTS_AND_QUARTERS: &str = "ALTER TABLE live RENAME TO live_4;
          crc        INTEGER NOT NULL,
          PRIMARY KEY (gateway, epoch)
      ) STRICT, WITHOUT ROWID;";
+
+const EDGES: &str =
+    "-- The last edge of a gateway: all that it counted before `edge_ns` has a number before `lsn`.
+     CREATE TABLE edge (
+         gateway INTEGER PRIMARY KEY,
+         edge_ns INTEGER NOT NULL,
+         lsn     INTEGER NOT NULL,
+         crc     INTEGER NOT NULL
+     ) STRICT;";
 
 #[cfg(test)]
 mod tests {

@@ -60,6 +60,43 @@ fn check_clean(store: &Store) {
 }
 
 #[test]
+fn last_edge_has_a_row_and_no_sum() {
+    let mut store = Store::new();
+    let edge = |at| Entry::Edge { epoch: 1, at: WallNanos(at) };
+    let interim = |at, up| Entry::Interim(record(1, at, up));
+    let row = |store: &Store| -> Option<(i64, i64, i64)> {
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+        store.ledger().query_row("SELECT gateway, edge_ns, lsn FROM edge", [], read).ok()
+    };
+    assert_eq!(row(&store), None);
+    let entries = [interim(FEBRUARY - 1, 5), edge(FEBRUARY), interim(FEBRUARY + HOUR, 7)];
+    store.sink.apply(1, 1, &entries).unwrap();
+    assert_eq!(row(&store), Some((1, FEBRUARY as i64, 2)));
+    // The clock went back.
+    store.sink.apply(1, 4, &[edge(FEBRUARY - HOUR)]).unwrap();
+    assert_eq!(row(&store), Some((1, (FEBRUARY - HOUR) as i64, 4)));
+    assert_eq!(details(&store), ["2026-01 part -1: 5"]);
+    check_clean(&store);
+}
+
+/// As earlier programs left it. A query needs no migration.
+#[test]
+fn ledger_of_schema_5_gets_edges() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger.db");
+    let mut connection = Connection::open(&path).unwrap();
+    schema::migrate(&mut connection, &path, &LEDGER[..5]).unwrap();
+    drop(connection);
+    Usage::open(directory.path()).unwrap();
+    let sink = SqliteSink::open(directory.path(), 1, SinkSettings::default()).unwrap();
+    let mut store = Store { sink, directory };
+    store.sink.apply(1, 1, &[Entry::Edge { epoch: 1, at: WallNanos(FEBRUARY) }]).unwrap();
+    let edges = store.ledger().query_row("SELECT count(*) FROM edge", [], |row| row.get::<_, i64>(0));
+    assert_eq!(edges.unwrap(), 1);
+    check_clean(&store);
+}
+
+#[test]
 fn bytes_belong_to_the_hour_of_their_count() {
     #[track_caller]
     fn check(entries: &[Entry], expected: &[&str]) {
