@@ -11,7 +11,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let (mut flows, mut refused, mut kills, mut power_failures) = (0, 0, 0, 0);
-    let (mut faults, mut in_recovery, mut damages, mut reported) = (0, 0, 0, 0);
+    let (mut faults, mut in_recovery, mut damages, mut reported, mut edges) = (0, 0, 0, 0, 0);
     for seed in first..first.saturating_add(count) {
         match ledger::simulation::run(seed) {
             Ok(outcome) => {
@@ -23,6 +23,7 @@ fn main() -> ExitCode {
                 in_recovery += outcome.in_recovery;
                 damages += outcome.damages.0;
                 reported += outcome.damages.1;
+                edges += outcome.edges;
             }
             Err(fault) => {
                 eprintln!("seed {seed}: {fault}\nagain: cargo xtask sim {seed}");
@@ -34,7 +35,7 @@ fn main() -> ExitCode {
         "{count} seeds from {first} hold: {flows} flows, {refused} refused, {kills} kills, \
          {power_failures} power failures, \
          {in_recovery} ends inside recovery, {faults} failed calls of the disk, \
-         {damages} damages ({reported} reported, the others without effect)"
+         {damages} damages ({reported} reported, the others without effect), {edges} edges"
     );
     ExitCode::SUCCESS
 }

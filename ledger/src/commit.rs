@@ -27,7 +27,7 @@ use crate::journal::{JournalError, Writer};
 use crate::limits::{
     CLOSE_ATTEMPTS_MAX, COMMIT_PAUSE, ENTRY_BYTES_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN, UNDURABLE_BYTES_MAX,
 };
-use crate::live_table::{CommitIntent, InterimMoment, LiveTable, SlotContents};
+use crate::live_table::{CommitIntent, LiveTable, SlotContents};
 use crate::parker::ParkDecision;
 use crate::status::{LedgerState, Stage};
 use crate::storage::Storage;
@@ -113,7 +113,7 @@ impl<S: Storage> Committer<S> {
     pub(crate) fn begin_edge(&mut self, at: WallNanos) -> bool {
         let may_begin = !self.is_ended && !self.edges.is_running();
         if may_begin {
-            self.edges.begin(at, &self.drains);
+            self.edges.begin(at, at, &self.drains);
         }
         may_begin
     }
@@ -237,7 +237,8 @@ impl<S: Storage> Committer<S> {
     /// # Errors
     /// The journal's: what was taken is kept, and the next pass tries again.
     pub(crate) fn pass(&mut self, now: Nanos) -> Result<PassOutcome, JournalError> {
-        self.table.note_alive(clock::steady_wall());
+        // Killed flows end then, and not before the last edge.
+        self.table.note_alive(clock::steady_wall().max(self.edges.earliest()));
         self.table.note_applied(self.shared.applied_lsn());
         if !self.journal.is_whole() {
             self.journal.fail_over()?;
@@ -298,7 +299,8 @@ impl<S: Storage> Committer<S> {
         // Once only, also if the disk fails: an appended entry is kept and rewritten.
         self.is_ended = true;
         let mut frame = self.journal.buffer();
-        frame.push(&Entry::RunEnded { epoch: self.table.epoch(), at: clock::steady_wall() });
+        let at = clock::steady_wall().max(self.edges.earliest());
+        frame.push(&Entry::RunEnded { epoch: self.table.epoch(), at });
         self.journal.append(frame)?;
         self.free_and_announce()
     }
@@ -360,29 +362,30 @@ impl<S: Storage> Committer<S> {
             let Self { drains, sweeps, edges, taken, shared, .. } = self;
             let (drain, sweep) = (&mut drains[index], &mut sweeps[index]);
             let ended = CommitIntent::Final { earliest: edges.earliest() };
-            let count = drain.take_closed(capacity(frame), |region, slot| {
+            drain.take_closed(capacity(frame), |region, slot| {
                 if let Some(generation) = sweep.journal(region, slot, ended, frame, shared) {
                     taken.push((index, slot, generation));
                 }
             });
-            edges.note_taken(index, count);
             drain.take_interims(capacity(frame), |region, slot| {
                 let open = CommitIntent::Interim(edges.moment(index, slot, now));
                 sweep.journal(region, slot, open, frame, shared);
             });
         }
         self.first_drain = (self.first_drain + 1) % count.max(1);
-        match self.edges.is_running() {
-            true => self.edges.visit(&self.drains, &mut self.sweeps, frame, bytes_max, &self.shared),
-            false => self.sweep(moment, now, frame, bytes_max),
-        }
-        let waiting = self.drains.iter().map(FlowDrain::waiting).sum::<usize>();
-        waiting >= WAITING_MANY || self.edges.is_running()
+        let is_cut_short = match self.edges.is_running() {
+            true => self.edges.visit(now, &self.drains, &mut self.sweeps, frame, bytes_max, &self.shared),
+            false => {
+                self.sweep(moment, now, frame, bytes_max);
+                false
+            }
+        };
+        is_cut_short || self.drains.iter().map(FlowDrain::waiting).sum::<usize>() >= WAITING_MANY
     }
 
     /// Checks a part of each thread's slots, so that all are checked within [`SWEEP_ROUND`].
     fn sweep(&mut self, moment: Nanos, now: WallNanos, frame: &mut FrameBuffer, bytes_max: usize) {
-        for (drain, sweep) in self.drains.iter().zip(&mut self.sweeps) {
+        for (index, (drain, sweep)) in self.drains.iter().zip(&mut self.sweeps).enumerate() {
             let (region, used) = (drain.region(), drain.used());
             for _ in 0..sweep.due(used, moment) {
                 if bytes_max.saturating_sub(frame.len()) < ENTRY_BYTES_MAX {
@@ -390,8 +393,8 @@ impl<S: Storage> Committer<S> {
                 }
                 let slot = sweep.advance(used, moment);
                 if sweep.has_moved(region, slot) {
-                    let moment = InterimMoment { now: now.max(self.edges.earliest()), edge: None };
-                    sweep.journal(region, slot, CommitIntent::Interim(moment), frame, &self.shared);
+                    let open = CommitIntent::Interim(self.edges.moment(index, slot, now));
+                    sweep.journal(region, slot, open, frame, &self.shared);
                 }
             }
         }

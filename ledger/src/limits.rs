@@ -25,6 +25,10 @@ pub const INTERIM_BYTES: u64 = 8 << 20;
 /// ...and at least this often. Together they bound what a power failure may cost.
 pub const INTERIM_PAUSE_MAX: Duration = Duration::from_secs(5);
 
+/// A final up to this much before the last edge gets the moment of the edge. It is more than a clock can go
+/// back without an edge of an earlier moment: a final farther back is by such a clock, and keeps its moment.
+pub(crate) const EDGE_REACH: Duration = Duration::from_secs(30 * 60);
+
 /// Flows of one thread that may be queued for an interim because of their bytes. Beyond it a flow requests
 /// again with its next bytes.
 pub(crate) const INTERIM_HINTS: usize = 1024;

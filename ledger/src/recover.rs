@@ -470,7 +470,10 @@ impl PreviousRun<'_> {
         scan.journal.tail.iter().try_for_each(|(_, entry)| show(*entry))?;
         if let Some(corruption) = &scan.journal.corruption {
             show(Entry::Gap { epoch: corruption.epoch, at, first_lsn: corruption.first_lsn })?;
-            corruption.salvaged.iter().try_for_each(|(_, entry)| show(*entry))?;
+            // An edge is for all that is in front of it, and some of that is lost.
+            let is_kept = |entry: &Entry| !matches!(entry, Entry::Edge { .. });
+            let mut kept = corruption.salvaged.iter().filter(|(_, entry)| is_kept(entry));
+            kept.try_for_each(|(_, entry)| show(*entry))?;
         }
         let last_epoch = scan.journal.epoch.max(scan.applied.epoch);
         self.consents.iter().try_for_each(|consent| show(Entry::Accepted(*consent)))?;

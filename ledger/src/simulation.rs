@@ -15,6 +15,9 @@
 //! 6. A start on files that were damaged since the kill is refused, or reports it, or bills as one on intact
 //!    files.
 //! 7. No start finds a journal whose chain is broken: only damage breaks it.
+//! 8. What each flow was counted before the round of an edge began is in front of the edge, also after a kill
+//!    or a power failure that leaves the edge. Behind it, up to the next one, no flow of its run has an
+//!    earlier moment.
 
 mod damage;
 #[cfg(test)]
@@ -49,6 +52,8 @@ pub struct Outcome {
     pub in_recovery: u64,
     /// Damages to copies, and those of them that a start reported.
     pub damages: (u64, u64),
+    /// Edges that were compared with what had been counted.
+    pub edges: u64,
 }
 
 /// Runs the simulation of `seed`.

@@ -1,13 +1,18 @@
 //! Edges: when a quarter-hour begins, the committer journals all that was counted before, and then an entry
 //! that says so.
 //!
-//! Guarantees: behind the [`Entry::Edge`] of a moment no entry of the run has an earlier moment. What a flow
-//! was counted before the edge is in front of it, and belongs to the quarter-hour before; so does what it was
-//! counted until its slot was visited, some milliseconds later.
+//! Guarantees: what a flow was counted before the beginning of an [`Entry::Edge`]'s round is in front of the
+//! edge, whether the flow is open, or has ended and waits for its final. Behind the edge, up to the next one,
+//! no entry of the run has an earlier moment.
 //!
 //! ```text
-//!   a quarter-hour begins --> ended flows that wait, and each slot that was used by then --> edge
+//!   a quarter-hour begins --> each slot that was used by then --> edge
+//!                               open: interim
+//!                               ended: its final, which comes by the ring
 //! ```
+//!
+//! An edge is a bound for moments too. A flow that ended before it by the clock of its reactor thread, and
+//! whose final comes behind it, gets the moment of the edge.
 
 use std::time::Duration;
 
@@ -18,9 +23,19 @@ use crate::database::month::QUARTER_NS;
 use crate::entry::Entry;
 use crate::flow_writer::FlowDrain;
 use crate::journal::frame::FrameBuffer;
-use crate::limits::ENTRY_BYTES_MAX;
-use crate::live_table::{CommitIntent, InterimMoment};
+use crate::limits::{COMMIT_PAUSE, EDGE_REACH, ENTRY_BYTES_MAX, INTERIM_PAUSE_MAX};
+use crate::live_table::{CommitIntent, InterimMoment, Region};
 use crate::status::LedgerState;
+
+const QUARTER: u64 = QUARTER_NS.cast_unsigned();
+const _: () = assert!(
+    EDGE_REACH.as_nanos() >= 2 * QUARTER as u128,
+    "the last edge may be that old when the clock goes back"
+);
+
+/// A round that begins later than this after its quarter-hour finds more bytes of that quarter-hour than of
+/// the one before: its interims have the moment at which they are counted.
+const LATE_AFTER: Duration = INTERIM_PAUSE_MAX;
 
 /// The edges of a run.
 pub(super) struct Edges {
@@ -35,17 +50,18 @@ pub(super) struct Edges {
 /// The visit of all slots for the edge of a moment.
 struct Round {
     at: WallNanos,
+    /// Whether what it finds belongs to the quarter-hour before.
+    is_in_time: bool,
     visits: Vec<Visit>,
 }
 
 /// What remains to be visited of a drain.
-#[derive(Clone, Copy)]
 struct Visit {
-    /// Ended flows that were in the ring when the round began; the ring is in the order of their ends.
-    waiting: usize,
     /// Slots from `next` to before `used`.
     next: u32,
     used: u32,
+    /// Visited slots whose flow had ended without a journaled final, and their generation.
+    ended: Vec<(u32, u64)>,
 }
 
 impl Edges {
@@ -60,24 +76,31 @@ impl Edges {
         Edges { epoch, last: WallNanos(0), due: WallNanos(u64::MAX), round: None }
     }
 
-    /// How long until the next edge.
+    /// How long until a pass is due: for the next edge, or for an ended flow that is not in its ring yet.
     pub(super) fn pause(&self, now: WallNanos) -> Duration {
-        Duration::from_nanos(self.due.0.saturating_sub(now.0))
+        match self.round {
+            Some(_) => COMMIT_PAUSE,
+            None => Duration::from_nanos(self.due.0.saturating_sub(now.0)),
+        }
     }
 
-    /// Begins a round if a quarter-hour has begun since the last one. After a pause over several there is one
-    /// edge, the last.
+    /// Begins a round if a quarter-hour has begun since the last edge. After a pause over several there is
+    /// one edge, the last. A clock that went back far gets an edge of an earlier moment: otherwise all flows
+    /// would count in a quarter-hour that may be days ahead.
     pub(super) fn begin_if_due(&mut self, now: WallNanos, drains: &[FlowDrain]) {
-        if self.round.is_none() && now >= self.due {
+        let went_back = now.0.saturating_add(QUARTER) < self.last.0;
+        if self.round.is_none() && (now >= self.due || went_back) {
             self.due = next(now);
-            self.begin(beginning(now), drains);
+            self.begin(beginning(now), now, drains);
         }
     }
 
     /// Begins the round for the edge at this moment, which is not later than now.
-    pub(super) fn begin(&mut self, at: WallNanos, drains: &[FlowDrain]) {
-        let visit = |drain: &FlowDrain| Visit { waiting: drain.waiting(), next: 0, used: drain.used() };
-        self.round = Some(Round { at, visits: drains.iter().map(visit).collect() });
+    pub(super) fn begin(&mut self, at: WallNanos, now: WallNanos, drains: &[FlowDrain]) {
+        let lateness = Duration::from_nanos(now.0.saturating_sub(at.0));
+        let is_in_time = at > self.last && lateness <= LATE_AFTER;
+        let visit = |drain: &FlowDrain| Visit { next: 0, used: drain.used(), ended: Vec::new() };
+        self.round = Some(Round { at, is_in_time, visits: drains.iter().map(visit).collect() });
     }
 
     /// Whether a round is under way.
@@ -92,57 +115,277 @@ impl Edges {
 
     /// The moment of an interim of `slot` in a drain's region.
     pub(super) fn moment(&self, drain: usize, slot: u32, now: WallNanos) -> InterimMoment {
-        let now = now.max(self.last);
-        let unvisited = |round: &&Round| slot >= round.visits[drain].next;
-        InterimMoment { now, edge: self.round.as_ref().filter(unvisited).map(|round| round.at) }
+        let unvisited = self.round.as_ref().filter(|round| slot >= round.visits[drain].next);
+        InterimMoment { now: now.max(self.last), edge: unvisited.and_then(Round::edge) }
     }
 
-    /// Notes that so many ended flows were taken from a drain.
-    pub(super) fn note_taken(&mut self, drain: usize, count: usize) {
-        if let Some(round) = &mut self.round {
-            let waiting = &mut round.visits[drain].waiting;
-            *waiting = waiting.saturating_sub(count);
-        }
-    }
-
-    /// Visits slots until the frame is full; behind the last one appends the edge, and ends the round.
+    /// Visits slots; behind the last one, and the finals of those that had ended, appends the edge and ends
+    /// the round. Returns whether the frame is too full for that.
     pub(super) fn visit(
         &mut self,
+        now: WallNanos,
         drains: &[FlowDrain],
         sweeps: &mut [Sweep],
         frame: &mut FrameBuffer,
         bytes_max: usize,
         shared: &LedgerState,
-    ) {
-        let Some(round) = &mut self.round else { return };
-        let is_full = |frame: &FrameBuffer| bytes_max.saturating_sub(frame.len()) < ENTRY_BYTES_MAX;
-        let moment = InterimMoment { now: round.at, edge: Some(round.at) };
+    ) -> bool {
+        let Some(round) = &mut self.round else { return false };
+        let moment = InterimMoment { now: now.max(self.last), edge: round.edge() };
+        let has_space = |frame: &FrameBuffer| bytes_max.saturating_sub(frame.len()) >= ENTRY_BYTES_MAX;
         for ((drain, sweep), visit) in drains.iter().zip(sweeps).zip(&mut round.visits) {
             while visit.next < visit.used {
-                if is_full(frame) {
-                    return;
+                if !has_space(frame) {
+                    return true;
                 }
-                if sweep.has_moved(drain.region(), visit.next) {
-                    sweep.journal(drain.region(), visit.next, CommitIntent::Interim(moment), frame, shared);
-                }
-                visit.next += 1;
+                visit.slot(drain.region(), sweep, moment, frame, shared);
             }
+            visit.drop_journaled(drain.region(), sweep);
         }
-        if is_full(frame) || round.visits.iter().any(|visit| visit.waiting > 0) {
-            return;
+        if !has_space(frame) {
+            return true;
         }
-        frame.push(&Entry::Edge { epoch: self.epoch, at: round.at });
-        self.last = round.at;
-        self.round = None;
+        if round.visits.iter().all(|visit| visit.ended.is_empty()) {
+            frame.push(&Entry::Edge { epoch: self.epoch, at: round.at });
+            self.last = round.at;
+            self.round = None;
+        }
+        false
+    }
+}
+
+impl Round {
+    /// The edge in front of which flows are counted, if their bytes belong to the quarter-hour before it.
+    fn edge(&self) -> Option<WallNanos> {
+        self.is_in_time.then_some(self.at)
+    }
+}
+
+impl Visit {
+    /// Visits the next slot. A flow that is open gets an interim; one that ends meanwhile gets a final
+    /// instead, which comes by the ring, perhaps in a later pass.
+    fn slot(
+        &mut self,
+        region: &Region,
+        sweep: &mut Sweep,
+        moment: InterimMoment,
+        frame: &mut FrameBuffer,
+        shared: &LedgerState,
+    ) {
+        let slot = self.next;
+        self.next += 1;
+        let open = CommitIntent::Interim(moment);
+        if !sweep.has_moved(region, slot) || sweep.journal(region, slot, open, frame, shared).is_none() {
+            self.ended.extend(sweep.unjournaled_end(region, slot).map(|generation| (slot, generation)));
+        }
+    }
+
+    /// Drops the ended flows whose finals are journaled by now.
+    fn drop_journaled(&mut self, region: &Region, sweep: &Sweep) {
+        self.ended.retain(|(slot, generation)| sweep.unjournaled_end(region, *slot) == Some(*generation));
     }
 }
 
 /// The beginning of the quarter-hour behind this moment.
 fn next(now: WallNanos) -> WallNanos {
-    WallNanos(beginning(now).0.saturating_add(QUARTER_NS.cast_unsigned()))
+    WallNanos(beginning(now).0.saturating_add(QUARTER))
 }
 
 /// The beginning of the quarter-hour that has this moment.
 fn beginning(now: WallNanos) -> WallNanos {
-    WallNanos(now.0 - now.0 % QUARTER_NS.cast_unsigned())
+    WallNanos(now.0 - now.0 % QUARTER)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sys::mapping::SharedWords;
+
+    use super::*;
+    use crate::entry::EntryVersion;
+    use crate::flow_writer::{self, FlowWriter};
+    use crate::journal::frame::FRAME_HEADER_BYTES;
+    use crate::live_table::{LiveTable, TableHeader};
+    use crate::record::tests::FLOW;
+    use crate::record::{CloseReason, Flow, Identity};
+
+    const MINUTE: u64 = 60_000_000_000;
+    const SECOND: u64 = 1_000_000_000;
+    /// The beginning of some hour.
+    const HOUR: u64 = 480_000 * 60 * MINUTE;
+    const FRAME_BYTES: usize = 1 << 20;
+
+    /// A committer's slots and edges, with one reactor thread.
+    struct Committing {
+        edges: Edges,
+        region: Region,
+        drains: Vec<FlowDrain>,
+        sweeps: Vec<Sweep>,
+        shared: Arc<LedgerState>,
+    }
+
+    impl Committing {
+        fn begin(now: u64) -> (Committing, FlowWriter) {
+            let header =
+                TableHeader { gateway: 7, epoch: 1, boot: 1, process: 1, regions: 1, slots: 8, run: 1 };
+            let table = LiveTable::create(SharedWords::in_memory(header.table_words()), header);
+            let region = table.regions().next().expect("the table has one region");
+            let shared = Arc::new(LedgerState::new(0));
+            let (drain, writer) = flow_writer::pair(&region, &shared);
+            let edges = Edges::new(1, WallNanos(now));
+            (Committing { edges, region, drains: vec![drain], sweeps: vec![Sweep::new()], shared }, writer)
+        }
+
+        /// A pass, in which at most `finals` ended flows are taken from the ring; returns its entries.
+        fn pass(&mut self, now: u64, finals: usize) -> Vec<Entry> {
+            let Self { edges, drains, sweeps, shared, .. } = self;
+            let mut frame = FrameBuffer::default();
+            frame.clear();
+            edges.begin_if_due(WallNanos(now), drains);
+            let ended = CommitIntent::Final { earliest: edges.earliest() };
+            drains[0].take_closed(finals, |region, slot| {
+                sweeps[0].journal(region, slot, ended, &mut frame, shared).expect("the flow has ended");
+            });
+            edges.visit(WallNanos(now), drains, sweeps, &mut frame, FRAME_BYTES, shared);
+            entries(&frame)
+        }
+    }
+
+    fn entries(frame: &FrameBuffer) -> Vec<Entry> {
+        let mut bytes = &frame.bytes()[FRAME_HEADER_BYTES..];
+        let mut entries = Vec::new();
+        while !bytes.is_empty() {
+            let (entry, length) = Entry::read(bytes, EntryVersion::V2).expect("the frame was just written");
+            entries.push(entry);
+            bytes = &bytes[length..];
+        }
+        entries
+    }
+
+    fn identity(id: u128, opened: u64) -> Identity {
+        Identity::new(&Flow { id, opened: WallNanos(opened), ..FLOW })
+    }
+
+    /// Each entry: `e` of an edge, `i` of an interim, `f` of a final, and the seconds of its moment since
+    /// `HOUR`.
+    fn shown(entries: &[Entry]) -> Vec<String> {
+        let seconds = |at: WallNanos| (at.0 as i64 - HOUR as i64).div_euclid(SECOND as i64);
+        let show = |entry: &Entry| match entry {
+            Entry::Edge { at, .. } => format!("e{}", seconds(*at)),
+            Entry::Interim(record) => format!("i{}", seconds(record.flow().closed)),
+            Entry::Final(record) => format!("f{}", seconds(record.flow().closed)),
+            other => format!("{other:?}"),
+        };
+        entries.iter().map(show).collect()
+    }
+
+    /// An open flow moves a byte before each pass of a run that begins a minute past the hour.
+    #[test]
+    fn edges_follow_the_clock() {
+        #[track_caller]
+        fn check(passes: &[(u64, &[&str])]) {
+            let (mut committing, mut writer) = Committing::begin(HOUR + MINUTE);
+            let mut flow = writer.open(&identity(1, HOUR + MINUTE)).expect("a slot is free");
+            for (now, expected) in passes {
+                writer.counters(&mut flow).up().1.around(1, || Ok(1)).expect("the call took all");
+                let found = shown(&committing.pass(*now, 8));
+                assert_eq!(
+                    found,
+                    *expected,
+                    "{} s past the hour",
+                    (*now as i64 - HOUR as i64) / SECOND as i64
+                );
+            }
+        }
+        let at = |minute: u64, second: u64| HOUR + minute * MINUTE + second * SECOND;
+        // In time: the bytes belong to the quarter-hour before.
+        check(&[
+            (at(14, 59), &[]),
+            (at(15, 0), &["i899", "e900"]),
+            (at(29, 59), &[]),
+            (at(30, 5), &["i1799", "e1800"]),
+        ]);
+        // Late, as after a failure of the disk: the bytes count when they are counted.
+        check(&[(at(15, 6), &["i906", "e900"])]);
+        // Several quarter-hours are missed, as by a suspended machine, or a clock that steps forward.
+        check(&[
+            (at(60 * 24 * 3 + 47, 0), &["i262020", "e261900"]),
+            (at(60 * 24 * 3 + 60, 0), &["i262799", "e262800"]),
+        ]);
+        // A short step back waits for the clock; then nothing has an earlier moment than the edge.
+        check(&[
+            (at(15, 0), &["i899", "e900"]),
+            (at(5, 0), &[]),
+            (at(15, 1), &[]),
+            (at(30, 0), &["i1799", "e1800"]),
+        ]);
+        // A long one gets an edge of an earlier moment, and from there on edges as ever.
+        check(&[
+            (at(45, 0), &["i2699", "e2700"]),
+            (at(20, 0), &["i2700", "e900"]),
+            (at(29, 59), &[]),
+            (at(30, 1), &["i1799", "e1800"]),
+        ]);
+    }
+
+    #[test]
+    fn moment_is_not_shortly_before_the_last_edge() {
+        let (mut committing, mut writer) = Committing::begin(HOUR + MINUTE);
+        committing.pass(HOUR + 15 * MINUTE, 8);
+        let flow = writer.open(&identity(1, HOUR + 14 * MINUTE)).expect("a slot is free");
+        let now = WallNanos(HOUR + 14 * MINUTE);
+        let edge = WallNanos(HOUR + 15 * MINUTE);
+        assert_eq!(committing.edges.moment(0, 0, now), InterimMoment { now: edge, edge: None });
+        writer.close(flow, now, CloseReason::ClientClosed);
+        assert_eq!(shown(&committing.pass(now.0, 8)), ["f900"]);
+        // By a clock for which an edge of an earlier moment follows.
+        let flow = writer.open(&identity(2, HOUR + 14 * MINUTE)).expect("a slot is free");
+        writer.close(flow, WallNanos(HOUR - 60 * MINUTE), CloseReason::ClientClosed);
+        assert_eq!(shown(&committing.pass(now.0, 8)), ["f-3600"]);
+    }
+
+    /// It is opened before its slot is visited.
+    #[test]
+    fn flow_opened_behind_the_edge_counts_behind_it() {
+        let (mut committing, mut writer) = Committing::begin(HOUR + MINUTE);
+        let mut flow = writer.open(&identity(1, HOUR + 15 * MINUTE)).expect("a slot is free");
+        writer.counters(&mut flow).down().1.around(1, || Ok(1)).expect("the call took all");
+        assert_eq!(shown(&committing.pass(HOUR + 15 * MINUTE + SECOND, 8)), ["i901", "e900"]);
+    }
+
+    /// An edge was once written while flows that had ended before it waited: their bytes were behind it. A
+    /// frame takes fewer finals than wait here.
+    #[test]
+    fn edge_waits_for_the_finals_of_ended_flows() {
+        let (mut committing, mut writer) = Committing::begin(HOUR + MINUTE);
+        for id in 0..3 {
+            let flow = writer.open(&identity(id, HOUR + MINUTE)).expect("a slot is free");
+            writer.close(flow, WallNanos(HOUR + 2 * MINUTE), CloseReason::ClientClosed);
+        }
+        let now = HOUR + 15 * MINUTE;
+        assert_eq!(shown(&committing.pass(now, 2)), ["f120", "f120"]);
+        assert_eq!(committing.edges.pause(WallNanos(now)), COMMIT_PAUSE);
+        assert_eq!(shown(&committing.pass(now + SECOND, 2)), ["f120", "e900"]);
+    }
+
+    /// The same for a flow that its reactor thread has ended, and whose hint is not in the ring yet; and for
+    /// the next one in its slot, which begins behind the edge and takes nothing from it.
+    #[test]
+    fn edge_waits_for_an_ended_flow_outside_its_ring() {
+        let (mut committing, mut writer) = Committing::begin(HOUR + MINUTE);
+        let mut flow = writer.open(&identity(1, HOUR + MINUTE)).expect("a slot is free");
+        writer.counters(&mut flow).up().1.around(1, || Ok(1)).expect("the call took all");
+        // The first step of `FlowWriter::close`.
+        let (now, region) = (HOUR + 15 * MINUTE, committing.region.clone());
+        region.slot(0).close(0, WallNanos(now - SECOND), CloseReason::ClientClosed);
+        assert!(committing.pass(now, 8).is_empty());
+        writer.close(flow, WallNanos(now - SECOND), CloseReason::ClientClosed);
+        assert_eq!(shown(&committing.pass(now + SECOND, 8)), ["f899", "e900"]);
+        region.slot(0).free(0);
+        let flow = writer.open(&identity(2, now + SECOND)).expect("a slot is free");
+        assert_eq!(shown(&committing.pass(now + 15 * MINUTE, 8)), ["e1800"]);
+        writer.close(flow, WallNanos(now + 16 * MINUTE), CloseReason::ClientClosed);
+        assert_eq!(shown(&committing.pass(now + 30 * MINUTE, 8)), ["f1860", "e2700"]);
+    }
 }

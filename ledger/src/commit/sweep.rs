@@ -8,18 +8,22 @@ use sys::clock::{self, Nanos};
 
 use crate::journal::frame::FrameBuffer;
 use crate::limits::{ENTRY_BYTES_MAX, FRAME_BYTES_MAX, INTERIM_PAUSE_MAX};
-use crate::live_table::{CommitIntent, Region};
+use crate::live_table::{CommitIntent, Region, State};
 use crate::status::LedgerState;
 
 /// The cyclic search of a drain's slots for flows that have moved.
 pub(super) struct Sweep {
-    /// The bytes of each slot's flow when it was last journaled.
+    /// The bytes of each slot's flow when it was last journaled; behind its final [`FINAL`] and the slot's
+    /// generation. Zero: not journaled.
     journaled: Vec<u64>,
     /// The slot to check next.
     next: u32,
     /// Slots have been checked as due up to this moment.
     pub(super) swept_to: Nanos,
 }
+
+/// Distinguishes a journaled final from bytes, which are less.
+const FINAL: u64 = 1 << 63;
 
 /// The longest pause between two sweeps.
 pub(super) const SWEEP_PAUSE_MAX: Duration = Duration::from_millis(500);
@@ -77,8 +81,23 @@ impl Sweep {
     }
 
     pub(super) fn has_moved(&self, region: &Region, slot: u32) -> bool {
-        let journaled = self.journaled.get(slot as usize).copied().unwrap_or(0);
-        region.slot(slot).moved().is_some_and(|moved| moved != journaled)
+        let journaled = self.journaled(slot);
+        let bytes = if journaled & FINAL == 0 { journaled } else { 0 };
+        region.slot(slot).moved().is_some_and(|moved| moved != bytes)
+    }
+
+    /// The generation of a slot whose flow has ended and whose final is not journaled, if it is such a slot.
+    pub(super) fn unjournaled_end(&self, region: &Region, slot: u32) -> Option<u64> {
+        match region.slot(slot).state() {
+            Some((State::Closing(_), generation)) => {
+                (self.journaled(slot) != FINAL | generation).then_some(generation)
+            }
+            _ => None,
+        }
+    }
+
+    fn journaled(&self, slot: u32) -> u64 {
+        self.journaled.get(slot as usize).copied().unwrap_or(0)
     }
 
     /// Appends a slot's flow to the frame; returns the slot's generation if it was in the expected state.
@@ -101,8 +120,10 @@ impl Sweep {
                 if self.journaled.len() <= index {
                     self.journaled.resize(index + 1, 0);
                 }
-                self.journaled[index] =
-                    if matches!(kind, CommitIntent::Final { .. }) { 0 } else { written.moved };
+                self.journaled[index] = match kind {
+                    CommitIntent::Final { .. } => FINAL | written.generation,
+                    CommitIntent::Interim(_) => written.moved,
+                };
                 Some(written.generation)
             }
             (Ok(None), _) => None,

@@ -3,13 +3,14 @@
 //! The rules are in the parent's header.
 
 use std::io;
+use std::time::Duration;
 
 use sys::clock::WallNanos;
 use sys::sync::atomic::{AtomicU64, Ordering};
 
 use super::SLOT_WORDS;
 use crate::entry::FlowEntry;
-use crate::limits::IDENTITY_BYTES_MAX;
+use crate::limits::{EDGE_REACH, IDENTITY_BYTES_MAX};
 use crate::record::{CloseReason, Identity, Legs, MalformedRecord, Record, Uncertain, version_1};
 
 /// Every store is Release and every load Acquire. On x86-64 both are plain moves; for the compiler they keep
@@ -196,7 +197,7 @@ impl<'a> Slot<'a> {
             (CommitIntent::Interim(moment), State::Live) => (None, moment.of_flow(WallNanos(word(OPENED)))),
             (CommitIntent::Final { earliest }, State::Closing(reason)) => {
                 let closed = decoded(word(CLOSED)).ok_or(MalformedRecord("a closing time"))?;
-                (Some(reason), WallNanos(closed.saturating_mul(1000)).max(earliest))
+                (Some(reason), not_before(earliest, WallNanos(closed.saturating_mul(1000))))
             }
             _ => return Ok(None),
         };
@@ -302,7 +303,7 @@ impl Sent<'_> {
 /// The entry that the committer wants from a slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CommitIntent {
-    /// The final of an ended flow; its moment is that of its end, and not before `earliest`.
+    /// The final of an ended flow; its moment is that of its end, or the last edge's if that is little later.
     Final {
         /// The last edge.
         earliest: WallNanos,
@@ -315,18 +316,25 @@ pub(crate) enum CommitIntent {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct InterimMoment {
     pub(crate) now: WallNanos,
-    /// The edge in front of which they are taken: they belong to the quarter-hour before it.
+    /// The edge in front of which they are taken, if they belong to the quarter-hour before it.
     pub(crate) edge: Option<WallNanos>,
 }
 
 impl InterimMoment {
-    /// The moment for a flow that was opened at `opened`; a flow has no moment before that.
+    /// The moment for a flow that was opened at `opened`. One that was opened behind the edge has no bytes in
+    /// the quarter-hour before.
     fn of_flow(self, opened: WallNanos) -> WallNanos {
         match self.edge {
             Some(edge) if opened < edge => WallNanos(edge.0 - 1),
             _ => self.now,
         }
     }
+}
+
+/// The moment of a final: that of the edge, where it is behind the edge by the clock's small steps alone.
+fn not_before(edge: WallNanos, closed: WallNanos) -> WallNanos {
+    let behind = Duration::from_nanos(edge.0.saturating_sub(closed.0));
+    if behind <= EDGE_REACH { closed.max(edge) } else { closed }
 }
 
 /// The entry that was written from a slot.

@@ -13,6 +13,9 @@ use crate::sink::{Sink, SinkError};
 /// What each flow is billed: bytes up and down, and the reason of its end.
 pub(super) type Bills = BTreeMap<u128, (u64, u64, CloseReason)>;
 
+/// Bytes up and down of flows.
+pub(super) type Counts = BTreeMap<u128, (u64, u64)>;
+
 /// The rows of the database, which are copied as a whole at checkpoints.
 #[derive(Clone, Debug, Default)]
 struct Rows {
@@ -24,6 +27,8 @@ struct Rows {
     doubled: BTreeSet<u128>,
     /// The last edge: its run and its moment.
     edge: (u32, WallNanos),
+    /// What each flow was counted in front of the edge of a moment.
+    edges: BTreeMap<WallNanos, Counts>,
     /// A flow with an entry behind the edge of its run, and a moment before it.
     early: Option<u128>,
     /// Names of users, sets and policies, in the order of their numbers.
@@ -83,22 +88,14 @@ impl MemorySink {
         rows.finals.iter().map(|(id, record)| (*id, bill(record))).collect()
     }
 
-    /// The moment of the last edge of run `epoch`, if there is one.
-    pub(super) fn edge(&self, epoch: u32) -> Option<WallNanos> {
-        let (rows, _) = &*self.lock();
-        (rows.edge.0 == epoch).then_some(rows.edge.1)
+    /// What each flow was counted in front of the edge of this moment, if the database has it.
+    pub(super) fn counts_at_edge(&self, at: WallNanos) -> Option<Counts> {
+        self.lock().0.edges.get(&at).cloned()
     }
 
     /// A flow that came behind an edge with a moment before it, if there is any.
     pub(super) fn early(&self) -> Option<u128> {
         self.lock().0.early
-    }
-
-    /// Bytes up and down of a flow, as it was last counted.
-    pub(super) fn counts(&self, flow: u128) -> (u64, u64) {
-        let (rows, _) = &*self.lock();
-        let record = rows.finals.get(&flow).or_else(|| rows.live.get(&flow).map(|(_, record)| record));
-        record.map_or((0, 0), |record| (record.flow().legs.upstream_tx, record.flow().legs.client_tx))
     }
 
     /// A flow with two finals, if there is any.
@@ -117,7 +114,10 @@ impl Rows {
             self.early = Some(flow.id);
         }
         match entry {
-            Entry::Edge { epoch, at } => self.edge = (*epoch, *at),
+            Entry::Edge { epoch, at } => {
+                self.edge = (*epoch, *at);
+                self.edges.insert(*at, self.counts());
+            }
             Entry::Interim(record) => {
                 self.live.insert(record.identity().id(), (epoch, *record));
             }
@@ -134,6 +134,13 @@ impl Rows {
             }
             Entry::Gap { .. } | Entry::RunEnded { .. } | Entry::Accepted(_) | Entry::Skipped(_) => {}
         }
+    }
+
+    /// Bytes up and down of each flow, as it was last counted.
+    fn counts(&self) -> Counts {
+        let records = self.live.iter().map(|(id, (_, record))| (id, record)).chain(&self.finals);
+        let bytes = |record: &Record| (record.flow().legs.upstream_tx, record.flow().legs.client_tx);
+        records.map(|(id, record)| (*id, bytes(record))).collect()
     }
 
     fn finish(&mut self, record: Record) {

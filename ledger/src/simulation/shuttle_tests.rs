@@ -2,8 +2,8 @@
 //! every call of the disk. It covers schedules that are rare on a machine, and a kill or a power failure at
 //! any such point.
 //!
-//! Guarantees: the checks 1 to 4 of the parent's header, with threads in place of steps; and that a flow
-//! whose slot was freed with `Sync` is durable.
+//! Guarantees: the checks 1 to 4 and 8 of the parent's header, with threads in place of steps; and that a
+//! flow whose slot was freed with `Sync` is durable.
 //! Not handled here: reordering by the memory model (shuttle assumes one order of all accesses; loom tests
 //! the ring), and the sleep of threads.
 //!
@@ -22,12 +22,12 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, Scheduler};
 use shuttle::thread::{self, JoinHandle};
 use shuttle::{Config, FailurePersistence, Runner};
-use sys::clock::Nanos;
+use sys::clock::{Nanos, WallNanos};
 use sys::sync::atomic::{AtomicUsize, Ordering};
 
 use self::stalls::Stalls;
 use super::Random;
-use super::memory_sink::MemorySink;
+use super::memory_sink::{Counts, MemorySink};
 use super::process::{Build, CLOSED_AT, PreviousState, Process, identity};
 use crate::Durability;
 use crate::apply::Applier;
@@ -51,6 +51,8 @@ const STEPS_MAX: u64 = 2_500;
 struct Expected {
     up: u64,
     down: u64,
+    /// Both, before the calls in progress.
+    counted: (u64, u64),
     /// The length of the call in progress.
     calling: u64,
     /// Whether its close was begun, and done.
@@ -63,11 +65,19 @@ struct Expected {
 /// What the threads record beside the product. A lock of `std`: shuttle does not switch threads while it is
 /// held.
 #[derive(Clone, Debug, Default)]
-struct Expectations(Arc<Mutex<BTreeMap<u128, Expected>>>);
+struct Expectations {
+    flows: Arc<Mutex<BTreeMap<u128, Expected>>>,
+    /// What each flow had been counted when the round of an edge began.
+    edges: Arc<Mutex<BTreeMap<WallNanos, Counts>>>,
+}
 
 impl Expectations {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u128, Expected>> {
-        self.0.lock().expect("no thread panics while it holds the lock")
+        self.flows.lock().expect("no thread panics while it holds the lock")
+    }
+
+    fn edges(&self) -> MutexGuard<'_, BTreeMap<WallNanos, Counts>> {
+        self.edges.lock().expect("no thread panics while it holds the lock")
     }
 
     fn note(&self, flow: u128, change: impl FnOnce(&mut Expected)) {
@@ -91,6 +101,7 @@ struct CrashState {
     memory: Memory,
     previous: PreviousState,
     expectations: BTreeMap<u128, Expected>,
+    edges: BTreeMap<WallNanos, Counts>,
 }
 
 /// Which calls may fail.
@@ -146,7 +157,7 @@ impl ProcessRun {
                 open.fetch_sub(1, Ordering::SeqCst);
             }));
         }
-        threads.push(commit(committer, open, Arc::clone(&writing)));
+        threads.push(commit(committer, expectations, open, Arc::clone(&writing)));
         threads.push(flush(flusher, Arc::clone(&writing)));
         threads.push(apply(applier, writing));
         let killer = thread::spawn(move || {
@@ -180,6 +191,7 @@ fn crash_state(
     words: Vec<u64>,
     expectations: &Expectations,
 ) -> CrashState {
+    let edges = expectations.edges().clone();
     let mut expectations = expectations.lock().clone();
     // An applied entry is durable: nothing is applied before.
     expectations.iter_mut().for_each(|(id, expected)| expected.durable |= sink.final_of(*id).is_some());
@@ -193,7 +205,7 @@ fn crash_state(
             (memory.after_power_failure(&mut Random::from_seed(seed)), previous)
         }
     };
-    CrashState { crash, memory, previous, expectations }
+    CrashState { crash, memory, previous, expectations, edges }
 }
 
 /// A reactor thread.
@@ -253,7 +265,10 @@ impl Reactor {
                 .around(CALL_BYTES as usize, || call(|expected| &mut expected.down))
                 .expect("the call succeeds");
         }
-        expectations.note(id, |expected| expected.calling = 0);
+        expectations.note(id, |expected| {
+            expected.calling = 0;
+            expected.counted = (expected.up, expected.down);
+        });
         self.writer.request_interim_if_due(flow);
     }
 
@@ -280,9 +295,10 @@ impl Reactor {
     }
 }
 
-/// The committer's thread: as its `run`, without the pauses.
+/// The committer's thread: as its `run`, without the pauses, and with edges at any time.
 fn commit(
     mut committer: Committer<Faulty>,
+    expectations: Expectations,
     open: Arc<AtomicUsize>,
     writing: Arc<AtomicUsize>,
 ) -> JoinHandle<()> {
@@ -290,6 +306,13 @@ fn commit(
         let mut now = Nanos(0);
         while open.load(Ordering::SeqCst) > 0 {
             now = now + Duration::from_millis(700);
+            if thread_rng().gen_bool(0.2) {
+                let at = WallNanos(CLOSED_AT.0 + now.0);
+                let counts = expectations.lock().iter().map(|(id, flow)| (*id, flow.counted)).collect();
+                if committer.begin_edge(at) {
+                    expectations.edges().insert(at, counts);
+                }
+            }
             let _ = committer.step(now);
             thread::yield_now();
         }
@@ -330,7 +353,7 @@ fn apply(mut applier: Applier<Faulty, MemorySink>, writing: Arc<AtomicUsize>) ->
 impl CrashState {
     /// Starts the next run on this state, lets it finish, and compares the bill with the expectations.
     fn check(self) {
-        let CrashState { crash, memory, previous, expectations } = self;
+        let CrashState { crash, memory, previous, expectations, edges } = self;
         let storage = Faulty::new(memory, Random::from_seed(1), Box::new(|_, _| None));
         let build = Build {
             durability: Durability::Delayed,
@@ -352,6 +375,19 @@ impl CrashState {
         for (id, expected) in &expectations {
             check_flow(crash, &previous.sink, *id, expected);
         }
+        assert_eq!(previous.sink.early(), None, "after {crash:?}");
+        for (at, expected) in &edges {
+            check_edge(crash, &previous.sink, *at, expected);
+        }
+    }
+}
+
+fn check_edge(crash: Crash, sink: &MemorySink, at: WallNanos, expected: &Counts) {
+    let Some(counts) = sink.counts_at_edge(at) else { return };
+    for (id, (up, down)) in expected {
+        let found = counts.get(id).copied().unwrap_or_default();
+        let is_in_front = found.0 >= *up && found.1 >= *down;
+        assert!(is_in_front, "flow {id} after {crash:?}: {up} up and {down} down before {at:?}, {found:?}");
     }
 }
 
@@ -373,7 +409,7 @@ fn check_flow(crash: Crash, sink: &MemorySink, id: u128, expected: &Expected) {
     assert!(up <= up_max && down <= down_max, "{case}");
     assert!(up_max + down_max <= expected.calling, "{case}");
     match flow.reason {
-        CloseReason::ClientClosed => assert!(expected.closing && flow.closed == CLOSED_AT, "{case}"),
+        CloseReason::ClientClosed => assert!(expected.closing && flow.closed >= CLOSED_AT, "{case}"),
         CloseReason::Killed => assert!(!expected.closed, "{case}"),
         _ => panic!("{case}"),
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use sys::clock::WallNanos;
 
 use super::damage::KilledState;
-use super::memory_sink::{Bills, MemorySink};
+use super::memory_sink::{Bills, Counts, MemorySink};
 use super::process::{Build, CLOSED_AT, PreviousState, Process, identity};
 use super::{Outcome, Random};
 use crate::Durability;
@@ -22,6 +22,10 @@ use crate::storage::memory::Memory;
 const REGIONS: u32 = 2;
 const STEPS: u64 = 60;
 const RUNS: u64 = 3;
+/// The time between two edges.
+const EDGE_NS: u64 = 1_000_000_000;
+/// How far before the last moment an edge is after a step of the clock; no multiple of the time between two.
+const EDGE_BACK_NS: u64 = 3_500_000_000;
 
 /// What really happened to a flow.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,7 +59,10 @@ pub struct World {
     reported_lost: usize,
     outcome: Outcome,
     run_number: u64,
+    /// The last moment of an edge. None is before the first one.
     last_edge: WallNanos,
+    /// What each flow of the run had been counted when the round of an edge began.
+    edges: BTreeMap<WallNanos, Counts>,
     build: Build,
 }
 
@@ -67,12 +74,7 @@ struct ProcessRun {
     closed: Vec<u128>,
     /// Whether the committer's last pass succeeded.
     committed: bool,
-    /// The last edge that began, with what each flow had been counted, until the database has it.
-    edge: Option<(WallNanos, Bytes)>,
 }
-
-/// Bytes up and down of flows.
-type Bytes = BTreeMap<u128, (u64, u64)>;
 
 impl World {
     /// The simulation of `seed`, before its first run.
@@ -96,7 +98,8 @@ impl World {
             reported_lost: 0,
             outcome: Outcome::default(),
             run_number: 0,
-            last_edge: CLOSED_AT,
+            last_edge: WallNanos(CLOSED_AT.0 + EDGE_BACK_NS),
+            edges: BTreeMap::new(),
             build,
         }
     }
@@ -119,6 +122,7 @@ impl World {
         let mut run = self.start(false)?.ok_or("a healthy disk failed")?;
         Self::drain(&mut run)?;
         self.check()?;
+        self.check_edges()?;
         Ok(self.outcome)
     }
 
@@ -145,7 +149,7 @@ impl World {
             return Ok(self.crash_during_start());
         }
         self.previous.table = None;
-        Ok(Some(ProcessRun { process, flows: Vec::new(), closed: Vec::new(), committed: true, edge: None }))
+        Ok(Some(ProcessRun { process, flows: Vec::new(), closed: Vec::new(), committed: true }))
     }
 
     /// After a kill, now and then: damages a copy of the files.
@@ -190,12 +194,13 @@ impl World {
         match self.random.below(100) {
             0..24 => self.open(run),
             24..52 => self.send(run),
-            52..67 => self.close(run),
-            67..82 => run.committed = run.process.commit().is_ok(),
-            82..88 => drop(run.process.flush()),
-            88..93 => Self::unless_simulated(run.process.apply())?,
-            93..96 => Self::unless_simulated(run.process.checkpoint())?,
-            96..97 => self.begin_edge(run),
+            52..64 => self.close(run),
+            64..66 => self.burst(run),
+            66..81 => run.committed = run.process.commit().is_ok(),
+            81..87 => drop(run.process.flush()),
+            87..92 => Self::unless_simulated(run.process.apply())?,
+            92..95 => Self::unless_simulated(run.process.checkpoint())?,
+            95..97 => self.begin_edge(run),
             _ => drop(run.process.prepare()),
         }
         if self.random.chance(2) {
@@ -205,39 +210,31 @@ impl World {
             self.old_table = Some(Arc::new(run.process.words()));
         }
         self.note_durable(run);
-        self.check_edge(run)
-    }
-
-    /// Begins an edge: all that was counted by now has to be in front of it.
-    fn begin_edge(&mut self, run: &mut ProcessRun) {
-        self.last_edge = WallNanos(self.last_edge.0 + 1_000_000_000);
-        if !run.process.begin_edge(self.last_edge) {
-            return;
-        }
-        let of_run = self.expectations.iter().filter(|(_, expected)| expected.run == self.run_number);
-        let counted = of_run.map(|(id, expected)| (*id, (expected.up, expected.down))).collect();
-        run.edge = Some((self.last_edge, counted));
-    }
-
-    /// Checks what is in the database when it has the edge.
-    fn check_edge(&self, run: &mut ProcessRun) -> Result<(), String> {
-        let sink = &self.previous.sink;
-        if let Some(flow) = sink.early() {
-            return Err(format!("flow {flow} has an entry behind an edge, and a moment before it"));
-        }
-        let epoch = run.process.recovery.epoch;
-        let Some((_, counted)) = run.edge.take_if(|(at, _)| sink.edge(epoch) >= Some(*at)) else {
-            return Ok(());
-        };
-        for (flow, (up, down)) in counted {
-            let found = sink.counts(flow);
-            if found.0 < up || found.1 < down {
-                return Err(format!(
-                    "flow {flow} had {up} and {down} before an edge, and {found:?} is billed"
-                ));
-            }
-        }
         Ok(())
+    }
+
+    /// Flows that end together: often more than a frame takes.
+    fn burst(&mut self, run: &mut ProcessRun) {
+        for _ in 0..self.build.slots {
+            self.open(run);
+            self.send(run);
+        }
+        for _ in 0..self.random.below(run.flows.len() as u64 + 1) {
+            self.close(run);
+        }
+    }
+
+    /// Begins the round of an edge: all that was counted by now has to be in front of it. The clock goes back
+    /// now and then.
+    fn begin_edge(&mut self, run: &mut ProcessRun) {
+        self.last_edge.0 += EDGE_NS;
+        let back = if self.random.chance(20) { EDGE_BACK_NS } else { 0 };
+        let at = WallNanos(self.last_edge.0 - back);
+        if run.process.begin_edge(at) {
+            let of_run = self.expectations.iter().filter(|(_, expected)| expected.run == self.run_number);
+            let counts = of_run.map(|(id, expected)| (*id, (expected.up, expected.down))).collect();
+            self.edges.insert(at, counts);
+        }
     }
 
     /// A simulated disk failure is no fault of the applier.
@@ -390,6 +387,27 @@ impl World {
         }
     }
 
+    /// Compares each edge in the database with what had been counted when its round began.
+    fn check_edges(&mut self) -> Result<(), String> {
+        let sink = &self.previous.sink;
+        if let Some(flow) = sink.early() {
+            return Err(format!("flow {flow} has an entry behind an edge, and a moment before it"));
+        }
+        for (at, expected) in &self.edges {
+            let Some(counts) = sink.counts_at_edge(*at) else { continue };
+            self.outcome.edges += 1;
+            for (flow, (up, down)) in expected {
+                let found = counts.get(flow).copied().unwrap_or_default();
+                if found.0 < *up || found.1 < *down {
+                    return Err(format!(
+                        "flow {flow} had {up} up and {down} down before an edge, and {found:?} in front of it"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn check(&self) -> Result<(), String> {
         let sink = &self.previous.sink;
         if let Some(flow) = sink.doubled() {
@@ -420,7 +438,10 @@ impl World {
         let flow = record.flow();
         let (up, down) = (flow.legs.upstream_tx, flow.legs.client_tx);
         let ended = match expected.closed {
-            true => flow.reason == CloseReason::ClientClosed && flow.closed >= CLOSED_AT,
+            true => {
+                let moments = CLOSED_AT..=self.last_edge;
+                flow.reason == CloseReason::ClientClosed && moments.contains(&flow.closed)
+            }
             false => flow.reason == CloseReason::Killed,
         };
         let exact =
