@@ -153,16 +153,17 @@ impl Made {
 
 fn entry(choices: &mut Choices<'_>) -> Entry {
     let (epoch, at) = (u32::from(choices.byte()), WallNanos(u64::from(choices.byte())));
-    match choices.below(6) {
+    match choices.below(7) {
         0 => Entry::RunBegan { epoch, at, run: choices.near(1).into(), table: TableFinding::Found },
         1 => Entry::RunEnded { epoch, at },
         2 => Entry::Gap { epoch, at, first_lsn: choices.near(1) },
         3 => Entry::Accepted(ledger::fuzzing::consent(at, (1, 2), &choices.text(), &choices.text())),
+        4 => Entry::Edge { epoch, at },
         kind => {
             let texts = [choices.text(), choices.text(), choices.text()];
             let flow = flow(choices, &texts);
             match kind {
-                4 => Entry::Final(Record::new(&flow)),
+                5 => Entry::Final(Record::new(&flow)),
                 // An interim keeps no reason: its flow is open.
                 _ => Entry::Interim(Record::new(&Flow { reason: CloseReason::Fault, ..flow })),
             }
