@@ -383,7 +383,7 @@ impl<S: Storage> Committer<S> {
         is_cut_short || self.drains.iter().map(FlowDrain::waiting).sum::<usize>() >= WAITING_MANY
     }
 
-    /// Checks a part of each thread's slots, so that all are checked within [`SWEEP_ROUND`].
+    /// Checks a part of each thread's slots, so that all are checked within a round of [`Sweep`].
     fn sweep(&mut self, moment: Nanos, now: WallNanos, frame: &mut FrameBuffer, bytes_max: usize) {
         for (index, (drain, sweep)) in self.drains.iter().zip(&mut self.sweeps).enumerate() {
             let (region, used) = (drain.region(), drain.used());
