@@ -355,7 +355,7 @@ mod tests {
         client.send_before_more(b"and eight").unwrap();
         let mut pipe = Pipe::new(4096).unwrap();
         pipe.fill_from(&server, 5).unwrap();
-        assert_eq!(server.send_from(&mut pipe).unwrap(), 5);
+        assert_eq!(server.send_from(&mut pipe, 5).unwrap(), 5);
         client.shutdown_write().unwrap();
         assert!(client.send(b"lost").is_err(), "no byte is sent after the end of the direction");
         // Other tests of this process may have sockets too.
