@@ -31,7 +31,8 @@ fn figure(rows: &[Row]) -> Option<Figure> {
         panels.into_iter().filter_map(|(title, bars)| PRESENTATION.bar_panel(title, bars)).collect();
     let notes = vec![
         "Up to 500 clients at a time open a new connection for each small request. Tollgate applies its \
-         policy, meters and writes a log line; HAProxy logs too; direct is the same load without a relay."
+         policy, meters and writes a log line; HAProxy logs too; bare-relay does nothing but relay, and \
+         direct is the same load without a relay."
             .to_owned(),
     ];
     let title = "Short connections through Tollgate and through other relays".to_owned();
