@@ -239,9 +239,18 @@ impl Direction {
 
 #[cfg(test)]
 mod tests {
+    use sys::simulation::{Entered, Simulation};
+
     use super::*;
 
     const BEGIN: Nanos = Nanos(1_000_000_000);
+
+    /// A cache whose kernel refuses nothing: the pages that a user may have in pipes are those of all its
+    /// processes.
+    fn cache() -> (Entered, PipeCache) {
+        let address = [192, 0, 2, 1].into();
+        (Simulation::enter(address, |bound| bound - 1), PipeCache::begin(BEGIN))
+    }
 
     fn capacities(pipes: &[Box<Pipe>]) -> Vec<u32> {
         pipes.iter().map(|pipe| pipe.capacity()).collect()
@@ -254,7 +263,7 @@ mod tests {
 
     #[test]
     fn sustained_streams_get_grown_pipes_within_the_bound() {
-        let mut cache = PipeCache::begin(BEGIN);
+        let (_kernel, mut cache) = cache();
         let borrowed = taken(&mut cache, true, PIPES_PER_THREAD_MAX);
         let small = borrowed.len() - GROWN_PIPES_PER_THREAD_MAX;
         let mut expected = vec![GROWN_PIPE_BYTES; GROWN_PIPES_PER_THREAD_MAX];
@@ -270,7 +279,7 @@ mod tests {
 
     #[test]
     fn free_grown_pipe_serves_the_next_sustained_stream() {
-        let mut cache = PipeCache::begin(BEGIN);
+        let (_kernel, mut cache) = cache();
         for _ in 0..3 {
             let pipes = taken(&mut cache, true, 1);
             assert_eq!(capacities(&pipes), [GROWN_PIPE_BYTES]);
@@ -284,7 +293,7 @@ mod tests {
 
     #[test]
     fn free_grown_pipes_shrink_for_other_streams() {
-        let mut cache = PipeCache::begin(BEGIN);
+        let (_kernel, mut cache) = cache();
         let grown = taken(&mut cache, true, GROWN_PIPES_PER_THREAD_MAX);
         grown.into_iter().for_each(|pipe| cache.put(pipe, BEGIN));
         let others = taken(&mut cache, false, PIPES_PER_THREAD_MAX);
@@ -294,7 +303,7 @@ mod tests {
 
     #[test]
     fn unused_grown_pipes_shrink() {
-        let mut cache = PipeCache::begin(BEGIN);
+        let (_kernel, mut cache) = cache();
         taken(&mut cache, true, 2).into_iter().for_each(|pipe| cache.put(pipe, BEGIN));
         cache.shrink_unused(BEGIN + GROWN_PIPE_PAUSE / 2);
         assert_eq!((cache.grown, cache.empty_grown.len()), (2, 2));
@@ -307,7 +316,7 @@ mod tests {
 
     #[test]
     fn no_pipe_grows_for_a_while_after_a_refusal() {
-        let mut cache = PipeCache::begin(BEGIN);
+        let (_kernel, mut cache) = cache();
         cache.grows_from = BEGIN + GROWN_PIPE_PAUSE;
         let mut capacity_at = |now| {
             let pipe = cache.take(true, now).expect("it is free");
