@@ -113,7 +113,7 @@ impl<S: Storage> Committer<S> {
     pub(crate) fn begin_edge(&mut self, at: WallNanos) -> bool {
         let may_begin = !self.is_ended && !self.edges.is_running();
         if may_begin {
-            self.edges.begin(at, at, &self.drains);
+            self.edges.begin(at, WallNanos(u64::MAX), &self.drains);
         }
         may_begin
     }
@@ -237,8 +237,7 @@ impl<S: Storage> Committer<S> {
     /// # Errors
     /// The journal's: what was taken is kept, and the next pass tries again.
     pub(crate) fn pass(&mut self, now: Nanos) -> Result<PassOutcome, JournalError> {
-        // Killed flows end then, and not before the last edge.
-        self.table.note_alive(clock::steady_wall().max(self.edges.earliest()));
+        self.note_alive();
         self.table.note_applied(self.shared.applied_lsn());
         if !self.journal.is_whole() {
             self.journal.fail_over()?;
@@ -248,7 +247,9 @@ impl<S: Storage> Committer<S> {
             return Ok(PassOutcome { is_throttled: true, ..PassOutcome::default() });
         }
         let mut frame = self.journal.buffer();
-        let is_full = self.fill(&mut frame, now);
+        // Once more: calls of the disk may have taken seconds, and the frame may get an edge of this moment.
+        let wall = self.note_alive();
+        let is_full = self.fill(&mut frame, now, wall);
         let entries = frame.count();
         if entries > 0 {
             self.is_marked = false;
@@ -258,6 +259,14 @@ impl<S: Storage> Committer<S> {
             self.mark(frame)?;
         }
         Ok(PassOutcome { entries, is_full, is_throttled: false })
+    }
+
+    /// Stores the present moment, and returns it. Flows end then if the process is killed, and not before the
+    /// last edge.
+    fn note_alive(&self) -> WallNanos {
+        let now = clock::steady_wall();
+        self.table.note_alive(now.max(self.edges.earliest()));
+        now
     }
 
     /// Whether no hint waits.
@@ -350,8 +359,7 @@ impl<S: Storage> Committer<S> {
     }
 
     /// Fills a frame; returns whether more may wait.
-    fn fill(&mut self, frame: &mut FrameBuffer, moment: Nanos) -> bool {
-        let now = clock::steady_wall();
+    fn fill(&mut self, frame: &mut FrameBuffer, moment: Nanos, now: WallNanos) -> bool {
         if !self.is_ended {
             self.edges.begin_if_due(now, &self.drains);
         }

@@ -33,8 +33,8 @@ const _: () = assert!(
     "the last edge may be that old when the clock goes back"
 );
 
-/// A round that begins later than this after its quarter-hour finds more bytes of that quarter-hour than of
-/// the one before: its interims have the moment at which they are counted.
+/// A visit later than this behind an edge finds more bytes of the new quarter-hour than of the one before.
+/// Its interim has the moment at which it is counted.
 const LATE_AFTER: Duration = INTERIM_PAUSE_MAX;
 
 /// The edges of a run.
@@ -50,8 +50,8 @@ pub(super) struct Edges {
 /// The visit of all slots for the edge of a moment.
 struct Round {
     at: WallNanos,
-    /// Whether what it finds belongs to the quarter-hour before.
-    is_in_time: bool,
+    /// What is visited until then belongs to the quarter-hour before.
+    late_at: WallNanos,
     visits: Vec<Visit>,
 }
 
@@ -91,16 +91,17 @@ impl Edges {
         let went_back = now.0.saturating_add(QUARTER) < self.last.0;
         if self.round.is_none() && (now >= self.due || went_back) {
             self.due = next(now);
-            self.begin(beginning(now), now, drains);
+            let at = beginning(now);
+            self.begin(at, WallNanos(at.0.saturating_add(LATE_AFTER.as_nanos() as u64)), drains);
         }
     }
 
-    /// Begins the round for the edge at this moment, which is not later than now.
-    pub(super) fn begin(&mut self, at: WallNanos, now: WallNanos, drains: &[FlowDrain]) {
-        let lateness = Duration::from_nanos(now.0.saturating_sub(at.0));
-        let is_in_time = at > self.last && lateness <= LATE_AFTER;
+    /// Begins the round for the edge at this moment. What is visited after `late_at` has the moment of its
+    /// visit.
+    pub(super) fn begin(&mut self, at: WallNanos, late_at: WallNanos, drains: &[FlowDrain]) {
         let visit = |drain: &FlowDrain| Visit { next: 0, used: drain.used(), ended: Vec::new() };
-        self.round = Some(Round { at, is_in_time, visits: drains.iter().map(visit).collect() });
+        let visits = drains.iter().map(visit).collect();
+        self.round = Some(Round { at, late_at: if at > self.last { late_at } else { WallNanos(0) }, visits });
     }
 
     /// Whether a round is under way.
@@ -116,7 +117,7 @@ impl Edges {
     /// The moment of an interim of `slot` in a drain's region.
     pub(super) fn moment(&self, drain: usize, slot: u32, now: WallNanos) -> InterimMoment {
         let unvisited = self.round.as_ref().filter(|round| slot >= round.visits[drain].next);
-        InterimMoment { now: now.max(self.last), edge: unvisited.and_then(Round::edge) }
+        InterimMoment { now: now.max(self.last), edge: unvisited.and_then(|round| round.edge(now)) }
     }
 
     /// Visits slots; behind the last one, and the finals of those that had ended, appends the edge and ends
@@ -131,7 +132,7 @@ impl Edges {
         shared: &LedgerState,
     ) -> bool {
         let Some(round) = &mut self.round else { return false };
-        let moment = InterimMoment { now: now.max(self.last), edge: round.edge() };
+        let moment = InterimMoment { now: now.max(self.last), edge: round.edge(now) };
         let has_space = |frame: &FrameBuffer| bytes_max.saturating_sub(frame.len()) >= ENTRY_BYTES_MAX;
         for ((drain, sweep), visit) in drains.iter().zip(sweeps).zip(&mut round.visits) {
             while visit.next < visit.used {
@@ -155,9 +156,10 @@ impl Edges {
 }
 
 impl Round {
-    /// The edge in front of which flows are counted, if their bytes belong to the quarter-hour before it.
-    fn edge(&self) -> Option<WallNanos> {
-        self.is_in_time.then_some(self.at)
+    /// The edge in front of which flows are counted now, if their bytes belong to the quarter-hour before it.
+    /// A failing disk may stop a round for hours.
+    fn edge(&self, now: WallNanos) -> Option<WallNanos> {
+        (now <= self.late_at).then_some(self.at)
     }
 }
 
@@ -239,6 +241,11 @@ mod tests {
 
         /// A pass, in which at most `finals` ended flows are taken from the ring; returns its entries.
         fn pass(&mut self, now: u64, finals: usize) -> Vec<Entry> {
+            self.pass_within(now, finals, FRAME_BYTES)
+        }
+
+        /// The same, with a frame of at most `bytes_max`.
+        fn pass_within(&mut self, now: u64, finals: usize, bytes_max: usize) -> Vec<Entry> {
             let Self { edges, drains, sweeps, shared, .. } = self;
             let mut frame = FrameBuffer::default();
             frame.clear();
@@ -247,7 +254,7 @@ mod tests {
             drains[0].take_closed(finals, |region, slot| {
                 sweeps[0].journal(region, slot, ended, &mut frame, shared).expect("the flow has ended");
             });
-            edges.visit(WallNanos(now), drains, sweeps, &mut frame, FRAME_BYTES, shared);
+            edges.visit(WallNanos(now), drains, sweeps, &mut frame, bytes_max, shared);
             entries(&frame)
         }
     }
@@ -343,6 +350,20 @@ mod tests {
         let flow = writer.open(&identity(2, HOUR + 14 * MINUTE)).expect("a slot is free");
         writer.close(flow, WallNanos(HOUR - 60 * MINUTE), CloseReason::ClientClosed);
         assert_eq!(shown(&committing.pass(now.0, 8)), ["f-3600"]);
+    }
+
+    /// A failing disk once stopped a round between two frames: what came later was dated back.
+    #[test]
+    fn visit_after_a_stop_does_not_date_back() {
+        let (mut committing, mut writer) = Committing::begin(HOUR + MINUTE);
+        for id in 0..2 {
+            let mut flow = writer.open(&identity(id, HOUR + MINUTE)).expect("a slot is free");
+            writer.counters(&mut flow).up().1.around(1, || Ok(1)).expect("the call took all");
+        }
+        let now = HOUR + 15 * MINUTE;
+        let one = FRAME_HEADER_BYTES + ENTRY_BYTES_MAX;
+        assert_eq!(shown(&committing.pass_within(now, 8, one)), ["i899"]);
+        assert_eq!(shown(&committing.pass(now + 10 * MINUTE, 8)), ["i1500", "e900"]);
     }
 
     /// It is opened before its slot is visited.
