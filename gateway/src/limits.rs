@@ -36,8 +36,8 @@ pub const GROWN_PIPES_PER_THREAD_MAX: usize = 8;
 /// Bytes of all pipes of one thread.
 pub const PIPES_BYTES_PER_THREAD_MAX: u64 = PIPES_PER_THREAD_MAX as u64 * PIPE_BYTES as u64;
 
-/// How long no stream may want a grown pipe until a free one shrinks. As long no pipe grows after the kernel
-/// has refused it, or a stream has found no pipe.
+/// How long no stream may want a grown pipe until free ones shrink, one in each pass that follows. As long no
+/// pipe grows after the kernel has refused it, or a stream has found no pipe.
 pub const GROWN_PIPE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Empty buffers for slow sinks that a thread keeps.

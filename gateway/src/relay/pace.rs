@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use crate::limits::SCRATCH_BYTES;
+use crate::limits::{PASS_BYTES_MAX, PIPE_BYTES, SCRATCH_BYTES};
 
 /// Consecutive full reads that make a stream a fast one.
 const FULL_READS_MAX: u8 = 2;
@@ -20,6 +20,8 @@ const FAST_BYTES_MIN: usize = 4 * 1024;
 
 /// A fill with as many bytes speaks for larger ones: a segment as large as segmentation offload makes it.
 const LARGE_FILL_BYTES_MIN: usize = SCRATCH_BYTES;
+
+const _: () = assert!(LARGE_FILL_BYTES_MIN < PASS_BYTES_MAX && LARGE_FILL_BYTES_MIN < PIPE_BYTES as usize);
 
 /// Large fills that make a fast stream a sustained one: together 1 MiB at least.
 const LARGE_FILLS_MIN: u8 = 16;
@@ -60,13 +62,13 @@ impl Pace {
         false
     }
 
-    /// Notes that a splice of `requested` bytes moved `count` of a fast stream into a pipe.
-    pub(super) fn filled(&mut self, count: usize, requested: usize) {
+    /// Notes that a splice moved `count` bytes of a fast stream into a pipe. It requests more than is large.
+    pub(super) fn filled(&mut self, count: usize) {
         if count >= LARGE_FILL_BYTES_MIN {
             self.0 = (self.0 + 1).min(SUSTAINED);
-        } else if count < FAST_BYTES_MIN.min(requested) {
+        } else if count < FAST_BYTES_MIN {
             *self = Pace::default();
-        } else if count < requested {
+        } else {
             self.0 = self.0.saturating_sub(SMALL_FILL_WEIGHT).max(FULL_READS_MAX);
         }
     }
@@ -85,7 +87,6 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::PASS_BYTES_MAX;
 
     fn sustained() -> Pace {
         let mut pace = Pace::default();
@@ -94,7 +95,7 @@ mod tests {
         }
         for _ in 0..LARGE_FILLS_MIN {
             assert!(pace.is_fast() && !pace.is_sustained());
-            pace.filled(LARGE_FILL_BYTES_MIN, PASS_BYTES_MAX);
+            pace.filled(LARGE_FILL_BYTES_MIN);
         }
         assert!(pace.is_sustained());
         pace
@@ -114,7 +115,7 @@ mod tests {
     fn sustained_stream_stays_so_under_large_fills() {
         let mut pace = sustained();
         for _ in 0..300 {
-            pace.filled(PASS_BYTES_MAX, PASS_BYTES_MAX);
+            pace.filled(PASS_BYTES_MAX);
             assert!(pace.is_sustained());
         }
     }
@@ -122,25 +123,18 @@ mod tests {
     #[test]
     fn small_fill_costs_large_turns_and_a_tiny_one_the_pipe() {
         let mut pace = sustained();
-        pace.filled(LARGE_FILL_BYTES_MIN - 1, PASS_BYTES_MAX);
+        pace.filled(LARGE_FILL_BYTES_MIN - 1);
         assert!(pace.is_fast() && !pace.is_sustained());
         for _ in 0..SMALL_FILL_WEIGHT {
-            pace.filled(LARGE_FILL_BYTES_MIN, PASS_BYTES_MAX);
+            pace.filled(LARGE_FILL_BYTES_MIN);
         }
         assert!(pace.is_sustained());
         for _ in 0..100 {
-            pace.filled(FAST_BYTES_MIN, PASS_BYTES_MAX);
+            pace.filled(FAST_BYTES_MIN);
             assert!(pace.is_fast());
         }
-        pace.filled(FAST_BYTES_MIN - 1, PASS_BYTES_MAX);
+        pace.filled(FAST_BYTES_MIN - 1);
         assert!(!pace.is_fast());
-    }
-
-    #[test]
-    fn fill_of_all_that_was_requested_is_never_slow() {
-        let mut pace = sustained();
-        pace.filled(100, 100);
-        assert!(pace.is_sustained());
     }
 
     #[test]

@@ -178,7 +178,7 @@ impl Direction {
                 Ok(0)
             }
             Ok(moved) => {
-                self.pace.filled(moved, bytes_max);
+                self.pace.filled(moved);
                 Ok(moved)
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
