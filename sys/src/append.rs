@@ -1,8 +1,8 @@
 //! Opening a file for appending, without waiting for the reader of a named pipe.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -15,11 +15,15 @@ use rustix::io::Errno;
 pub fn open(path: &Path, mode: u32) -> io::Result<File> {
     let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
     let opened = OpenOptions::new().append(true).create(true).mode(mode).custom_flags(nonblocking).open(path);
-    let file = opened.map_err(|error| match Errno::from_io_error(&error) {
-        Some(Errno::NXIO) => {
-            io::Error::new(error.kind(), "it is a named pipe that nothing reads: start its reader first")
+    let file = opened.map_err(|error| {
+        // Sockets and absent devices give this error too.
+        let is_pipe = || fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo());
+        match Errno::from_io_error(&error) {
+            Some(Errno::NXIO) if is_pipe() => {
+                io::Error::new(error.kind(), "it is a named pipe that nothing reads: start its reader first")
+            }
+            _ => error,
         }
-        _ => error,
     })?;
     fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
     Ok(file)
@@ -27,8 +31,8 @@ pub fn open(path: &Path, mode: u32) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
 
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
@@ -50,6 +54,14 @@ mod tests {
         let mut text = String::new();
         reader.read_to_string(&mut text).unwrap();
         assert_eq!(text, "line");
+    }
+
+    #[test]
+    fn socket_is_not_called_a_pipe() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let _listener = UnixListener::bind(&path).unwrap();
+        assert!(!open(&path, 0o600).unwrap_err().to_string().contains("pipe"));
     }
 
     #[test]
