@@ -11,6 +11,8 @@
 //! ```
 
 mod batch;
+#[cfg(test)]
+mod conformance;
 pub(crate) mod rebuild;
 pub(crate) mod resend;
 mod retention;

@@ -35,52 +35,63 @@ struct Rows {
     names: [Vec<Vec<u8>>; 3],
 }
 
-/// The visible rows, and those of the last checkpoint. Clones are the same database.
+/// The visible rows, those of the last checkpoint, and every entry that was ever applied.
 #[derive(Clone, Debug, Default)]
-pub(super) struct MemorySink(Arc<Mutex<(Rows, Rows)>>);
+struct Database {
+    rows: Rows,
+    stable: Rows,
+    log: BTreeMap<u64, Entry>,
+}
+
+/// Clones are the same database.
+#[derive(Clone, Debug, Default)]
+pub(super) struct MemorySink(Arc<Mutex<Database>>);
 
 impl MemorySink {
     /// The database after a power failure.
     pub(super) fn after_power_failure(&self) -> MemorySink {
-        let (_, stable) = &*self.lock();
-        MemorySink(Arc::new(Mutex::new((stable.clone(), stable.clone()))))
+        let Database { stable, log, .. } = self.lock().clone();
+        MemorySink(Arc::new(Mutex::new(Database { rows: stable.clone(), stable, log })))
     }
 
-    /// Another database with the same rows.
+    /// Another database with the same rows. Of entries that a power failure took from it, the log has none: a
+    /// journal that is damaged as well may give their numbers to others.
     pub(super) fn copy(&self) -> MemorySink {
-        MemorySink(Arc::new(Mutex::new(self.lock().clone())))
+        let mut database = self.lock().clone();
+        database.log.split_off(&(database.rows.applied + 1));
+        MemorySink(Arc::new(Mutex::new(database)))
     }
 
     /// The run and the number of the last entry.
     pub(super) fn applied(&self) -> (u32, u64) {
-        let (rows, _) = &*self.lock();
+        let rows = &self.lock().rows;
         (rows.epoch, rows.applied)
     }
 
     /// The final of a flow.
     pub(super) fn final_of(&self, flow: u128) -> Option<Record> {
-        self.lock().0.finals.get(&flow).copied()
+        self.lock().rows.finals.get(&flow).copied()
     }
 
     /// The finals of all closed flows, in the order of their ids.
     pub(super) fn finals(&self) -> Vec<Record> {
-        self.lock().0.finals.values().copied().collect()
+        self.lock().rows.finals.values().copied().collect()
     }
 
     /// Flows with an interim and without a final.
     pub(super) fn open_flows(&self) -> HashSet<u128> {
-        self.lock().0.live.keys().copied().collect()
+        self.lock().rows.live.keys().copied().collect()
     }
 
     /// Flows that ended with their process and were in no table.
     pub(super) fn lost(&self) -> usize {
-        let (rows, _) = &*self.lock();
+        let rows = &self.lock().rows;
         rows.finals.values().filter(|record| record.flow().reason == CloseReason::Lost).count()
     }
 
     /// What each closed flow is billed.
     pub(super) fn bills(&self) -> Bills {
-        let (rows, _) = &*self.lock();
+        let rows = &self.lock().rows;
         let bill = |record: &Record| {
             let flow = record.flow();
             (flow.legs.upstream_tx, flow.legs.client_tx, flow.reason)
@@ -90,20 +101,20 @@ impl MemorySink {
 
     /// What each flow was counted in front of the edge of this moment, if the database has it.
     pub(super) fn counts_at_edge(&self, at: WallNanos) -> Option<Counts> {
-        self.lock().0.edges.get(&at).cloned()
+        self.lock().rows.edges.get(&at).cloned()
     }
 
     /// A flow that came behind an edge with a moment before it, if there is any.
     pub(super) fn early(&self) -> Option<u128> {
-        self.lock().0.early
+        self.lock().rows.early
     }
 
     /// A flow with two finals, if there is any.
     pub(super) fn doubled(&self) -> Option<u128> {
-        self.lock().0.doubled.first().copied()
+        self.lock().rows.doubled.first().copied()
     }
 
-    fn lock(&self) -> MutexGuard<'_, (Rows, Rows)> {
+    fn lock(&self) -> MutexGuard<'_, Database> {
         self.0.lock().expect("no thread panics while it holds the lock")
     }
 }
@@ -163,11 +174,12 @@ impl Sink for MemorySink {
     }
 
     fn apply(&mut self, epoch: u32, first_lsn: u64, entries: &[Entry]) -> Result<(), SinkError> {
-        let (rows, _) = &mut *self.lock();
+        let Database { rows, log, .. } = &mut *self.lock();
         if rows.applied > 0 && first_lsn > rows.applied + 1 {
             return Err(SinkError::Fatal(format!("{} is due, and {first_lsn} came", rows.applied + 1)));
         }
-        if epoch < rows.epoch {
+        let is_new = first_lsn + entries.len() as u64 > rows.applied + 1;
+        if is_new && epoch < rows.epoch {
             return Err(SinkError::Fatal(format!("run {epoch} came after run {}", rows.epoch)));
         }
         for (lsn, entry) in (first_lsn..).zip(entries) {
@@ -175,12 +187,15 @@ impl Sink for MemorySink {
                 rows.apply(epoch, entry);
                 (rows.applied, rows.epoch) = (lsn, epoch);
             }
+            if log.insert(lsn, *entry).is_some_and(|before| before != *entry) {
+                return Err(SinkError::Fatal(format!("entry {lsn} was another one before")));
+            }
         }
         Ok(())
     }
 
     fn number(&mut self, names: &Names) -> Result<Numbers, SinkError> {
-        let (rows, stable) = &mut *self.lock();
+        let Database { rows, stable, .. } = &mut *self.lock();
         let [users, sets, policies] = &mut rows.names;
         let numbers = Numbers {
             accounts: names.users.iter().map(|user| position(users, user.name.as_bytes()) as u32).collect(),
@@ -193,7 +208,7 @@ impl Sink for MemorySink {
     }
 
     fn checkpoint(&mut self) -> Result<u64, SinkError> {
-        let (rows, stable) = &mut *self.lock();
+        let Database { rows, stable, .. } = &mut *self.lock();
         *stable = rows.clone();
         Ok(rows.applied)
     }
@@ -210,4 +225,37 @@ fn position(names: &mut Vec<Vec<u8>>, name: &[u8]) -> usize {
         names.push(name.to_owned());
     }
     known + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::conformance::{SinkFixture, check};
+
+    impl SinkFixture for MemorySink {
+        type Sink = MemorySink;
+
+        fn sink(&mut self) -> &mut MemorySink {
+            self
+        }
+
+        fn restart(&mut self) {
+            *self = self.after_power_failure();
+        }
+
+        /// It took effect.
+        fn apply_unfinished(&mut self, epoch: u32, first_lsn: u64, entries: &[Entry]) {
+            self.apply(epoch, first_lsn, entries).unwrap();
+        }
+
+        fn finals(&mut self) -> BTreeMap<u128, u64> {
+            assert_eq!(self.doubled(), None);
+            self.bills().into_iter().map(|(id, (up, ..))| (id, up)).collect()
+        }
+    }
+
+    #[test]
+    fn memory_keeps_the_contract_of_a_sink() {
+        check(MemorySink::default);
+    }
 }
