@@ -145,7 +145,13 @@ impl<S: Storage> Committer<S> {
         let outcome = self.pass(now);
         match &outcome {
             Ok(pass) => self.publish(*pass, now),
-            Err(error) => self.shared.journal_failed(&error.to_string()),
+            Err(error) => {
+                if matches!(error, JournalError::Full { .. }) && self.shared.is_sink_failing() {
+                    // What is kept for further readers may be the space that the database lacks.
+                    self.journal.shared().give_up_kept();
+                }
+                self.shared.journal_failed(&error.to_string());
+            }
         }
         outcome
     }

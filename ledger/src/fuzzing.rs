@@ -3,6 +3,7 @@
 //! Only builds with the feature `fuzzing` have this module. `fuzz/src` states what must hold.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use sys::clock::WallNanos;
 
@@ -70,7 +71,8 @@ impl Journal {
     pub fn new(segment_bytes: u64) -> Journal {
         let settings = settings(EPOCH, segment_bytes);
         let begin = JournalPosition { next_lsn: 1, next_segment: 1, ..JournalPosition::default() };
-        let mut writer = Writer::open(Memory::default(), settings, TableReference::default(), &begin, 0)
+        let (table, readers) = (TableReference::default(), Arc::default());
+        let mut writer = Writer::open(Memory::default(), settings, table, (&begin, 0), readers)
             .expect("a disk in memory takes every write");
         writer.confirm().expect("a disk in memory takes every write");
         let reader = Reader::new(writer.shared().clone(), 1);
@@ -177,7 +179,8 @@ pub fn recovered(files: &Files, segment_bytes: u64) -> Option<Files> {
     }
     let epoch = scan.epoch(&[]);
     let settings = settings(epoch, segment_bytes);
-    let start = Start { settings, table: TableReference::default(), boot: 0, tables: &[], consents: &[] };
+    let (table, readers) = (TableReference::default(), Arc::default());
+    let start = Start { settings, table, boot: 0, tables: &[], consents: &[], readers };
     let recovered = scan.recover(storage, start).expect("a disk in memory takes every write");
     Some(contents(recovered.journal.shared().storage()))
 }

@@ -25,7 +25,9 @@
 //!    happens only where a journal was lost or repaired; a [`crate::entry::Entry::Gap`] then records it.
 
 pub(crate) mod corruption;
+pub(crate) mod follower;
 pub(crate) mod frame;
+pub(crate) mod positions;
 pub(crate) mod reader;
 pub(crate) mod scan;
 pub(crate) mod segment;

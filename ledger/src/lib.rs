@@ -15,6 +15,7 @@
 //! - `commit.rs` and `flush.rs`: from the live table into the journal (`journal.rs`), which writes to a
 //!   `storage.rs`.
 //! - `apply.rs`: from the journal into a store (`sink.rs`), which `sqlite_sink.rs` is.
+//! - `follow.rs`: the journal for a further reader of it; `readers.rs` knows how far each has come.
 //! - `database.rs`: the files of that store.
 //! - `recover.rs`: what a start does first.
 //! - `numbering.rs`: requests for the numbers of accounts, sets and policies.
@@ -32,11 +33,11 @@
 //!   simulation sqlite_sink
 //!   backup commit inventory verify
 //!   flow_writer query recover
-//!   apply database flush live_table loss
+//!   apply database flush follow live_table loss
 //!   journal sink
 //!   entry
 //!   consent record status storage
-//!   directory limits numbering parker random
+//!   directory limits numbering parker random readers
 //! ```
 
 #![forbid(unsafe_code)]
@@ -52,6 +53,7 @@ pub mod entry;
 mod findings;
 mod flow_writer;
 mod flush;
+mod follow;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 #[cfg(test)]
@@ -67,6 +69,7 @@ mod parker;
 pub mod query;
 #[cfg(any(test, feature = "simulation"))]
 mod random;
+mod readers;
 pub mod record;
 mod recover;
 pub mod repair;
@@ -89,6 +92,8 @@ use crate::commit::Unfinished;
 pub use crate::consent::Consent;
 pub use crate::database::schema::SchemaError;
 pub use crate::flow_writer::{FlowWriter, LiveFlow};
+pub use crate::follow::{FollowReadError, Follower};
+use crate::journal::JournalState;
 use crate::live_table::LiveTable;
 pub use crate::live_table::locations::Medium;
 pub use crate::loss::{Damage, Loss, Losses};
@@ -96,9 +101,11 @@ use crate::numbering::Request;
 pub use crate::numbering::{Names, Numbers, UserNames};
 use crate::open::OpenLocks;
 pub use crate::open::{Guarantees, OpenError, OpenSettings};
+pub use crate::readers::{FollowError, ReaderNameError, ReaderSettings, ReaderStatus};
 pub use crate::recover::{RecoverError, Recovery};
 use crate::status::{LedgerState, Stage};
 pub use crate::status::{Progress, Status, StatusHandle};
+use crate::storage::file::Directory;
 
 /// When an ended flow survives a power failure.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -116,6 +123,7 @@ pub enum Durability {
 /// Dropping it journals every ended flow, and leaves applying them to the next start; see [`Ledger::close`].
 pub struct Ledger {
     shared: Arc<LedgerState>,
+    journal: Arc<JournalState<Directory>>,
     guarantees: Guarantees,
     recovery: Recovery,
     /// `None` once the threads were stopped.
@@ -140,6 +148,15 @@ impl Ledger {
     /// A handle by which other threads read the status.
     pub fn status_handle(&self) -> StatusHandle {
         StatusHandle(Arc::clone(&self.shared))
+    }
+
+    /// Follows the journal as one of [`OpenSettings::readers`], which has all entries up to `position`, or up
+    /// to the stored one. Drop the handle before the ledger is closed.
+    ///
+    /// # Errors
+    /// See [`FollowError`].
+    pub fn follow(&self, name: &str, position: Option<u64>) -> Result<Follower, FollowError> {
+        Follower::new(&self.journal, name, position)
     }
 
     /// What failures this ledger survives on this machine.

@@ -28,6 +28,7 @@ use crate::limits::COMMITTER_NICENESS;
 use crate::live_table::locations::{self, FoundTables, Medium, NewTable, OldTable};
 use crate::live_table::{LiveTable, TableHeader};
 use crate::loss::Losses;
+use crate::readers::{ReaderNameError, ReaderSettings, Readers};
 use crate::recover::{RecoverError, Recovered, Recovery, Start};
 use crate::sink::{Sink, SinkError, SinkSettings};
 use crate::sqlite_sink::SqliteSink;
@@ -59,6 +60,8 @@ pub struct OpenSettings {
     pub detail_months: u32,
     /// The author of a consent to continue without what is lost. Without an author such a start is refused.
     pub accept_loss: Option<String>,
+    /// The readers of the journal besides the database. One that is not named here holds nothing.
+    pub readers: Vec<ReaderSettings>,
 }
 
 impl OpenSettings {
@@ -75,6 +78,7 @@ impl OpenSettings {
             journal_bytes_max: 4 << 30,
             detail_months: 13,
             accept_loss: None,
+            readers: Vec::new(),
         }
     }
 }
@@ -169,6 +173,9 @@ pub enum OpenError {
     /// What an earlier run left cannot be written to the journal.
     #[error(transparent)]
     Recover(#[from] RecoverError),
+    /// The further readers of the journal cannot be told apart.
+    #[error(transparent)]
+    Readers(#[from] ReaderNameError),
     /// A thread cannot be started.
     #[error("a thread of the ledger: {0}")]
     Thread(io::Error),
@@ -238,7 +245,7 @@ fn recover(
 ) -> Result<Prepared, OpenError> {
     point("recover.begin");
     let Findings { gateway, inventory, scan, boot, .. } = found;
-    let directory = &settings.directory;
+    let (directory, readers) = (&settings.directory, Arc::new(Readers::new(&settings.readers)?));
     let mut sink = open_database(settings, gateway, &inventory)?;
     sink.remove_resent((scan.extent().0, scan.whole_to()))?;
     let journal = directory::make_journal(directory)?;
@@ -268,6 +275,7 @@ fn recover(
         boot,
         tables: &images,
         consents: &consents,
+        readers,
     };
     let Recovered { mut journal, mut report, accounts } = scan.recover(storage, start)?;
     sink.expect_accounts(accounts);
@@ -362,13 +370,17 @@ fn start(
         accepted,
         table_was_missing: report.table_missing,
         table: path_identity,
+        readers: Arc::clone(journal.shared().readers()),
     });
     let (drains, writers): (Vec<FlowDrain>, Vec<FlowWriter>) =
         table.regions().map(|region| flow_writer::pair(&region, &shared)).unzip();
     let journaled = Arc::clone(journal.shared());
     let applier = Applier::new(sink, Arc::clone(&journaled), applied, Arc::clone(&shared));
-    let flusher =
-        Flusher { journal: journaled, durability: settings.durability, shared: Arc::clone(&shared) };
+    let flusher = Flusher {
+        journal: Arc::clone(&journaled),
+        durability: settings.durability,
+        shared: Arc::clone(&shared),
+    };
     let committer = Committer::new(journal, table, drains, settings.durability, Arc::clone(&shared));
     let abort = |error| {
         shared.enter(Stage::Aborting);
@@ -384,7 +396,7 @@ fn start(
     .map_err(abort)?;
     let locks = OpenLocks { table: path, _locked: locked, _lock: lock };
     let threads = Some(Threads { committer, flusher, applier, locks });
-    Ok((Ledger { shared, guarantees, recovery: report, threads }, writers))
+    Ok((Ledger { shared, journal: journaled, guarantees, recovery: report, threads }, writers))
 }
 
 fn spawn<R: Send + 'static>(

@@ -15,6 +15,7 @@
 //! began since, and the table has nothing new.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use sys::clock::{self, WallNanos};
 use sys::crash::point;
@@ -25,7 +26,7 @@ use crate::entry::{Entry, EntryKey, TableFinding};
 use crate::journal::corruption::Corruption;
 use crate::journal::reader::ReadError;
 use crate::journal::scan::{self, Scan};
-use crate::journal::{JournalError, Settings, TableReference, Writer};
+use crate::journal::{JournalError, Settings, TableReference, Writer, positions};
 use crate::limits::ENTRY_BYTES_MAX;
 use crate::live_table::image::TableImage;
 use crate::live_table::{ProgressMarks, SlotContents, TableHeader};
@@ -33,6 +34,7 @@ use crate::live_table::{ProgressMarks, SlotContents, TableHeader};
 use crate::loss::Losses;
 use crate::loss::{Damage, Loss};
 use crate::numbering::AccountsAhead;
+use crate::readers::Readers;
 use crate::record::{CloseReason, Record};
 use crate::storage::Storage;
 
@@ -154,6 +156,7 @@ pub(crate) struct Start<'a> {
     pub(crate) tables: &'a [TableImage<'a>],
     /// The losses that an operator accepts.
     pub(crate) consents: &'a [Consent],
+    pub(crate) readers: Arc<Readers>,
 }
 
 /// The part of recovery that only reads.
@@ -411,7 +414,7 @@ impl RecoveryScan {
         storage: S,
         start: Start<'_>,
     ) -> Result<Recovered<S>, RecoverError> {
-        let Start { settings, table, boot, tables, consents } = start;
+        let Start { settings, table, boot, tables, consents, readers } = start;
         point("recover.scanned");
         let mut report =
             Recovery { epoch: settings.epoch, entries: self.journal.entries, ..Recovery::default() };
@@ -426,7 +429,11 @@ impl RecoveryScan {
             count += 1;
             Ok(())
         })?;
-        let mut journal = Writer::open(storage, settings, table, &end, count)?;
+        let closed = self.journal.end.closed.iter().map(|closed| closed.first_lsn);
+        let last_lsn = self.journal.last_lsn.max(end.next_lsn - 1);
+        let first_lsn = closed.min().unwrap_or(u64::MAX).min(last_lsn + 1);
+        report.notes = positions::place(&storage, &readers, (first_lsn, last_lsn));
+        let mut journal = Writer::open(storage, settings, table, (&end, count), readers)?;
         let mut appender = FrameAppender { journal: &mut journal, waiting: Vec::new() };
         let mut lost = self.open.clone();
         previous.each(&mut report, |entry| {

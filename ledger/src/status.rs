@@ -15,6 +15,7 @@ use crate::directory::PathIdentity;
 use crate::limits::LAG_MARKS_MAX;
 use crate::numbering::Requests;
 use crate::parker::Parker;
+use crate::readers::{ReaderStatus, Readers};
 
 /// Added to the warning that a segment cannot be created in advance.
 const FREE_SPACE: &str = "Free space in the ledger's directory before the segment in use is full";
@@ -51,6 +52,8 @@ pub struct Status {
     pub warning: Option<String>,
     /// Whether nothing can be journaled at present, so that new flows should be refused.
     pub is_stuck: bool,
+    /// The readers of the journal besides the database.
+    pub readers: Vec<ReaderStatus>,
 }
 
 /// Numbers of entries, as the ledger's threads know them.
@@ -97,6 +100,7 @@ impl StatusHandle {
             failing,
             warning,
             is_stuck: self.is_stuck(),
+            readers: shared.found.get().map_or_else(Vec::new, |found| found.readers.status()),
         }
     }
 
@@ -152,6 +156,7 @@ pub(crate) struct StartFindings {
     pub(crate) accepted: u64,
     pub(crate) table_was_missing: bool,
     pub(crate) table: PathIdentity,
+    pub(crate) readers: Arc<Readers>,
 }
 
 /// The state that the ledger's threads share. All gauges are Relaxed: each is independent and orders nothing.
@@ -320,6 +325,11 @@ impl LedgerState {
 
     pub(crate) fn sink_failed(&self, text: &str) {
         lock(&self.failures).sink = Some(text.to_owned());
+    }
+
+    /// Whether the sink's last operation failed.
+    pub(crate) fn is_sink_failing(&self) -> bool {
+        lock(&self.failures).sink.is_some()
     }
 
     pub(crate) fn sink_works(&self) {

@@ -32,6 +32,14 @@ pub(crate) enum ReadError {
         /// The number of the first missing entry.
         lsn: u64,
     },
+    /// The reader lapsed: the journal has kept entries for it alone up to its bound, and some no longer.
+    #[error("entries {first_lsn} to {} are gone, and {next_lsn} is the next", next_lsn - 1)]
+    Lapsed {
+        /// The number of the first entry that it misses.
+        first_lsn: u64,
+        /// The number of the next entry that can be read.
+        next_lsn: u64,
+    },
     /// The entries of a frame match their checksum, and are unknown.
     #[error(
         "segment {segment} of the journal has {what}, written by a later version of the program: use that \
@@ -229,6 +237,11 @@ impl<S: Storage> Reader<S> {
     /// A reader whose next entry is `from`, or the first one of the journal if that is later.
     pub(crate) fn new(shared: Arc<JournalState<S>>, from: u64) -> Reader<S> {
         let next_lsn = from.max(shared.first_lsn());
+        Reader::at(shared, next_lsn)
+    }
+
+    /// A reader whose next entry is `next_lsn`.
+    pub(super) fn at(shared: Arc<JournalState<S>>, next_lsn: u64) -> Reader<S> {
         Reader { shared, segment: None, at: 0, next_lsn, buffer: Vec::new() }
     }
 

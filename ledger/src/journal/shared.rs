@@ -14,6 +14,7 @@ use sys::sync::{Mutex, MutexGuard};
 use super::segment;
 use super::{JournalError, Settings};
 use crate::limits::{RELEASED_KEPT, ZEROES_BYTES};
+use crate::readers::Readers;
 use crate::storage::{Storage, StorageFile};
 
 /// The state that the journal's threads share.
@@ -24,8 +25,10 @@ pub(crate) struct JournalState<S: Storage> {
     pub(super) appended: AtomicU64,
     /// The number up to which everything survives a power failure. durable <= appended
     pub(super) durable: AtomicU64,
-    /// The number up to which no entry of the journal is needed any more.
-    pub(super) released: AtomicU64,
+    /// Which entries are still needed, and by which reader.
+    pub(super) readers: Arc<Readers>,
+    /// Held while the positions of readers are stored.
+    pub(super) storing: Mutex<()>,
     /// Files with frames that are not known to be durable, the current one last.
     pub(super) unsynced: Mutex<Vec<Arc<S::File>>>,
     /// Held during a sync: meanwhile no thread gives up a file whose sync may succeed, or syncs again a file
@@ -60,6 +63,25 @@ impl<F> Segments<F> {
         self.synced = self.current.map_or(self.synced, |(number, _)| number);
     }
 
+    /// The first entry of the journal.
+    pub(super) fn first_lsn(&self) -> u64 {
+        let closed = self.closed.iter().map(|closed| closed.first_lsn);
+        closed.chain(self.current.map(|(_, first_lsn)| first_lsn)).min().unwrap_or(1)
+    }
+
+    /// The closed segments that are kept for further readers alone.
+    fn kept(&self, readers: &Readers) -> impl Iterator<Item = &ClosedSegment> {
+        let kept = readers.released() + 1..=readers.database();
+        self.closed
+            .iter()
+            .filter(move |closed| kept.contains(&closed.last_lsn) && closed.number != self.synced)
+    }
+
+    /// The number of closed segments that count for the bound of the journal.
+    fn counted(&self, readers: &Readers) -> u64 {
+        (self.closed.len() - self.kept(readers).count()) as u64
+    }
+
     /// The oldest closed segment, if its entries are released.
     fn first_reusable(&self, released: u64) -> Option<ClosedSegment> {
         let is_done = |closed: &ClosedSegment| closed.last_lsn <= released && closed.number != self.synced;
@@ -92,9 +114,20 @@ impl<S: Storage> JournalState<S> {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// Releases the entries up to `lsn`: they are not needed here any more.
+    /// The database has the entries up to `lsn` on stable storage, and releases them. Each further reader
+    /// releases for itself.
     pub(crate) fn release(&self, lsn: u64) {
-        self.released.fetch_max(lsn, Ordering::Relaxed);
+        self.readers.release_database(lsn);
+    }
+
+    /// Gives up what is kept for further readers alone. Its segments are removed when the next one is made.
+    pub(crate) fn give_up_kept(&self) {
+        self.readers.lapse_to(self.readers.database());
+    }
+
+    /// The readers of the journal.
+    pub(crate) fn readers(&self) -> &Arc<Readers> {
+        &self.readers
     }
 
     /// The storage of the segments.
@@ -115,9 +148,16 @@ impl<S: Storage> JournalState<S> {
 
     /// The first entry of the journal.
     pub(crate) fn first_lsn(&self) -> u64 {
-        let segments = lock(&self.segments);
-        let closed = segments.closed.iter().map(|closed| closed.first_lsn);
-        closed.chain(segments.current.map(|(_, first_lsn)| first_lsn)).min().unwrap_or(1)
+        lock(&self.segments).first_lsn()
+    }
+
+    /// Closed segments, without those that the database has released and a further reader holds.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn needed_by_database(&self) -> u64 {
+        let (segments, database) = (lock(&self.segments), self.readers.database());
+        let held = self.readers.status().iter().map(|reader| reader.released).min().unwrap_or(u64::MAX);
+        let is_needed = |closed: &&ClosedSegment| closed.last_lsn > database || closed.last_lsn <= held;
+        segments.closed.iter().filter(is_needed).count() as u64
     }
 
     /// Announces that entries up to `lsn` are written.
@@ -210,6 +250,8 @@ impl<S: Storage> JournalState<S> {
             let mut segments = lock(&self.segments);
             self.drop_released(&mut segments)?;
             if segments.spare.is_none() {
+                // A segment that was kept for a further reader did not count before.
+                self.check_count(segments.counted(&self.readers) + u64::from(segments.current.is_some()))?;
                 let reused = self.reuse(&mut segments)?;
                 segments.spare = reused.map(Arc::new);
             }
@@ -243,7 +285,9 @@ impl<S: Storage> JournalState<S> {
 
     /// Removes released segments, except some that will be reused.
     pub(super) fn drop_released(&self, segments: &mut Segments<S::File>) -> Result<(), JournalError> {
-        let released = self.released.load(Ordering::Relaxed);
+        let ends: Vec<u64> = segments.closed.iter().map(|closed| closed.last_lsn).collect();
+        self.readers.enforce_bounds(&ends, self.settings.segment_bytes);
+        let released = self.readers.released();
         let is_done = |closed: &ClosedSegment| closed.last_lsn <= released;
         while segments.closed.iter().filter(|closed| is_done(closed)).count() > RELEASED_KEPT
             || segments.closed.front().is_some_and(|closed| closed.failed && is_done(closed))
@@ -257,8 +301,7 @@ impl<S: Storage> JournalState<S> {
 
     /// The next segment, made from a released one if there is any.
     fn reuse(&self, segments: &mut Segments<S::File>) -> Result<Option<S::File>, JournalError> {
-        let released_lsn = self.released.load(Ordering::Relaxed);
-        let reusable = segments.first_reusable(released_lsn).filter(|closed| !closed.failed);
+        let reusable = segments.first_reusable(self.readers.released()).filter(|closed| !closed.failed);
         let Some(reusable) = reusable else { return Ok(None) };
         let (released, name) = (segment::name(reusable.number), segment::name(segments.next));
         let file = self.storage.open(&released)?;
@@ -277,7 +320,11 @@ impl<S: Storage> JournalState<S> {
     /// Whether another segment is permitted.
     pub(super) fn check_bound(&self, segments: &Segments<S::File>) -> Result<(), JournalError> {
         // The closed ones, the current one, and the new one.
-        let bytes = (segments.closed.len() as u64 + 2) * self.settings.segment_bytes;
+        self.check_count(segments.counted(&self.readers) + 2)
+    }
+
+    fn check_count(&self, segments: u64) -> Result<(), JournalError> {
+        let bytes = segments * self.settings.segment_bytes;
         match bytes > self.settings.bytes_max {
             true => Err(JournalError::Full { bytes_max: self.settings.bytes_max }),
             false => Ok(()),
@@ -321,26 +368,51 @@ impl<S: Storage> JournalState<S> {
     /// The next segment; `beyond_bound` permits it beyond the bound.
     pub(super) fn take_spare(&self, beyond_bound: bool) -> Result<(u64, Arc<S::File>), JournalError> {
         let mut segments = lock(&self.segments);
-        let spare = match segments.spare.take() {
-            Some(spare) => Some(spare),
-            // The preparation is late, or has failed.
-            None => {
-                self.drop_released(&mut segments)?;
-                self.reuse(&mut segments)?.map(Arc::new)
-            }
-        };
-        let file = match spare {
+        let file = match segments.spare.take() {
             Some(spare) => spare,
-            None => {
-                if !beyond_bound {
-                    self.check_bound(&segments)?;
-                }
-                Arc::new(self.create_unzeroed(&segment::name(segments.next))?)
-            }
+            // The preparation is late, or has failed.
+            None => Arc::new(self.replace_spare(&mut segments, beyond_bound)?),
         };
         let number = segments.next;
         segments.next += 1;
         Ok((number, file))
+    }
+
+    /// Makes the next segment at once. Where no file can be created, what is kept for further readers goes:
+    /// the committer must not wait for them.
+    fn replace_spare(
+        &self,
+        segments: &mut Segments<S::File>,
+        beyond_bound: bool,
+    ) -> Result<S::File, JournalError> {
+        self.drop_released(segments)?;
+        if !beyond_bound {
+            // A segment that was kept for a further reader did not count before.
+            self.check_count(segments.counted(&self.readers))?;
+        }
+        if let Some(reused) = self.reuse(segments)? {
+            return Ok(reused);
+        }
+        if !beyond_bound {
+            self.check_bound(segments)?;
+        }
+        let error = match self.create_unzeroed(&segment::name(segments.next)) {
+            Ok(created) => return Ok(created),
+            Err(error) => error,
+        };
+        // The database may need the space too.
+        let is_full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        let kept = segments.kept(&self.readers).map(|closed| closed.last_lsn);
+        let given_up = if is_full { kept.max() } else { kept.min() };
+        if given_up.is_some_and(|last_lsn| self.readers.lapse_to(last_lsn)) {
+            self.drop_released(segments)?;
+            if let Some(reused) = self.reuse(segments)? {
+                return Ok(reused);
+            }
+            // Segments of an earlier run are removed and not reused.
+            return Ok(self.create_unzeroed(&segment::name(segments.next))?);
+        }
+        Err(error.into())
     }
 }
 

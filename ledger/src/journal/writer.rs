@@ -17,6 +17,7 @@ use super::segment::{self, BLOCK_BYTES, HEADER_BYTES, SegmentHeader};
 use super::shared::{ClosedSegment, JournalState, Segments, lock};
 use super::{JournalError, Settings, TableReference};
 use crate::entry::{Entry, EntryVersion};
+use crate::readers::Readers;
 use crate::record::Record;
 use crate::storage::{Storage, StorageFile};
 
@@ -77,8 +78,8 @@ impl<S: Storage> Writer<S> {
         storage: S,
         settings: Settings,
         table: TableReference,
-        end: &JournalPosition,
-        rewritten: u64,
+        (end, rewritten): (&JournalPosition, u64),
+        readers: Arc<Readers>,
     ) -> Result<Writer<S>, JournalError> {
         let last_lsn = end.next_lsn - 1;
         let counted = end.closed.iter().filter(|closed| closed.first_lsn < u64::MAX);
@@ -94,7 +95,8 @@ impl<S: Storage> Writer<S> {
             settings,
             appended: AtomicU64::new(last_lsn),
             durable: AtomicU64::new(last_lsn),
-            released: AtomicU64::new(0),
+            readers,
+            storing: Mutex::default(),
             unsynced: Mutex::default(),
             syncing: Mutex::default(),
             is_whole: AtomicBool::new(true),

@@ -107,7 +107,8 @@ impl Process {
         let settings = Settings { gateway: GATEWAY, epoch, run, segment_bytes, bytes_max };
         let table = TableReference { path: String::new(), boot: previous.boot };
         let (boot, tables) = (previous.boot, images.as_slice());
-        let start = Start { settings, table, boot, tables, consents: &[] };
+        let readers = Arc::default();
+        let start = Start { settings, table, boot, tables, consents: &[], readers };
         let recovered = scan.recover(storage.clone(), start)?;
         let (journal, recovery) = (recovered.journal, recovered.report);
         let mut sink = previous.sink.clone();

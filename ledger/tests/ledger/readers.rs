@@ -1,0 +1,211 @@
+//! A further reader of the journal over restarts.
+//!
+//! Guarantees: each test waits for segments that must go, which a wrong hold of others would keep too.
+
+use std::fs;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use ledger::entry::Entry;
+use ledger::{
+    FlowWriter, FollowError, FollowReadError, Follower, Ledger, OpenError, OpenSettings, ReaderSettings,
+};
+
+use crate::fixture::{Fixture, close_ledger, run_flow};
+
+/// A ledger whose segments have at most 15 frames of one flow each.
+struct Journal {
+    fixture: Fixture,
+    /// What may be kept for the reader; `None` if it is not registered.
+    kept_bytes_max: Option<u64>,
+    next_flow: u128,
+}
+
+const READER: &str = "archive";
+const UNBOUNDED: u64 = u64::MAX;
+
+impl Journal {
+    fn new() -> Journal {
+        Journal { fixture: Fixture::new(), kept_bytes_max: Some(UNBOUNDED), next_flow: 1 }
+    }
+
+    fn open(&self) -> (Ledger, FlowWriter) {
+        let name = READER.to_owned();
+        let reader = self.kept_bytes_max.map(|kept_bytes_max| ReaderSettings { name, kept_bytes_max });
+        let readers = reader.into_iter().collect();
+        let settings = OpenSettings { segment_bytes: 64 << 10, readers, ..self.fixture.settings(1, 64) };
+        let (ledger, mut writers) = Ledger::open(&settings).unwrap();
+        (ledger, writers.remove(0))
+    }
+
+    /// Runs flows until `is_done`.
+    fn run_until(&mut self, ledger: &Ledger, writer: &mut FlowWriter, mut is_done: impl FnMut() -> bool) {
+        for _ in 0..2_000 {
+            if is_done() {
+                return;
+            }
+            let before = ledger.status().durable;
+            run_flow(writer, self.next_flow, 10, 20);
+            self.next_flow += 1;
+            while ledger.status().durable == before {
+                thread::sleep(Duration::from_millis(1));
+            }
+            // Segments are released by checkpoints, one in a second.
+            thread::sleep(Duration::from_millis(5));
+        }
+        panic!("the condition did not become true with {} flows", self.next_flow);
+    }
+
+    fn segment(&self, number: u64) -> PathBuf {
+        self.fixture.journal().join(format!("segment-{number:012}"))
+    }
+
+    /// The numbers of the first and the last segment.
+    fn segments(&self) -> (u64, u64) {
+        let names = fs::read_dir(self.fixture.journal()).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let numbers = names.filter_map(|name| name.strip_prefix("segment-")?.parse().ok());
+        let numbers: Vec<u64> = numbers.collect();
+        (*numbers.iter().min().unwrap(), *numbers.iter().max().unwrap())
+    }
+
+    /// Runs flows until segment `number` exists, in a run of its own.
+    fn run_beyond_segment(&mut self, number: u64) {
+        let (ledger, mut writer) = self.open();
+        let later = self.segment(number);
+        self.run_until(&ledger, &mut writer, || later.exists());
+        close_ledger(ledger, writer);
+    }
+}
+
+/// Reads to the end; returns how many finals there were, and the first lapse.
+fn read(follower: &mut Follower) -> (usize, Option<(u64, u64)>) {
+    let (mut entries, mut lapse) = (Vec::new(), None);
+    loop {
+        match follower.read(&mut entries) {
+            Ok(Some(_)) => {}
+            Ok(None) => break,
+            Err(FollowReadError::Lapsed { first_lsn, next_lsn }) => lapse = Some((first_lsn, next_lsn)),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    (entries.iter().filter(|entry| matches!(entry, Entry::Final(_))).count(), lapse)
+}
+
+#[test]
+fn start_keeps_what_a_reader_needs() {
+    let mut journal = Journal::new();
+    journal.run_beyond_segment(6);
+    let (ledger, mut writer) = journal.open();
+    let mut follower = ledger.follow(READER, None).unwrap();
+    assert_eq!(read(&mut follower), (journal.next_flow as usize - 1, None));
+    let released = follower.next_lsn() / 2;
+    follower.release(released).unwrap();
+    drop(follower);
+    // Segments that it has released go, also before it has read the others.
+    let first = journal.segment(1);
+    journal.run_until(&ledger, &mut writer, || !first.exists());
+    close_ledger(ledger, writer);
+
+    for _ in 0..2 {
+        let (ledger, mut writer) = journal.open();
+        let later = journal.segment(journal.segments().1 + 3);
+        journal.run_until(&ledger, &mut writer, || later.exists());
+        let mut follower = ledger.follow(READER, None).unwrap();
+        assert_eq!(follower.next_lsn(), released + 1);
+        let (_, lapse) = read(&mut follower);
+        assert_eq!(lapse, None);
+        assert_eq!(ledger.status().readers[0].released, released);
+        drop(follower);
+        close_ledger(ledger, writer);
+    }
+
+    // Without its registration it holds nothing.
+    journal.kept_bytes_max = None;
+    let held = journal.segments().0;
+    let (ledger, mut writer) = journal.open();
+    assert!(matches!(ledger.follow(READER, None), Err(FollowError::Unknown(_))));
+    let (held, next) = (journal.segment(held), journal.segment(held + 1));
+    journal.run_until(&ledger, &mut writer, || !held.exists() && !next.exists());
+    close_ledger(ledger, writer);
+
+    // It comes back: what it missed meanwhile is said.
+    journal.kept_bytes_max = Some(UNBOUNDED);
+    let (ledger, writer) = journal.open();
+    let missed = released + 1;
+    let notes = &ledger.recovery().notes;
+    assert!(notes.iter().any(|note| note.contains(&format!("misses entry {missed}:"))), "{notes:?}");
+    let status = ledger.status().readers.remove(0);
+    assert_eq!((status.name.as_str(), status.missed_from, status.lapses), (READER, missed, 1));
+    let mut follower = ledger.follow(READER, None).unwrap();
+    let (_, lapse) = read(&mut follower);
+    assert!(matches!(lapse, Some((first, next)) if first == missed && next > missed), "{lapse:?}");
+    drop(follower);
+    close_ledger(ledger, writer);
+}
+
+#[test]
+fn unreadable_positions_stop_no_start() {
+    let mut journal = Journal::new();
+    journal.run_beyond_segment(3);
+    let file = journal.fixture.journal().join("readers");
+    let whole = fs::read(&file).unwrap();
+    let mut cases: Vec<Vec<u8>> = vec![Vec::new(), vec![0; 100], whole[..whole.len() - 1].to_vec()];
+    cases.push(b"tollgate readers 2\ncrc 00000000\n".to_vec());
+    for case in cases {
+        fs::write(&file, &case).unwrap();
+        let (ledger, writer) = journal.open();
+        assert!(ledger.recovery().notes.iter().any(|note| note.contains("`readers`")));
+        let mut follower = ledger.follow(READER, None).unwrap();
+        assert_eq!(read(&mut follower), (journal.next_flow as usize - 1, None), "{case:?}");
+        drop(follower);
+        close_ledger(ledger, writer);
+    }
+    // A directory of its name, which cannot be replaced: nothing is released, and nothing fails.
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    let (ledger, writer) = journal.open();
+    let mut follower = ledger.follow(READER, None).unwrap();
+    assert_eq!(read(&mut follower), (journal.next_flow as usize - 1, None));
+    let released = ledger.status().readers[0].released;
+    follower.release(follower.next_lsn() - 1).unwrap_err();
+    assert_eq!(ledger.status().readers[0].released, released);
+    drop(follower);
+    close_ledger(ledger, writer);
+}
+
+#[test]
+fn position_beyond_the_journal_is_refused() {
+    let mut journal = Journal::new();
+    journal.run_beyond_segment(4);
+    let (ledger, writer) = journal.open();
+    let ahead = ledger.follow(READER, Some(1_000_000)).err();
+    assert!(matches!(ahead, Some(FollowError::Ahead { position: 1_000_000, .. })), "{ahead:?}");
+    let mut follower = ledger.follow(READER, None).unwrap();
+    assert_eq!(read(&mut follower), (journal.next_flow as usize - 1, None));
+    follower.release(follower.next_lsn() - 1).unwrap();
+    drop(follower);
+    close_ledger(ledger, writer);
+    // The journal of an earlier moment, beside the position of a later one.
+    let file = journal.fixture.journal().join("readers");
+    let later = fs::read(&file).unwrap();
+    let mut journal = Journal::new();
+    journal.run_beyond_segment(2);
+    fs::write(journal.fixture.journal().join("readers"), later).unwrap();
+    let (ledger, writer) = journal.open();
+    let notes = &ledger.recovery().notes;
+    assert!(notes.iter().any(|note| note.contains("the journal ends at")), "{notes:?}");
+    let mut follower = ledger.follow(READER, None).unwrap();
+    assert_eq!((follower.next_lsn(), read(&mut follower).1), (1, None));
+    drop(follower);
+    close_ledger(ledger, writer);
+}
+
+#[test]
+fn two_readers_of_one_name_are_refused() {
+    let fixture = Fixture::new();
+    let reader = ReaderSettings { name: READER.to_owned(), kept_bytes_max: 0 };
+    let settings = OpenSettings { readers: vec![reader.clone(), reader], ..fixture.settings(1, 64) };
+    assert!(matches!(Ledger::open(&settings), Err(OpenError::Readers(_))));
+}
