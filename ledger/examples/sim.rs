@@ -12,6 +12,7 @@ fn main() -> ExitCode {
     };
     let (mut flows, mut refused, mut kills, mut power_failures) = (0, 0, 0, 0);
     let (mut faults, mut in_recovery, mut damages, mut reported, mut edges) = (0, 0, 0, 0, 0);
+    let (mut followed, mut lapses) = (0, 0);
     for seed in first..first.saturating_add(count) {
         match ledger::simulation::run(seed) {
             Ok(outcome) => {
@@ -24,6 +25,8 @@ fn main() -> ExitCode {
                 damages += outcome.damages.0;
                 reported += outcome.damages.1;
                 edges += outcome.edges;
+                followed += outcome.followed;
+                lapses += outcome.lapses;
             }
             Err(fault) => {
                 eprintln!("seed {seed}: {fault}\nagain: cargo xtask sim {seed}");
@@ -35,7 +38,8 @@ fn main() -> ExitCode {
         "{count} seeds from {first} hold: {flows} flows, {refused} refused, {kills} kills, \
          {power_failures} power failures, \
          {in_recovery} ends inside recovery, {faults} failed calls of the disk, \
-         {damages} damages ({reported} reported, the others without effect), {edges} edges"
+         {damages} damages ({reported} reported, the others without effect), {edges} edges, \
+         {followed} entries for a second reader, which lapsed {lapses} times"
     );
     ExitCode::SUCCESS
 }

@@ -18,6 +18,9 @@
 //! 8. What each flow was counted before the round of an edge began is in front of the edge, also after a kill
 //!    or a power failure that leaves the edge. Behind it, up to the next one, no flow of its run has an
 //!    earlier moment.
+//! 9. A second reader of the journal gets each entry that the database gets, once and the same, or learns
+//!    that it misses it. No segment that it holds is reused, and none that is kept for it alone makes the
+//!    journal full.
 
 mod damage;
 #[cfg(test)]
@@ -27,6 +30,7 @@ mod memory_sink;
 mod process;
 #[cfg(test)]
 mod scenario;
+mod second_reader;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 mod world;
@@ -54,6 +58,10 @@ pub struct Outcome {
     pub damages: (u64, u64),
     /// Edges that were compared with what had been counted.
     pub edges: u64,
+    /// Entries that the second reader of the journal got.
+    pub followed: u64,
+    /// How often it lapsed.
+    pub lapses: u64,
 }
 
 /// Runs the simulation of `seed`.

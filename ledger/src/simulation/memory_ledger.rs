@@ -70,7 +70,7 @@ impl MemoryLedger {
     pub fn new(slots: u32) -> Result<(MemoryLedger, FlowWriter), String> {
         let segment_bytes = 96 << 10;
         let (durability, bytes_max) = (Durability::Delayed, 1 << 30);
-        let build = Build { durability, regions: 1, slots, segment_bytes, bytes_max };
+        let build = Build { durability, regions: 1, slots, segment_bytes, bytes_max, kept_bytes_max: None };
         let memory = Memory::default();
         let previous = PreviousState { sink: MemorySink::default(), table: None, boot: 1 };
         let mut process = start(&memory, build, &previous)?;

@@ -68,6 +68,11 @@ impl MemorySink {
         (rows.epoch, rows.applied)
     }
 
+    /// Every entry that was ever applied, by number.
+    pub(super) fn log(&self) -> BTreeMap<u64, Entry> {
+        self.lock().log.clone()
+    }
+
     /// The final of a flow.
     pub(super) fn final_of(&self, flow: u128) -> Option<Record> {
         self.lock().rows.finals.get(&flow).copied()

@@ -18,6 +18,7 @@ use crate::journal::{JournalState, Settings, TableReference, Writer};
 use crate::live_table::image::TableImage;
 use crate::live_table::{LiveTable, TableHeader};
 use crate::loss::Losses;
+use crate::readers::{ReaderSettings, Readers};
 use crate::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncertain};
 use crate::recover::{Applied, RecoverError, Recovery, Start, scan};
 use crate::sink::Sink;
@@ -38,7 +39,12 @@ pub(super) struct Build {
     pub(super) slots: u32,
     pub(super) segment_bytes: u64,
     pub(super) bytes_max: u64,
+    /// What may be kept for the second reader of the journal; `None` without one.
+    pub(super) kept_bytes_max: Option<u64>,
 }
+
+/// The name of the second reader of the journal.
+pub(super) const SECOND_READER: &str = "second";
 
 /// The state that the next start finds, besides the disk.
 #[derive(Clone, Debug)]
@@ -98,7 +104,10 @@ impl Process {
         if !losses.is_empty() {
             return Err(RecoverError::Incomplete(Losses(losses)));
         }
-        let Build { regions, slots, segment_bytes, bytes_max, .. } = build;
+        let Build { regions, slots, segment_bytes, bytes_max, kept_bytes_max, .. } = build;
+        let name = SECOND_READER.to_owned();
+        let second = kept_bytes_max.map(|kept_bytes_max| ReaderSettings { name, kept_bytes_max });
+        let readers = Readers::new(second.as_slice()).expect("the reader's name is permitted");
         let breaks = scan.breaks();
         let is_stale = images.iter().any(|image| scan.is_stale(image));
         let epoch = scan.epoch(&images);
@@ -107,8 +116,7 @@ impl Process {
         let settings = Settings { gateway: GATEWAY, epoch, run, segment_bytes, bytes_max };
         let table = TableReference { path: String::new(), boot: previous.boot };
         let (boot, tables) = (previous.boot, images.as_slice());
-        let readers = Arc::default();
-        let start = Start { settings, table, boot, tables, consents: &[], readers };
+        let start = Start { settings, table, boot, tables, consents: &[], readers: Arc::new(readers) };
         let recovered = scan.recover(storage.clone(), start)?;
         let (journal, recovery) = (recovered.journal, recovered.report);
         let mut sink = previous.sink.clone();

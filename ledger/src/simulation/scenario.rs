@@ -22,6 +22,7 @@ pub(super) const BUILD: Build = Build {
     slots: 12,
     segment_bytes: 24 << 10,
     bytes_max: 12 * (24 << 10),
+    kept_bytes_max: None,
 };
 
 /// A scenario, and what really happened in it.

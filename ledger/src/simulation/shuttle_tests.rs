@@ -129,7 +129,14 @@ impl ProcessRun {
     fn begin(durability: Durability, disk: Disk) -> ProcessRun {
         let memory = Memory::default();
         let storage = Faulty::new(memory.clone(), Random::from_seed(1), Box::new(|_, _| None));
-        let build = Build { durability, regions: 2, slots: 2, segment_bytes: 20 << 10, bytes_max: 1 << 30 };
+        let build = Build {
+            durability,
+            regions: 2,
+            slots: 2,
+            segment_bytes: 20 << 10,
+            bytes_max: 1 << 30,
+            kept_bytes_max: None,
+        };
         let sink = MemorySink::default();
         let previous = PreviousState { sink: sink.clone(), table: None, boot: 1 };
         let process =
@@ -361,6 +368,7 @@ impl CrashState {
             slots: 1,
             segment_bytes: 20 << 10,
             bytes_max: 1 << 30,
+            kept_bytes_max: None,
         };
         let mut process =
             Process::start(&storage, build, &previous).expect("a start on intact files succeeds");

@@ -10,6 +10,7 @@ use sys::clock::WallNanos;
 use super::damage::KilledState;
 use super::memory_sink::{Bills, Counts, MemorySink};
 use super::process::{Build, CLOSED_AT, PreviousState, Process, identity};
+use super::second_reader::SecondReader;
 use super::{Outcome, Random};
 use crate::Durability;
 use crate::flow_writer::LiveFlow;
@@ -64,6 +65,7 @@ pub struct World {
     /// What each flow of the run had been counted when the round of an edge began.
     edges: BTreeMap<WallNanos, Counts>,
     build: Build,
+    second: SecondReader,
 }
 
 /// A run of the process, and the flows of its reactor threads.
@@ -87,6 +89,11 @@ impl World {
             slots: 2 + random.below(22) as u32,
             segment_bytes,
             bytes_max: if random.chance(40) { segment_bytes * (4 + random.below(6)) } else { 1 << 30 },
+            kept_bytes_max: match random.below(10) {
+                0..3 => None,
+                3..6 => Some(u64::MAX),
+                _ => Some(segment_bytes * random.below(4)),
+            },
         };
         World {
             random,
@@ -101,6 +108,7 @@ impl World {
             last_edge: WallNanos(CLOSED_AT.0 + EDGE_BACK_NS),
             edges: BTreeMap::new(),
             build,
+            second: SecondReader::new(build.kept_bytes_max),
         }
     }
 
@@ -120,16 +128,20 @@ impl World {
         }
         self.run_number += 1;
         let mut run = self.start(false)?.ok_or("a healthy disk failed")?;
-        Self::drain(&mut run)?;
+        self.drain(&mut run)?;
         self.check()?;
         self.check_edges()?;
+        self.second.finish(&run.process, &self.previous.sink.log())?;
+        (self.outcome.lapses, self.outcome.followed) = self.second.counts();
         Ok(self.outcome)
     }
 
     /// Starts the process; `None` if it crashed meanwhile, or its disk failed.
     fn start(&mut self, is_faulty: bool) -> Result<Option<ProcessRun>, String> {
         let storage = self.disk(is_faulty);
-        let process = match Process::start(&storage, self.build, &self.previous) {
+        let started = Process::start(&storage, self.build, &self.previous);
+        self.second.note_faults(storage.faults());
+        let process = match started {
             Ok(process) => process,
             Err(error @ RecoverError::Incomplete(_)) => {
                 return Err(format!("a start on intact files failed: {error}"));
@@ -149,6 +161,7 @@ impl World {
             return Ok(self.crash_during_start());
         }
         self.previous.table = None;
+        self.second.check_start(&process)?;
         Ok(Some(ProcessRun { process, flows: Vec::new(), closed: Vec::new(), committed: true }))
     }
 
@@ -196,13 +209,21 @@ impl World {
             24..52 => self.send(run),
             52..64 => self.close(run),
             64..66 => self.burst(run),
-            66..81 => run.committed = run.process.commit().is_ok(),
+            66..81 => {
+                let outcome = run.process.commit();
+                run.committed = outcome.is_ok();
+                self.second.check_full(&run.process, self.build, outcome)?;
+            }
             81..87 => drop(run.process.flush()),
             87..92 => Self::unless_simulated(run.process.apply())?,
             92..95 => Self::unless_simulated(run.process.checkpoint())?,
             95..97 => self.begin_edge(run),
-            _ => drop(run.process.prepare()),
+            _ => {
+                let outcome = run.process.prepare();
+                self.second.check_full(&run.process, self.build, outcome)?;
+            }
         }
+        self.second.step(&run.process, &mut self.random)?;
         if self.random.chance(2) {
             self.older = Some(self.memory.copy());
         }
@@ -338,6 +359,7 @@ impl World {
         }
         self.previous.table = Some(Arc::new(words));
         self.outcome.faults += run.process.storage.faults();
+        self.second.crash(&run.process, &mut self.random);
         self.end();
     }
 
@@ -368,7 +390,7 @@ impl World {
     }
 
     /// Runs until everything that waits is applied.
-    fn drain(run: &mut ProcessRun) -> Result<(), String> {
+    fn drain(&mut self, run: &mut ProcessRun) -> Result<(), String> {
         // A full journal refuses writes until it is released, and no longer.
         let unless_full = |outcome: Result<(), String>, is_last: bool| {
             outcome
@@ -380,6 +402,7 @@ impl World {
             run.process.apply()?;
             run.process.checkpoint()?;
             unless_full(run.process.prepare(), is_last)?;
+            self.second.check_hold(&run.process)?;
         }
         match run.process.failing() {
             Some(failure) => Err(format!("a healthy disk failed: {failure}")),

@@ -1,0 +1,218 @@
+//! The simulation's second reader of the journal. It stops, lags, crashes with the process, and is restored
+//! to an older position.
+//!
+//! Guarantees: it misses entries only where its bound, a failing disk or its own restore permits that.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Random;
+use super::process::{Build, Process, SECOND_READER};
+use crate::entry::Entry;
+use crate::journal::follower::Follower;
+use crate::journal::reader::ReadError;
+use crate::readers::ReaderStatus;
+use crate::storage::faulty::Faulty;
+
+/// What the reader has, as its own store keeps it over crashes.
+pub(super) struct SecondReader {
+    kept_bytes_max: Option<u64>,
+    follower: Option<Follower<Faulty>>,
+    entries: BTreeMap<u64, Entry>,
+    missed: BTreeSet<u64>,
+    /// It has released everything up to here.
+    released: u64,
+    /// Whether the stored position is all that it knows.
+    has_lost_position: bool,
+    /// Whether it may miss entries although its bound was kept.
+    may_lapse: bool,
+    lapses: u64,
+}
+
+impl SecondReader {
+    pub(super) fn new(kept_bytes_max: Option<u64>) -> SecondReader {
+        SecondReader {
+            kept_bytes_max,
+            follower: None,
+            entries: BTreeMap::new(),
+            missed: BTreeSet::new(),
+            released: 0,
+            has_lost_position: false,
+            may_lapse: false,
+            lapses: 0,
+        }
+    }
+
+    /// How often it lapsed, and how many entries it got.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (self.lapses, self.entries.len() as u64)
+    }
+
+    /// The number up to which it has, or misses, everything.
+    fn position(&self) -> u64 {
+        let last = |of: Option<u64>| of.unwrap_or(0);
+        last(self.entries.last_key_value().map(|(lsn, _)| *lsn)).max(last(self.missed.last().copied()))
+    }
+
+    /// Forgets everything behind `position`.
+    fn restore(&mut self, position: u64) {
+        self.entries.split_off(&(position + 1));
+        self.missed.split_off(&(position + 1));
+    }
+
+    /// What it does beside a step of the process.
+    pub(super) fn step(&mut self, process: &Process, random: &mut Random) -> Result<(), String> {
+        self.check_hold(process)?;
+        match random.below(40) {
+            0..3 if self.follower.is_none() => self.follow(process)?,
+            // It stops.
+            3 => self.follower = None,
+            4..12 => drop(self.read(process)?),
+            12..16 => self.release(random),
+            _ => {}
+        }
+        self.check_hold(process)
+    }
+
+    fn follow(&mut self, process: &Process) -> Result<(), String> {
+        if self.kept_bytes_max.is_none() {
+            return Ok(());
+        }
+        let position = (!self.has_lost_position).then(|| self.position());
+        let follower = match Follower::new(&process.journal, SECOND_READER, position) {
+            Ok(follower) => follower,
+            Err(error) if error.to_string().contains("simulated") => return Ok(()),
+            Err(error) => return Err(format!("the second reader cannot follow from {position:?}: {error}")),
+        };
+        let begins_behind = follower.next_lsn() - 1;
+        if begins_behind > self.position() {
+            return Err(format!("the stored position {begins_behind} is beyond {}", self.position()));
+        }
+        self.restore(begins_behind);
+        // A position from which it follows is released.
+        self.released = begins_behind;
+        self.has_lost_position = false;
+        if Follower::new(&process.journal, SECOND_READER, None).is_ok() {
+            return Err("two handles follow the journal by one name".to_owned());
+        }
+        self.follower = Some(follower);
+        Ok(())
+    }
+
+    /// Reads a frame; returns whether there was one.
+    fn read(&mut self, process: &Process) -> Result<bool, String> {
+        let Some(follower) = &mut self.follower else { return Ok(false) };
+        let (mut entries, first_lsn) = (Vec::new(), follower.next_lsn());
+        match follower.read(&mut entries) {
+            Ok(None) => return Ok(false),
+            Ok(Some(_)) => {}
+            Err(ReadError::Lapsed { first_lsn, next_lsn }) => {
+                let is_bounded = self.kept_bytes_max.is_some_and(|bytes| bytes < u64::MAX);
+                if !is_bounded && !self.may_lapse && process.storage.faults() == 0 {
+                    return Err(format!("the second reader lapsed within its bound at entry {first_lsn}"));
+                }
+                self.lapses += 1;
+                self.missed.extend(first_lsn..next_lsn);
+                return Ok(true);
+            }
+            Err(error) if error.to_string().contains("simulated") => return Ok(false),
+            Err(error) => return Err(format!("the second reader, at entry {first_lsn}: {error}")),
+        }
+        if first_lsn != self.position() + 1 {
+            return Err(format!("the second reader is at {}, and got {first_lsn}", self.position()));
+        }
+        self.entries.extend((first_lsn..).zip(entries));
+        Ok(true)
+    }
+
+    fn release(&mut self, random: &mut Random) {
+        let Some(follower) = &self.follower else { return };
+        let lsn = self.position() - random.below(self.position() + 1) / 4;
+        if follower.release(lsn).is_ok() {
+            self.released = self.released.max(lsn);
+        }
+    }
+
+    /// The process ends, and the reader with it. Its own store may have lost its last entries, or, restored
+    /// from a backup, also such that it has released.
+    pub(super) fn crash(&mut self, process: &Process, random: &mut Random) {
+        self.follower = None;
+        self.note_faults(process.storage.faults());
+        let position = self.position();
+        if random.chance(30) {
+            self.restore(position - random.below(position - self.released.min(position) + 1));
+        } else if random.chance(20) {
+            self.restore(random.below(position + 1));
+            self.may_lapse = true;
+        }
+        self.released = self.released.min(self.position());
+        self.has_lost_position = random.chance(20) && !self.may_lapse;
+    }
+
+    /// A disk that fails may take what was kept for it, or its position.
+    pub(super) fn note_faults(&mut self, faults: u64) {
+        self.may_lapse |= faults > 0;
+    }
+
+    fn status(process: &Process) -> Option<ReaderStatus> {
+        process.journal.readers().status().pop()
+    }
+
+    /// No segment that it holds is reused or removed.
+    pub(super) fn check_hold(&self, process: &Process) -> Result<(), String> {
+        let (Some(status), first_lsn) = (Self::status(process), process.journal.first_lsn()) else {
+            return Ok(());
+        };
+        match status.released + 1 < first_lsn {
+            true => {
+                Err(format!("the second reader holds entry {}: {first_lsn} is first", status.released + 1))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// A start knows a position that is no newer than the reader's own.
+    pub(super) fn check_start(&mut self, process: &Process) -> Result<(), String> {
+        let Some(status) = Self::status(process) else { return Ok(()) };
+        if status.released > self.released && !status.is_lapsed && !self.may_lapse && self.released > 0 {
+            return Err(format!("a start placed the reader at {}, not {}", status.released, self.released));
+        }
+        self.check_hold(process)
+    }
+
+    /// If the journal is full, it is so without what is kept for this reader alone.
+    pub(super) fn check_full(
+        &self,
+        process: &Process,
+        build: Build,
+        outcome: Result<(), String>,
+    ) -> Result<(), String> {
+        let is_full = outcome.is_err_and(|error| error.contains("journal_max"));
+        let needed = process.journal.needed_by_database() + 2;
+        match is_full && needed * build.segment_bytes <= build.bytes_max {
+            true => Err(format!("the journal is full, and the database needs {needed} segments of it")),
+            false => Ok(()),
+        }
+    }
+
+    /// Reads to the end, and compares what it has with what the database has.
+    pub(super) fn finish(&mut self, process: &Process, log: &BTreeMap<u64, Entry>) -> Result<(), String> {
+        if self.kept_bytes_max.is_none() {
+            return Ok(());
+        }
+        if self.follower.is_none() {
+            self.follow(process)?;
+        }
+        while self.read(process)? {}
+        for (lsn, entry) in log {
+            match (self.entries.get(lsn), self.missed.contains(lsn)) {
+                (Some(own), false) if own == entry => {}
+                (None, true) => {}
+                (own, missed) => {
+                    let text = "the database and the second reader differ";
+                    return Err(format!("{text} at entry {lsn}: {entry:?}, {own:?}, missed: {missed}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
