@@ -12,7 +12,7 @@ use gateway::observe::stats::{
     CLOSE_REASONS, ClassStats, DURATION_BOUNDS_US, DenialKind, Durations, PROTOCOLS, ReactorStats, Stats,
     WorkerStats,
 };
-use ledger::Status;
+use ledger::{ReaderStatus, Status};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelValue, MetricEncoder, NoLabelSet,
@@ -345,6 +345,7 @@ impl MetricsSource {
             "Whether the ledger cannot be written now",
             u64::from(ledger.failing.is_some()),
         )?;
+        journal_readers(page, &ledger.readers)?;
         page.counter(
             "tollgate_ledger_full",
             "Flows refused because the live table was full or the journal failed",
@@ -487,6 +488,28 @@ fn balance_ratio(loads: impl Iterator<Item = u64> + Clone) -> f64 {
     let (count, sum) = (loads.clone().count() as f64, loads.clone().sum::<u64>() as f64);
     let greatest = loads.max().unwrap_or(0) as f64;
     if sum == 0.0 { 1.0 } else { greatest * count / sum }
+}
+
+/// The further readers of the ledger's journal.
+fn journal_readers(page: &mut Page<'_>, readers: &[ReaderStatus]) -> fmt::Result {
+    let by_reader = |of: fn(&ReaderStatus) -> u64| {
+        readers.iter().map(move |reader| ([("reader", reader.name.clone())], of(reader)))
+    };
+    page.gauges(
+        "tollgate_ledger_reader_released_lsn",
+        "LSN up to which a further reader of the journal holds nothing",
+        by_reader(|reader| reader.released),
+    )?;
+    page.counters(
+        "tollgate_ledger_reader_lapses",
+        "Lapses of a further reader of the journal: entries were removed before it had them",
+        by_reader(|reader| reader.lapses),
+    )?;
+    page.gauges(
+        "tollgate_ledger_reader_missed_lsn",
+        "LSN of the first entry that the reader missed in its last lapse, 0 without one",
+        by_reader(|reader| reader.missed_from),
+    )
 }
 
 fn seconds(nanos: u64) -> f64 {

@@ -413,6 +413,14 @@ fn counters_appear_with_their_values() {
     ledger.applied = next_value_for("tollgate_ledger_applied_lsn".into());
     ledger.damaged = next_value_for("tollgate_ledger_damaged_slots_total".into());
     ledger.lag = Duration::from_secs(next_value_for("tollgate_ledger_lag_seconds".into()));
+    let mut of_reader = |name| next_value_for(format!("tollgate_ledger_reader_{name}{{reader=\"archive\"}}"));
+    ledger.readers = vec![ledger::ReaderStatus {
+        name: "archive".to_owned(),
+        released: of_reader("released_lsn"),
+        lapses: of_reader("lapses_total"),
+        missed_from: of_reader("missed_lsn"),
+        is_lapsed: true,
+    }];
     drop(ledger);
 
     let (_, page) = fixture.get("/metrics");

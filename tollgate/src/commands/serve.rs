@@ -5,6 +5,7 @@
 
 mod first_user;
 
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use gateway::config::{Config, Findings, Ingress, LoadOptions, Severity};
 use gateway::first_start::first_start;
 use gateway::observe::log::{Level, Value};
 use gateway::server::Gateway;
+use ledger::ReaderStatus;
 use ledger::limits::DURABLE_AFTER;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -151,6 +153,8 @@ fn serve_events(
 struct LedgerHealth {
     failing: bool,
     warning: bool,
+    /// How often each further reader of the journal has lapsed, by its name.
+    lapses: BTreeMap<String, u64>,
 }
 
 /// Reports the begin and the end of failures and warnings of the ledger.
@@ -181,6 +185,21 @@ fn report_ledger_health(gateway: &Gateway, reported: &mut LedgerHealth, console:
     let begins = "the ledger warns";
     let ends = "the ledger's warning has ended";
     report(&mut reported.warning, status.warning.as_ref(), Level::Warning, begins, ends);
+    for reader in &status.readers {
+        let lapses = reported.lapses.entry(reader.name.clone()).or_default();
+        if std::mem::replace(lapses, reader.lapses) < reader.lapses {
+            report_lapse(gateway, reader, console);
+        }
+    }
+}
+
+/// Reports that a further reader of the journal misses entries.
+fn report_lapse(gateway: &Gateway, reader: &ReaderStatus, console: &Console) {
+    let ReaderStatus { name, missed_from, .. } = reader;
+    let message = "a reader of the journal lapsed: entries were removed before it had them";
+    let fields = [("reader", Value::Text(name)), ("lsn", Value::Number(*missed_from))];
+    gateway.log().write_message(Level::Warning, message, &fields);
+    console.print_line(format!("{message}: {name} misses entry {missed_from} and later ones"));
 }
 
 fn shut_down(gateway: Gateway, admin: Admin, events: &Events, console: &Console) -> anyhow::Result<ExitCode> {
