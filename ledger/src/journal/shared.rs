@@ -151,12 +151,15 @@ impl<S: Storage> JournalState<S> {
         lock(&self.segments).first_lsn()
     }
 
-    /// Closed segments, without those that the database has released and a further reader holds.
+    /// Closed segments, without those that the database has released and a further reader holds. The last
+    /// synced one is needed at any rate.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn needed_by_database(&self) -> u64 {
         let (segments, database) = (lock(&self.segments), self.readers.database());
         let held = self.readers.status().iter().map(|reader| reader.released).min().unwrap_or(u64::MAX);
-        let is_needed = |closed: &&ClosedSegment| closed.last_lsn > database || closed.last_lsn <= held;
+        let is_needed = |closed: &&ClosedSegment| {
+            closed.last_lsn > database || closed.last_lsn <= held || closed.number == segments.synced
+        };
         segments.closed.iter().filter(is_needed).count() as u64
     }
 

@@ -186,7 +186,8 @@ impl SecondReader {
         build: Build,
         outcome: Result<(), String>,
     ) -> Result<(), String> {
-        let is_full = outcome.is_err_and(|error| error.contains("journal_max"));
+        // A rewrite that the bound ended has removed the segments that it had begun, which were needed.
+        let is_full = process.journal.is_whole() && outcome.is_err_and(|error| error.contains("journal_max"));
         let needed = process.journal.needed_by_database() + 2;
         match is_full && needed * build.segment_bytes <= build.bytes_max {
             true => Err(format!("the journal is full, and the database needs {needed} segments of it")),
