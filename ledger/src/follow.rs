@@ -69,7 +69,7 @@ impl Follower {
     /// position.
     ///
     /// # Errors
-    /// The disk's. Nothing is released, and a later call may succeed.
+    /// The disk's: nothing is released, and a later call may succeed. Or the ledger was closed.
     pub fn release(&self, lsn: u64) -> io::Result<()> {
         self.0.release(lsn)
     }

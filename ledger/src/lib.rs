@@ -151,7 +151,7 @@ impl Ledger {
     }
 
     /// Follows the journal as one of [`OpenSettings::readers`], which has all entries up to `position`, or up
-    /// to the stored one. Drop the handle before the ledger is closed.
+    /// to the stored one. Once the ledger is closed, the handle releases nothing more.
     ///
     /// # Errors
     /// See [`FollowError`].
@@ -217,6 +217,7 @@ impl Ledger {
         }
         let flushed = flusher.join();
         let applied = applier.join();
+        self.journal.end_readers();
         let (Ok(committed), Ok(()), Ok(applied)) = (committed, flushed, applied) else {
             return Some(Err(LedgerError::Panicked));
         };

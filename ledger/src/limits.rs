@@ -48,6 +48,12 @@ pub(crate) const ZEROES_BYTES: usize = 1 << 20;
 /// Released segments that are kept for reuse; others are removed.
 pub(crate) const RELEASED_KEPT: usize = 1;
 
+/// Readers of the journal besides the database; more are refused.
+pub const READERS_MAX: usize = 64;
+
+/// Bytes of the name of a further reader.
+pub const READER_NAME_BYTES_MAX: usize = 32;
+
 /// Bytes of a journal entry.
 pub(crate) const ENTRY_BYTES_MAX: usize = 512;
 

@@ -16,6 +16,8 @@ use sys::sync::atomic::{AtomicU64, Ordering};
 use sys::sync::{Mutex, MutexGuard};
 use thiserror::Error;
 
+use crate::limits::{READER_NAME_BYTES_MAX, READERS_MAX};
+
 /// The name of the first reader, the applier into SQLite. It must get every entry, and has no bound.
 pub(crate) const DATABASE: &str = "sqlite";
 
@@ -52,6 +54,9 @@ pub enum ReaderNameError {
     /// Another reader has the name.
     #[error("two readers of the journal have the name {0:?}")]
     Duplicate(String),
+    /// There are too many.
+    #[error("the journal has {0} further readers: {READERS_MAX} are permitted")]
+    TooMany(usize),
 }
 
 /// Why a reader cannot follow the journal from a position.
@@ -66,7 +71,8 @@ pub enum FollowError {
     /// The position is not of this journal: it was restored from an older copy, or lost its end.
     #[error(
         "the reader {name:?} has entries up to {position}, and the journal ends at {last_lsn}: it was \
-         restored, and has other entries under the numbers behind that"
+         restored, and gives the numbers behind that to other entries. Bring the reader's store back to that \
+         entry or an earlier one, and follow from there"
     )]
     Ahead {
         /// The reader.
@@ -94,7 +100,9 @@ struct ReaderState {
     settings: ReaderSettings,
     /// It has released everything up to this number itself.
     position: u64,
-    /// The same, or the end of its last lapse: it holds what is behind.
+    /// Its position in the file.
+    stored: u64,
+    /// Its position, or the end of its last lapse: it holds what is behind.
     released: u64,
     /// The last number that it lost its hold on by a lapse.
     lapsed_to: u64,
@@ -120,11 +128,14 @@ pub(crate) enum Placement {
 impl Readers {
     /// The registry of the database and of `further` readers.
     pub(crate) fn new(further: &[ReaderSettings]) -> Result<Readers, ReaderNameError> {
+        if further.len() > READERS_MAX {
+            return Err(ReaderNameError::TooMany(further.len()));
+        }
         let is_permitted = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
         let mut states: Vec<ReaderState> = Vec::new();
         for settings in further {
             let name = &settings.name;
-            if !(1..=NAME_BYTES_MAX).contains(&name.len()) || !name.bytes().all(is_permitted) {
+            if !(1..=READER_NAME_BYTES_MAX).contains(&name.len()) || !name.bytes().all(is_permitted) {
                 return Err(ReaderNameError::Malformed(name.clone()));
             }
             if name == DATABASE || states.iter().any(|state| state.name() == name) {
@@ -151,6 +162,7 @@ impl Readers {
             };
             let position = stored.map_or(Some(0), of_name);
             (reader.position, reader.released) = (first_lsn - 1, first_lsn - 1);
+            reader.stored = position.unwrap_or(first_lsn - 1);
             match position {
                 Some(position) if position > last_lsn => {
                     found.push(Placement::Ahead { name, position, last_lsn });
@@ -249,6 +261,21 @@ impl Readers {
         self.lock().iter().map(|reader| (reader.name().to_owned(), reader.position)).collect()
     }
 
+    /// The positions to store before reader `index` releases the entries up to `lsn`; `None` if the file has
+    /// its position. No release takes a position back: segments went because of it.
+    pub(crate) fn positions_to_store(&self, index: usize, lsn: u64) -> Option<Vec<(String, u64)>> {
+        let mut positions = self.positions();
+        positions[index].1 = positions[index].1.max(lsn);
+        (positions[index].1 != self.lock()[index].stored).then_some(positions)
+    }
+
+    /// The file has `positions`, of all further readers.
+    pub(crate) fn note_stored(&self, positions: &[(String, u64)]) {
+        for (reader, (_, position)) in self.lock().iter_mut().zip(positions) {
+            reader.stored = *position;
+        }
+    }
+
     /// Reader `index` has released the entries up to `lsn`.
     pub(crate) fn release(&self, index: usize, lsn: u64) {
         let reader = &mut self.lock()[index];
@@ -289,6 +316,7 @@ impl ReaderState {
         ReaderState {
             settings,
             position: 0,
+            stored: 0,
             released: 0,
             lapsed_to: 0,
             missed_from: 0,
@@ -313,6 +341,3 @@ impl ReaderState {
         true
     }
 }
-
-/// Bytes of a reader's name.
-const NAME_BYTES_MAX: usize = 32;

@@ -432,7 +432,7 @@ impl RecoveryScan {
         let closed = self.journal.end.closed.iter().map(|closed| closed.first_lsn);
         let last_lsn = self.journal.last_lsn.max(end.next_lsn - 1);
         let first_lsn = closed.min().unwrap_or(u64::MAX).min(last_lsn + 1);
-        report.notes = positions::place(&storage, &readers, (first_lsn, last_lsn));
+        report.notes = positions::place(&storage, settings.gateway, &readers, (first_lsn, last_lsn));
         let mut journal = Writer::open(storage, settings, table, (&end, count), readers)?;
         let mut appender = FrameAppender { journal: &mut journal, waiting: Vec::new() };
         let mut lost = self.open.clone();

@@ -79,7 +79,8 @@ impl<S: Storage> Follower<S> {
     /// Releases the entries up to `lsn`, of which it has read all, or has learned that it misses them.
     ///
     /// # Errors
-    /// The position cannot be stored: nothing is released, and a later call may succeed.
+    /// The position cannot be stored: nothing is released, and a later call may succeed. The ledger was
+    /// closed.
     pub(crate) fn release(&self, lsn: u64) -> io::Result<()> {
         self.shared.store_position(self.index, lsn.min(self.next_lsn() - 1))
     }
@@ -94,14 +95,22 @@ impl<S: Storage> Drop for Follower<S> {
 impl<S: Storage> JournalState<S> {
     /// Stores that reader `index` has all entries up to `lsn`, and releases them.
     fn store_position(&self, index: usize, lsn: u64) -> io::Result<()> {
-        let _storing = lock(&self.storing);
-        let mut positions = self.readers.positions();
-        // A reader can follow on a disk that is full.
-        if std::mem::replace(&mut positions[index].1, lsn) != lsn {
-            positions::store(&self.storage, &positions)?;
+        let is_ended = lock(&self.storing);
+        if *is_ended {
+            return Err(io::Error::other("the ledger was closed: open it, and follow it anew"));
+        }
+        // Not without need: a reader can follow on a disk that is full.
+        if let Some(positions) = self.readers.positions_to_store(index, lsn) {
+            positions::store(&self.storage, self.settings.gateway, &positions)?;
+            self.readers.note_stored(&positions);
         }
         self.readers.release(index, lsn);
         Ok(())
+    }
+
+    /// Lets no further reader store a position any more: the journal is about to be another process's.
+    pub(crate) fn end_readers(&self) {
+        *lock(&self.storing) = true;
     }
 }
 

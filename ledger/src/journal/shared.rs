@@ -27,8 +27,8 @@ pub(crate) struct JournalState<S: Storage> {
     pub(super) durable: AtomicU64,
     /// Which entries are still needed, and by which reader.
     pub(super) readers: Arc<Readers>,
-    /// Held while the positions of readers are stored.
-    pub(super) storing: Mutex<()>,
+    /// Held while the positions of readers are stored; whether none is stored any more.
+    pub(super) storing: Mutex<bool>,
     /// Files with frames that are not known to be durable, the current one last.
     pub(super) unsynced: Mutex<Vec<Arc<S::File>>>,
     /// Held during a sync: meanwhile no thread gives up a file whose sync may succeed, or syncs again a file

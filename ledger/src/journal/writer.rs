@@ -96,7 +96,7 @@ impl<S: Storage> Writer<S> {
             appended: AtomicU64::new(last_lsn),
             durable: AtomicU64::new(last_lsn),
             readers,
-            storing: Mutex::default(),
+            storing: Mutex::new(false),
             unsynced: Mutex::default(),
             syncing: Mutex::default(),
             is_whole: AtomicBool::new(true),

@@ -23,6 +23,8 @@ pub(super) struct SecondReader {
     released: u64,
     /// Whether the stored position is all that it knows.
     has_lost_position: bool,
+    /// Whether a power failure may have left an older position in the file.
+    may_be_older: bool,
     /// Whether it may miss entries although its bound was kept.
     may_lapse: bool,
     lapses: u64,
@@ -37,6 +39,7 @@ impl SecondReader {
             missed: BTreeSet::new(),
             released: 0,
             has_lost_position: false,
+            may_be_older: false,
             may_lapse: false,
             lapses: 0,
         }
@@ -90,7 +93,7 @@ impl SecondReader {
         self.restore(begins_behind);
         // A position from which it follows is released.
         self.released = begins_behind;
-        self.has_lost_position = false;
+        (self.has_lost_position, self.may_be_older) = (false, false);
         if Follower::new(&process.journal, SECOND_READER, None).is_ok() {
             return Err("two handles follow the journal by one name".to_owned());
         }
@@ -153,6 +156,11 @@ impl SecondReader {
         self.may_lapse |= faults > 0;
     }
 
+    /// The name of the file was not synced.
+    pub(super) fn note_power_failure(&mut self) {
+        self.may_be_older = true;
+    }
+
     fn status(process: &Process) -> Option<ReaderStatus> {
         process.journal.readers().status().pop()
     }
@@ -170,11 +178,17 @@ impl SecondReader {
         }
     }
 
-    /// A start knows a position that is no newer than the reader's own.
+    /// A start knows a position that is no newer than the reader's own, and no older without a power failure.
     pub(super) fn check_start(&mut self, process: &Process) -> Result<(), String> {
         let Some(status) = Self::status(process) else { return Ok(()) };
         if status.released > self.released && !status.is_lapsed && !self.may_lapse && self.released > 0 {
             return Err(format!("a start placed the reader at {}, not {}", status.released, self.released));
+        }
+        if status.released < self.released && !self.may_be_older && !self.may_lapse {
+            return Err(format!(
+                "a start placed the reader at {}, before {}",
+                status.released, self.released
+            ));
         }
         self.check_hold(process)
     }

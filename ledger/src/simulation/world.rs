@@ -385,6 +385,7 @@ impl World {
                 // Flows that were in the table and not durable are lost: they may be billed, and need not.
                 let lost = self.expectations.values_mut().filter(|expected| !expected.durable);
                 lost.for_each(|expected| expected.run = 0);
+                self.second.note_power_failure();
             }
         }
     }

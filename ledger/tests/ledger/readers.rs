@@ -12,7 +12,7 @@ use ledger::{
     FlowWriter, FollowError, FollowReadError, Follower, Ledger, OpenError, OpenSettings, ReaderSettings,
 };
 
-use crate::fixture::{Fixture, close_ledger, run_flow};
+use crate::fixture::{Fixture, close_ledger, copy_files, run_flow};
 
 /// A ledger whose segments have at most 15 frames of one flow each.
 struct Journal {
@@ -153,6 +153,10 @@ fn unreadable_positions_stop_no_start() {
     let whole = fs::read(&file).unwrap();
     let mut cases: Vec<Vec<u8>> = vec![Vec::new(), vec![0; 100], whole[..whole.len() - 1].to_vec()];
     cases.push(b"tollgate readers 2\ncrc 00000000\n".to_vec());
+    // The file of another ledger.
+    let mut other = Journal::new();
+    other.run_beyond_segment(2);
+    cases.push(fs::read(other.fixture.journal().join("readers")).unwrap());
     for case in cases {
         fs::write(&file, &case).unwrap();
         let (ledger, writer) = journal.open();
@@ -178,6 +182,9 @@ fn unreadable_positions_stop_no_start() {
 #[test]
 fn position_beyond_the_journal_is_refused() {
     let mut journal = Journal::new();
+    journal.run_beyond_segment(2);
+    let (backup, earlier) = (journal.fixture.0.path().join("backup"), journal.next_flow as usize - 1);
+    copy_files(&journal.fixture.directory(), &backup);
     journal.run_beyond_segment(4);
     let (ledger, writer) = journal.open();
     let ahead = ledger.follow(READER, Some(1_000_000)).err();
@@ -187,19 +194,33 @@ fn position_beyond_the_journal_is_refused() {
     follower.release(follower.next_lsn() - 1).unwrap();
     drop(follower);
     close_ledger(ledger, writer);
-    // The journal of an earlier moment, beside the position of a later one.
-    let file = journal.fixture.journal().join("readers");
-    let later = fs::read(&file).unwrap();
-    let mut journal = Journal::new();
-    journal.run_beyond_segment(2);
-    fs::write(journal.fixture.journal().join("readers"), later).unwrap();
+    // The ledger of an earlier moment, beside the position of a later one.
+    let positions = journal.fixture.journal().join("readers");
+    let later = fs::read(&positions).unwrap();
+    fs::remove_dir_all(journal.fixture.directory()).unwrap();
+    copy_files(&backup, &journal.fixture.directory());
+    fs::write(positions, later).unwrap();
     let (ledger, writer) = journal.open();
     let notes = &ledger.recovery().notes;
     assert!(notes.iter().any(|note| note.contains("the journal ends at")), "{notes:?}");
     let mut follower = ledger.follow(READER, None).unwrap();
-    assert_eq!((follower.next_lsn(), read(&mut follower).1), (1, None));
+    assert_eq!(follower.next_lsn(), 1);
+    assert_eq!(read(&mut follower), (earlier, None));
     drop(follower);
     close_ledger(ledger, writer);
+}
+
+#[test]
+fn closed_ledger_is_not_released() {
+    let mut journal = Journal::new();
+    journal.run_beyond_segment(2);
+    let (ledger, writer) = journal.open();
+    let mut follower = ledger.follow(READER, None).unwrap();
+    read(&mut follower);
+    close_ledger(ledger, writer);
+    let before = fs::read(journal.fixture.journal().join("readers")).unwrap();
+    follower.release(follower.next_lsn() - 1).unwrap_err();
+    assert_eq!(fs::read(journal.fixture.journal().join("readers")).unwrap(), before);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use super::*;
 use crate::journal::reader::numbers;
 use crate::journal::writer::JournalPosition;
 use crate::journal::{JournalError, Settings, TableReference, Writer};
+use crate::limits::READERS_MAX;
 use crate::random::Random;
 use crate::readers::{ReaderSettings, ReaderStatus, Readers};
 use crate::storage::faulty::{Call, Fault, Faulty};
@@ -39,7 +40,7 @@ impl Journal {
             kept_bytes_max: *kept_bytes_max,
         });
         let readers = Arc::new(Readers::new(&kept.collect::<Vec<_>>()).unwrap());
-        assert_eq!(positions::place(&storage, &readers, (1, 0)), Vec::<String>::new());
+        assert_eq!(positions::place(&storage, 1, &readers, (1, 0)), Vec::<String>::new());
         let table = TableReference::default();
         let mut writer = Writer::open(storage, settings, table, (&begin, 0), readers).unwrap();
         writer.confirm().unwrap();
@@ -233,6 +234,41 @@ fn position_decides_where_a_reader_begins() {
     assert_eq!(found[1..], all(*next_lsn..=60));
 }
 
+/// A release of fewer entries replaced the stored position, and the next start found entries missing that the
+/// reader had released.
+#[test]
+fn stored_position_goes_back_by_following_alone() {
+    let mut journal = Journal::new(64, &[("a", UNBOUNDED)]);
+    journal.run(20);
+    // As a start finds it, which has no other reader.
+    let stored = |journal: &Journal| {
+        let readers = Readers::new(&[ReaderSettings { name: "a".to_owned(), kept_bytes_max: 0 }]).unwrap();
+        assert_eq!(positions::place(journal.shared().storage(), 1, &readers, (1, 20)), Vec::<String>::new());
+        readers.status()[0].released
+    };
+    let mut a = journal.follow("a", None);
+    read(&mut a);
+    a.release(15).unwrap();
+    a.release(9).unwrap();
+    assert_eq!((journal.status("a").released, stored(&journal)), (15, 15));
+    drop(a);
+    // Its store was restored: what it has now counts.
+    drop(journal.follow("a", Some(9)));
+    assert_eq!((journal.status("a").released, stored(&journal)), (9, 9));
+}
+
+#[test]
+fn closed_journal_stores_no_position() {
+    let mut journal = Journal::new(64, &[("a", UNBOUNDED)]);
+    journal.run(4);
+    let mut a = journal.follow("a", None);
+    read(&mut a);
+    journal.shared().end_readers();
+    let error = a.release(4).unwrap_err();
+    assert!(error.to_string().contains("the ledger was closed"), "{error}");
+    assert_eq!(journal.status("a").released, 0);
+}
+
 #[test]
 fn names_are_told_apart() {
     let settings = |name: &str| ReaderSettings { name: name.to_owned(), kept_bytes_max: 0 };
@@ -244,4 +280,7 @@ fn names_are_told_apart() {
     for names in [&["a", "a"][..], &["sqlite"], &[""], &["A"], &["a b"], &["a\n"], &[&"a".repeat(33)]] {
         assert!(refused(names), "{names:?}");
     }
+    let many: Vec<String> = (0..=READERS_MAX).map(|number| number.to_string()).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert!(!refused(&many[1..]) && refused(&many));
 }
