@@ -231,3 +231,85 @@ impl SecondReader {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::super::memory_sink::MemorySink;
+    use super::super::process::{CLOSED_AT, PreviousState, identity};
+    use super::*;
+    use crate::Durability;
+    use crate::journal::reader::numbers;
+    use crate::record::CloseReason;
+    use crate::storage::faulty::{Call, Fault};
+    use crate::storage::memory::Memory;
+
+    const SEGMENT: u64 = 20 << 10;
+
+    /// A process with a reader that holds all, on a disk whose reads fail while the flag is set.
+    fn start() -> (Process, Arc<AtomicBool>) {
+        let fails = Arc::new(AtomicBool::new(false));
+        let failing = Arc::clone(&fails);
+        let plan = Box::new(move |call, _| {
+            let is_read = matches!(call, Call::Read | Call::Open);
+            (is_read && failing.load(Ordering::Relaxed)).then_some(Fault::Broken)
+        });
+        let build = Build {
+            durability: Durability::Delayed,
+            regions: 1,
+            slots: 12,
+            segment_bytes: SEGMENT,
+            bytes_max: 4 * SEGMENT,
+            kept_bytes_max: Some(u64::MAX),
+        };
+        let storage = Faulty::new(Memory::default(), Random::from_seed(1), plan);
+        let previous = PreviousState { sink: MemorySink::default(), table: None, boot: 1 };
+        (Process::start(&storage, build, &previous).unwrap(), fails)
+    }
+
+    /// Runs a flow, whose entry has a frame of its own.
+    fn run_flow(process: &mut Process, id: u128) -> Result<(), String> {
+        let flow = process.writers[0].open(&identity(id)).expect("the table has a free slot");
+        process.writers[0].close(flow, CLOSED_AT, CloseReason::ClientClosed);
+        process.commit()?;
+        process.flush()
+    }
+
+    /// The journal has as much as it may, and the database takes nothing: it lags, or it fails. Only a
+    /// failing one may lack the space that is kept for the reader.
+    #[test]
+    fn failing_database_takes_what_is_kept() {
+        for is_failing in [false, true] {
+            let (mut process, fails) = start();
+            for id in 1..=40 {
+                run_flow(&mut process, id).unwrap();
+                process.apply().and_then(|()| process.checkpoint()).unwrap();
+                process.prepare().unwrap();
+            }
+            let status = |process: &Process| SecondReader::status(process).unwrap();
+            let segments = |process: &Process| numbers(&process.storage).unwrap().len();
+            let kept = segments(&process);
+            assert!(kept >= 10 && status(&process).lapses == 0, "{kept}: {:?}", status(&process));
+            fails.store(is_failing, Ordering::Relaxed);
+            let full = (41..80).find_map(|id| {
+                let outcome = run_flow(&mut process, id);
+                assert!(!is_failing || outcome.is_err() || process.apply().is_err());
+                let _ = process.prepare();
+                outcome.err()
+            });
+            assert!(full.as_ref().is_some_and(|error| error.contains("journal_max")), "{full:?}");
+            fails.store(false, Ordering::Relaxed);
+            assert_eq!(status(&process).lapses, u64::from(is_failing));
+            // Of what the database needs, nothing goes.
+            let applied = process.journal.readers().database();
+            assert_eq!(status(&process).released, if is_failing { applied } else { 0 });
+            let _ = process.prepare();
+            let left = segments(&process);
+            assert!(if is_failing { left <= 5 } else { left >= kept }, "{left} of {kept} are left");
+            process.apply().and_then(|()| process.checkpoint()).unwrap();
+            process.commit().unwrap();
+        }
+    }
+}
