@@ -28,18 +28,24 @@ pub enum FollowReadError {
         /// The number of the next entry that can be read.
         next_lsn: u64,
     },
-    /// The disk failed, or the journal is damaged or has entries of a later version.
+    /// Entries that the journal should have are damaged or missing. Each read returns this error, for the
+    /// hole has to be accepted: by another handle that follows from behind it.
+    #[error(
+        "{cause}. The reader cannot have entries {first_lsn} to {0}: take them from the database, and follow \
+         from position {0}",
+        next_lsn - 1
+    )]
+    Damaged {
+        /// The number of the first entry that cannot be read.
+        first_lsn: u64,
+        /// The number of the next entry behind it that can be read, or that will be written.
+        next_lsn: u64,
+        /// What is damaged.
+        cause: String,
+    },
+    /// The disk failed, or the journal has entries of a later version.
     #[error("{0}")]
     Unreadable(String),
-}
-
-impl From<ReadError> for FollowReadError {
-    fn from(error: ReadError) -> FollowReadError {
-        match error {
-            ReadError::Lapsed { first_lsn, next_lsn } => FollowReadError::Lapsed { first_lsn, next_lsn },
-            other => FollowReadError::Unreadable(other.to_string()),
-        }
-    }
 }
 
 impl Follower {
@@ -62,7 +68,19 @@ impl Follower {
     /// # Errors
     /// See [`FollowReadError`].
     pub fn read(&mut self, entries: &mut Vec<Entry>) -> Result<Option<u32>, FollowReadError> {
-        Ok(self.0.read(entries)?)
+        self.0.read(entries).map_err(|error| self.explain(error))
+    }
+
+    fn explain(&mut self, error: ReadError) -> FollowReadError {
+        let cause = error.to_string();
+        match error {
+            ReadError::Lapsed { first_lsn, next_lsn } => FollowReadError::Lapsed { first_lsn, next_lsn },
+            ReadError::Damaged { lsn: first_lsn, .. } => match self.0.next_intact() {
+                Ok(next_lsn) => FollowReadError::Damaged { first_lsn, next_lsn, cause },
+                Err(error) => FollowReadError::Unreadable(format!("{cause}; {error}")),
+            },
+            ReadError::Io(_) | ReadError::Malformed { .. } => FollowReadError::Unreadable(cause),
+        }
     }
 
     /// Releases the entries up to `lsn`: the reader has them, or knows that it misses them. Stores that

@@ -65,6 +65,14 @@ impl<S: Storage> Follower<S> {
         outcome
     }
 
+    /// Behind a damaged entry: the next one that can be read, or the first one that is not durable.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(crate) fn next_intact(&mut self) -> io::Result<u64> {
+        self.reader.next_intact()
+    }
+
     fn check_hold(&mut self) -> Result<(), ReadError> {
         let first_lsn = self.reader.next_lsn();
         match self.shared.readers.lapsed_beyond(self.index, first_lsn) {

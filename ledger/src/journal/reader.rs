@@ -272,6 +272,26 @@ impl<S: Storage> Reader<S> {
         Ok(Some(epoch))
     }
 
+    /// Behind a damaged entry, which is the next one: the next one that can be read, or the first one that is
+    /// not durable.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(super) fn next_intact(&mut self) -> io::Result<u64> {
+        let (lsn, behind_durable) = (self.next_lsn, self.shared.durable() + 1);
+        let end = self.shared.begin_behind(lsn).unwrap_or(behind_durable).min(behind_durable);
+        let segment = Segment::open(self.shared.storage(), self.shared.segment_of(lsn).unwrap_or(0))?;
+        let mut at = 0;
+        while let Some((next_at, header)) = segment.next_frame(at, lsn + 1..=end - 1)? {
+            // A frame without entries has the number of the next entry, which may be damaged too.
+            if header.count > 0 && segment.payload_at(next_at, &header, &mut self.buffer)? {
+                return Ok(header.first_lsn);
+            }
+            at = next_at;
+        }
+        Ok(end)
+    }
+
     fn read_in(&mut self, segment: &Segment<S::File>, out: &mut Vec<Entry>) -> Result<u32, ReadError> {
         loop {
             let damaged = ReadError::Damaged { segment: segment.number, at: self.at, lsn: self.next_lsn };

@@ -146,6 +146,14 @@ impl<S: Storage> JournalState<S> {
             .max()
     }
 
+    /// The first entry of the segment behind the one in which entry `lsn` counts, if there is any.
+    pub(super) fn begin_behind(&self, lsn: u64) -> Option<u64> {
+        let segments = lock(&self.segments);
+        let closed = segments.closed.iter().map(|closed| closed.first_lsn);
+        let begins = closed.chain(segments.current.map(|(_, first_lsn)| first_lsn));
+        begins.filter(|first_lsn| *first_lsn > lsn).min()
+    }
+
     /// The first entry of the journal.
     pub(crate) fn first_lsn(&self) -> u64 {
         lock(&self.segments).first_lsn()

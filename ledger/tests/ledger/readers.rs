@@ -24,6 +24,8 @@ struct Journal {
 
 const READER: &str = "archive";
 const UNBOUNDED: u64 = u64::MAX;
+/// What precedes the entries of a frame.
+const FRAME_HEADER_BYTES: usize = 64;
 
 impl Journal {
     fn new() -> Journal {
@@ -207,6 +209,52 @@ fn position_beyond_the_journal_is_refused() {
     assert_eq!(follower.next_lsn(), 1);
     assert_eq!(read(&mut follower), (earlier, None));
     drop(follower);
+    close_ledger(ledger, writer);
+}
+
+#[test]
+fn damage_names_the_hole_and_where_to_go_on() {
+    let mut journal = Journal::new();
+    journal.run_beyond_segment(6);
+    // The database has these entries, so that a start does not miss them. Of three frames, of which not all
+    // are without entries, nothing is left; of three others the entries are damaged.
+    let files = [journal.segment(2), journal.segment(3)];
+    let [mut lost, mut flipped] = files.each_ref().map(|file| fs::read(file).unwrap());
+    lost[8 << 10..20 << 10].fill(0);
+    for block in [8, 12, 16] {
+        flipped[(block << 10) + FRAME_HEADER_BYTES] ^= 1;
+    }
+    fs::write(&files[0], lost).unwrap();
+    fs::write(&files[1], flipped).unwrap();
+    let (ledger, writer) = journal.open();
+    let (mut position, mut holes, mut entries) = (None, 0, Vec::new());
+    loop {
+        let mut follower = ledger.follow(READER, position).unwrap();
+        let error = loop {
+            match follower.read(&mut entries) {
+                Ok(Some(_)) => {}
+                Ok(None) => break None,
+                Err(error) => break Some(error),
+            }
+        };
+        let Some(FollowReadError::Damaged { first_lsn, next_lsn, cause }) = error else {
+            assert!(error.is_none(), "{error:?}");
+            break;
+        };
+        let segment = format!("damaged in segment {} at byte", 2 + holes);
+        assert!(cause.contains(&segment), "{cause}");
+        assert!(first_lsn < next_lsn && position.is_none_or(|position| first_lsn > position), "{cause}");
+        // It does not go on by itself, nor does another handle from the same position.
+        let again = follower.read(&mut entries).unwrap_err();
+        let text = format!("follow from position {}", next_lsn - 1);
+        assert!(again.to_string().starts_with(&cause) && again.to_string().ends_with(&text), "{again}");
+        follower.release(first_lsn - 1).unwrap();
+        (position, holes) = (Some(next_lsn - 1), holes + 1);
+    }
+    assert_eq!(holes, 2);
+    let finals = entries.iter().filter(|entry| matches!(entry, Entry::Final(_))).count();
+    let missing = journal.next_flow as usize - 1 - finals;
+    assert!((1..=6).contains(&missing), "{missing} flows are missing");
     close_ledger(ledger, writer);
 }
 
