@@ -185,22 +185,32 @@ fn report_ledger_health(gateway: &Gateway, reported: &mut LedgerHealth, console:
     let begins = "the ledger warns";
     let ends = "the ledger's warning has ended";
     report(&mut reported.warning, status.warning.as_ref(), Level::Warning, begins, ends);
-    for reader in &status.readers {
-        let lapses = reported.lapses.entry(reader.name.clone()).or_default();
-        if std::mem::replace(lapses, reader.lapses) < reader.lapses {
-            report_lapse(gateway, reader, console);
-        }
+    for reader in reported.lapsed(&status.readers) {
+        let fields = [("reader", Value::Text(&reader.name)), ("lsn", Value::Number(reader.missed_from))];
+        gateway.log().write_message(Level::Warning, READER_LAPSED, &fields);
+        console.print_line(render_lapse(reader));
     }
 }
 
-/// Reports that a further reader of the journal misses entries.
-fn report_lapse(gateway: &Gateway, reader: &ReaderStatus, console: &Console) {
-    let ReaderStatus { name, missed_from, .. } = reader;
-    let message = "a reader of the journal lapsed: entries were removed before it had them";
-    let fields = [("reader", Value::Text(name)), ("lsn", Value::Number(*missed_from))];
-    gateway.log().write_message(Level::Warning, message, &fields);
-    console.print_line(format!("{message}: {name} misses entry {missed_from} and later ones"));
+impl LedgerHealth {
+    /// The further readers of the journal that lapsed and were not reported.
+    fn lapsed<'s>(&mut self, readers: &'s [ReaderStatus]) -> Vec<&'s ReaderStatus> {
+        let is_new = |reader: &&ReaderStatus| {
+            let reported = self.lapses.entry(reader.name.clone()).or_default();
+            std::mem::replace(reported, reader.lapses) < reader.lapses
+        };
+        readers.iter().filter(is_new).collect()
+    }
 }
+
+fn render_lapse(reader: &ReaderStatus) -> String {
+    let ReaderStatus { name, missed_from, .. } = reader;
+    format!("{READER_LAPSED}: {name} misses entry {missed_from} and later ones, which the database has")
+}
+
+/// In the log, with the reader and the first entry that it misses.
+const READER_LAPSED: &str =
+    "a reader of the journal lapsed: it was behind its bound, or the disk had no space for both";
 
 fn shut_down(gateway: Gateway, admin: Admin, events: &Events, console: &Console) -> anyhow::Result<ExitCode> {
     let has_second_signal = |span: Duration| matches!(events.next(span), Some(Event::Stop));
@@ -332,5 +342,31 @@ fn medium(guarantees: &ledger::Guarantees) -> &'static str {
              larger LimitMEMLOCK (ulimit -l) prevents"
         }
         (false, _) => "on a disk: counting may wait for it (`tollgate doctor` says what space a tmpfs needs)",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lapse_is_reported_once() {
+        let reader = |name: &str, lapses, missed_from| ReaderStatus {
+            name: name.to_owned(),
+            lapses,
+            missed_from,
+            ..ReaderStatus::default()
+        };
+        let mut health = LedgerHealth::default();
+        let mut lapsed = |readers: &[ReaderStatus]| -> Vec<String> {
+            health.lapsed(readers).into_iter().map(render_lapse).collect()
+        };
+        assert_eq!(lapsed(&[reader("archive", 0, 0), reader("export", 0, 0)]), Vec::<String>::new());
+        for (lapses, missed_from) in [(1, 17), (3, 90)] {
+            let readers = [reader("archive", lapses, missed_from), reader("export", 0, 0)];
+            let text = format!("archive misses entry {missed_from} and later ones, which the database has");
+            assert_eq!(lapsed(&readers), [format!("{READER_LAPSED}: {text}")]);
+            assert_eq!(lapsed(&readers), Vec::<String>::new());
+        }
     }
 }
