@@ -30,6 +30,9 @@ use crate::numbering::{AccountsAhead, Names, Numbers};
 /// 6. **Totals.** The counts of an entry are totals of its flow. [`Entry::Final`] ends the flow; an
 ///    [`Entry::RunBegan`] ends, as they were last counted, the open flows of earlier runs.
 /// 7. **Every entry counts.** An entry that makes no row, as [`Entry::Skipped`], has its number all the same.
+/// 8. **Names.** What `number` has returned is stable without a checkpoint. A number is that of one user, set
+///    or policy for ever. A user and a set keep theirs, also while no configuration has them; a policy keeps
+///    its own until another one is numbered.
 ///
 /// The caller guarantees: one thread; batches of at least one entry, all of one run; only entries that are
 /// durable in the journal. After a [`SinkError::Fatal`] it calls no method of that sink any more; after a

@@ -9,6 +9,7 @@ use sys::clock::WallNanos;
 
 use super::{Sink, SinkError};
 use crate::entry::{Entry, EntryVersion, TableFinding};
+use crate::numbering::{Names, UserNames};
 use crate::record::{Class, CloseReason, Flow, Legs, Protocol, Record, Uncertain};
 
 /// A store under test.
@@ -39,6 +40,7 @@ pub(crate) fn check<F: SinkFixture>(make: impl Fn() -> F) {
     checkpoint_survives(&mut make());
     skipped_entry_has_a_number(&mut make());
     counts_are_totals(&mut make());
+    number_belongs_to_one_name(&mut make());
 }
 
 fn new_store_accepts_any_first_number(fixture: &mut impl SinkFixture) {
@@ -136,6 +138,53 @@ fn counts_are_totals(fixture: &mut impl SinkFixture) {
     // A run ends what earlier ones left open, with the last counts.
     fixture.sink().apply(2, 5, &[began, interim(3, 7)]).unwrap();
     assert_eq!(fixture.finals(), BTreeMap::from([(1, 40), (2, 5)]));
+}
+
+fn number_belongs_to_one_name(fixture: &mut impl SinkFixture) {
+    // Users and sets go, and come back in another order. A policy stays for two configurations.
+    let configurations: [(&[&str], &[&str], u8); 8] = [
+        (&["ci", "build"], &["corp"], 1),
+        (&["ci", "build"], &["corp"], 1),
+        (&["deploy", "build"], &["lab", "corp", "dmz"], 2),
+        (&[], &[], 2),
+        (&["ops", "ci", "deploy"], &["dmz", "lab"], 3),
+        (&["build"], &["corp", "edge"], 3),
+        (&["ops", "new", "build"], &["edge"], 1),
+        (&["new"], &["other"], 1),
+    ];
+    let (mut accounts, mut sets, mut policies) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    let mut before = None;
+    for (users, named_sets, policy) in configurations {
+        let names = Names {
+            users: users.iter().map(|name| UserNames { name: (*name).into(), former: Vec::new() }).collect(),
+            sets: named_sets.iter().map(|name| (*name).into()).collect(),
+            policy: [policy; 32],
+        };
+        let numbers = fixture.sink().number(&names).unwrap();
+        assert_eq!((numbers.accounts.len(), numbers.sets.len()), (users.len(), named_sets.len()));
+        note_numbers(&mut accounts, users, numbers.accounts);
+        note_numbers(&mut sets, named_sets, numbers.sets.into_iter().map(u32::from));
+        // A policy that comes back may get another number.
+        assert!(numbers.policy > 0);
+        assert_eq!(*policies.entry(numbers.policy).or_insert(policy), policy, "two policies have one number");
+        let known = before.replace((policy, numbers.policy)).filter(|(before, _)| *before == policy);
+        assert!(known.is_none_or(|(_, known)| known == numbers.policy), "policy {policy} had {known:?}");
+        // Without a checkpoint.
+        fixture.restart();
+        assert_eq!(fixture.sink().applied_lsn(), Ok(None), "a number is no entry");
+    }
+    assert_eq!((accounts.len(), sets.len()), (5, 5));
+}
+
+/// Notes the numbers of `names`; panics if a name had another one, or a number another name.
+fn note_numbers(known: &mut BTreeMap<String, u32>, names: &[&str], numbers: impl IntoIterator<Item = u32>) {
+    for (name, number) in names.iter().zip(numbers) {
+        assert!(number > 0, "{name} has no number");
+        let owner = known.iter().find(|(_, known)| **known == number).map(|(owner, _)| owner.as_str());
+        assert!(owner.is_none_or(|owner| owner == *name), "{name} got number {number} of {owner:?}");
+        let before = known.insert((*name).to_owned(), number);
+        assert!(before.is_none_or(|before| before == number), "{name} had number {before:?}: {number}");
+    }
 }
 
 /// Sends entries `lsns` of run `epoch` from behind the last applied one, as a start does.
