@@ -49,7 +49,7 @@ pub struct Numbers {
 
 /// The accounts in entries that the database has not applied yet. An older copy of a database lacks them, and
 /// must not give them to other names meanwhile.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct AccountsAhead {
     /// The first account that entries have for a name.
     by_name: HashMap<String, u32>,

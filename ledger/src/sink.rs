@@ -41,7 +41,8 @@ pub(crate) trait Sink: Send {
     /// The number of the last applied entry; `None` if the store has never seen this gateway.
     fn applied_lsn(&mut self) -> Result<Option<u64>, SinkError>;
 
-    /// Tells of the accounts in entries that come, before the first of them. No other name gets one of them.
+    /// Tells of the accounts in entries that come, before the first of them. No other name gets one of them;
+    /// a name without an account gets the first one that it comes with.
     fn expect_accounts(&mut self, accounts: AccountsAhead);
 
     /// Makes `entries` visible. The first one has the number `first_lsn`; run `epoch` wrote them.

@@ -31,8 +31,12 @@ struct Rows {
     edges: BTreeMap<WallNanos, Counts>,
     /// A flow with an entry behind the edge of its run, and a moment before it.
     early: Option<u128>,
-    /// Names of users, sets and policies, in the order of their numbers.
-    names: [Vec<Vec<u8>>; 3],
+    /// The account of each user, of entries and of numberings.
+    accounts: BTreeMap<String, u32>,
+    /// The greatest account that was seen.
+    last_account: u32,
+    /// Names of sets, and policies, in the order of their numbers.
+    names: [Vec<Vec<u8>>; 2],
 }
 
 /// The visible rows, those of the last checkpoint, and every entry that was ever applied.
@@ -41,6 +45,8 @@ struct Database {
     rows: Rows,
     stable: Rows,
     log: BTreeMap<u64, Entry>,
+    /// Of entries that come. Each process tells of them anew.
+    ahead: AccountsAhead,
 }
 
 /// Clones are the same database.
@@ -51,7 +57,12 @@ impl MemorySink {
     /// The database after a power failure.
     pub(super) fn after_power_failure(&self) -> MemorySink {
         let Database { stable, log, .. } = self.lock().clone();
-        MemorySink(Arc::new(Mutex::new(Database { rows: stable.clone(), stable, log })))
+        MemorySink(Arc::new(Mutex::new(Database {
+            rows: stable.clone(),
+            stable,
+            log,
+            ..Database::default()
+        })))
     }
 
     /// Another database with the same rows. Of entries that a power failure took from it, the log has none: a
@@ -125,9 +136,12 @@ impl MemorySink {
 }
 
 impl Rows {
-    fn apply(&mut self, epoch: u32, entry: &Entry) {
-        if let Some(flow) = entry.flow().filter(|flow| self.edge.0 == epoch && flow.closed < self.edge.1) {
-            self.early = Some(flow.id);
+    fn apply(&mut self, epoch: u32, entry: &Entry, ahead: &AccountsAhead) {
+        if let Some(flow) = entry.flow() {
+            if self.edge.0 == epoch && flow.closed < self.edge.1 {
+                self.early = Some(flow.id);
+            }
+            self.account_of(flow.user, flow.account, ahead);
         }
         match entry {
             Entry::Edge { epoch, at } => {
@@ -152,6 +166,20 @@ impl Rows {
         }
     }
 
+    /// The account of `user`: the one that it has, the one that it comes with, 0 if with none, the one that
+    /// it comes with later, or the next one.
+    fn account_of(&mut self, user: &str, account: u32, ahead: &AccountsAhead) -> u32 {
+        self.last_account = self.last_account.max(account).max(ahead.last());
+        if let Some(known) = self.accounts.get(user) {
+            return *known;
+        }
+        let comes_with = (account > 0).then_some(account).or_else(|| ahead.find(user));
+        let account = comes_with.unwrap_or(self.last_account + 1);
+        self.last_account = self.last_account.max(account);
+        self.accounts.insert(user.to_owned(), account);
+        account
+    }
+
     /// Bytes up and down of each flow, as it was last counted.
     fn counts(&self) -> Counts {
         let records = self.live.iter().map(|(id, (_, record))| (id, record)).chain(&self.finals);
@@ -174,12 +202,12 @@ impl Sink for MemorySink {
         Ok((lsn > 0).then_some(lsn))
     }
 
-    fn expect_accounts(&mut self, _accounts: AccountsAhead) {
-        // Entries get no accounts here.
+    fn expect_accounts(&mut self, accounts: AccountsAhead) {
+        self.lock().ahead = accounts;
     }
 
     fn apply(&mut self, epoch: u32, first_lsn: u64, entries: &[Entry]) -> Result<(), SinkError> {
-        let Database { rows, log, .. } = &mut *self.lock();
+        let Database { rows, log, ahead, .. } = &mut *self.lock();
         if rows.applied > 0 && first_lsn > rows.applied + 1 {
             return Err(SinkError::Fatal(format!("{} is due, and {first_lsn} came", rows.applied + 1)));
         }
@@ -189,7 +217,7 @@ impl Sink for MemorySink {
         }
         for (lsn, entry) in (first_lsn..).zip(entries) {
             if lsn > rows.applied {
-                rows.apply(epoch, entry);
+                rows.apply(epoch, entry, ahead);
                 (rows.applied, rows.epoch) = (lsn, epoch);
             }
             if log.insert(lsn, *entry).is_some_and(|before| before != *entry) {
@@ -200,14 +228,17 @@ impl Sink for MemorySink {
     }
 
     fn number(&mut self, names: &Names) -> Result<Numbers, SinkError> {
-        let Database { rows, stable, .. } = &mut *self.lock();
-        let [users, sets, policies] = &mut rows.names;
+        let Database { rows, stable, ahead, .. } = &mut *self.lock();
+        let accounts = names.users.iter().map(|user| rows.account_of(&user.name, 0, ahead)).collect();
+        let [sets, policies] = &mut rows.names;
         let numbers = Numbers {
-            accounts: names.users.iter().map(|user| position(users, user.name.as_bytes()) as u32).collect(),
+            accounts,
             sets: names.sets.iter().map(|set| position(sets, set.as_bytes()) as u16).collect(),
             policy: position(policies, &names.policy) as u32,
             notes: Vec::new(),
         };
+        stable.accounts.clone_from(&rows.accounts);
+        stable.last_account = rows.last_account;
         stable.names.clone_from(&rows.names);
         Ok(numbers)
     }

@@ -2,14 +2,14 @@
 //!
 //! Not handled here: what a power failure leaves of files (`docs/ledger-format.md`, and the kill tests).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use sys::clock::WallNanos;
 
 use super::{Sink, SinkError};
 use crate::entry::{Entry, EntryVersion, TableFinding};
-use crate::numbering::{Names, UserNames};
+use crate::numbering::{AccountsAhead, Names, UserNames};
 use crate::record::{Class, CloseReason, Flow, Legs, Protocol, Record, Uncertain};
 
 /// A store under test.
@@ -41,6 +41,7 @@ pub(crate) fn check<F: SinkFixture>(make: impl Fn() -> F) {
     skipped_entry_has_a_number(&mut make());
     counts_are_totals(&mut make());
     number_belongs_to_one_name(&mut make());
+    expected_account_is_no_other_names(&mut make());
 }
 
 fn new_store_accepts_any_first_number(fixture: &mut impl SinkFixture) {
@@ -176,6 +177,29 @@ fn number_belongs_to_one_name(fixture: &mut impl SinkFixture) {
     assert_eq!((accounts.len(), sets.len()), (5, 5));
 }
 
+fn expected_account_is_no_other_names(fixture: &mut impl SinkFixture) {
+    let entry = |id: u128, user, account| Entry::Final(Record::new(&Flow { user, account, ..flow(id, 7) }));
+    let users = |names: &[&str]| Names {
+        users: names.iter().map(|name| UserNames { name: (*name).into(), former: Vec::new() }).collect(),
+        ..Names::default()
+    };
+    // As an older copy of a store, which lacks what an earlier run numbered.
+    let mut ahead = AccountsAhead::default();
+    [("ops", 2), ("deploy", 5), ("deploy", 6)].iter().for_each(|(name, account)| ahead.note(name, *account));
+    fixture.sink().expect_accounts(ahead);
+    fixture.sink().apply(1, 1, &[entry(1, "build", 0), entry(2, "lint", 0), entry(3, "ops", 0)]).unwrap();
+    fixture.sink().apply(1, 4, &[entry(4, "deploy", 5), entry(5, "ops", 2), entry(6, "deploy", 6)]).unwrap();
+    let accounts = fixture.sink().number(&users(&["ops", "build", "lint", "new"])).unwrap().accounts;
+    assert_eq!(accounts[0], 2, "a name without a number has the one that it comes with later");
+    let distinct: BTreeSet<u32> = accounts.iter().copied().chain([0, 5, 6]).collect();
+    assert_eq!(distinct.len(), accounts.len() + 3, "{accounts:?}");
+    fixture.sink().checkpoint().unwrap();
+    fixture.restart();
+    let again = fixture.sink().number(&users(&["ops", "build", "lint", "new", "newer"])).unwrap().accounts;
+    assert_eq!(again[..4], accounts);
+    assert!(!distinct.contains(&again[4]), "{again:?}");
+}
+
 /// Notes the numbers of `names`; panics if a name had another one, or a number another name.
 fn note_numbers(known: &mut BTreeMap<String, u32>, names: &[&str], numbers: impl IntoIterator<Item = u32>) {
     for (name, number) in names.iter().zip(numbers) {
@@ -218,7 +242,11 @@ fn final_of(id: u128, up: u64) -> Entry {
 }
 
 fn record(id: u128, up: u64) -> Record {
-    Record::new(&Flow {
+    Record::new(&flow(id, up))
+}
+
+fn flow(id: u128, up: u64) -> Flow<'static> {
+    Flow {
         id,
         opened: WallNanos(1_000),
         closed: WallNanos(2_000),
@@ -237,5 +265,5 @@ fn record(id: u128, up: u64) -> Record {
         requests: 0,
         legs: Legs { upstream_tx: up, ..Legs::default() },
         uncertain: Uncertain::default(),
-    })
+    }
 }
