@@ -37,7 +37,8 @@
 //!   journal sink
 //!   entry
 //!   consent record status storage
-//!   directory limits numbering parker random readers
+//!   readers
+//!   directory limits numbering parker random
 //! ```
 
 #![forbid(unsafe_code)]
