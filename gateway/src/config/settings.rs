@@ -150,7 +150,8 @@ settings! {
         idle: Duration = "15m", "1s" ..= "30d";
         /// The same for a tunnel or request of which one direction has ended; it begins anew with that end.
         /// Bytes that were sent before an end still reach their peer: from 32 KiB on, the connection counts
-        /// among the user's until the peer has acknowledged them, or has acknowledged nothing for a minute. A
+        /// among the user's until the peer has acknowledged them, or has acknowledged nothing for a minute.
+        /// Where the process has no free descriptor, one that was not acknowledged for 15 s is reset. A
         /// receiver's kernel announces free space when half of its buffer is free, which may take a receiver
         /// of 1 kB/s a minute.
         half_closed: Duration = "1m", "1s" ..= "30d";

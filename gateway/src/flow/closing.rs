@@ -3,9 +3,9 @@
 //!
 //! Guarantees: such a connection counts among its user's, and holds a permit of the budget, until its peer
 //! has acknowledged every byte and the FIN (RFC 9293, section 3.6). It is reset if the peer acknowledges
-//! nothing for a minute, a minute after the flow if the user was removed, or to free a descriptor, the user's
-//! with the most connections first. At the thread's end the kernel closes it alone. Peers that were sent
-//! fewer than [`QUEUED_BYTES_MIN`] bytes are left to the kernel at once.
+//! nothing for a minute, a minute after the flow if the user was removed, or to free a descriptor once it has
+//! stalled, the user's with the most connections first. At the thread's end the kernel closes it alone. Peers
+//! that were sent fewer than [`QUEUED_BYTES_MIN`] bytes are left to the kernel at once.
 //!
 //! epoll reports the peer's acknowledgement of the FIN if the peer has shut its own direction down before, as
 //! most have. Otherwise a timer checks.
@@ -37,6 +37,10 @@ pub(crate) struct ClosingConnections {
     /// How long a peer may acknowledge nothing.
     stall_max: Duration,
 }
+
+/// The part of `stall_max` after which a connection has stalled. A check, which sees acknowledgements, comes
+/// twice in it.
+const STALLED_DIVISOR: u32 = 4;
 
 /// The permits of a flow or a session, held while its connections close.
 #[derive(Debug)]
@@ -190,13 +194,17 @@ impl ClosingConnections {
         self.remove(key, close_mode);
     }
 
-    /// Resets a connection of the user with the most connections; false if none is closing.
-    pub(crate) fn evict_heaviest(&self) -> bool {
+    /// Of the connections whose peers have acknowledged nothing for a quarter of the span, resets one of the
+    /// user with the most connections; false if there is none. Others are left: their peers may be reading,
+    /// and a connection that lacks a descriptor must not take bytes from them.
+    pub(crate) fn evict_stalled(&self) -> bool {
         let heaviest = {
-            let sockets = self.sockets.borrow();
-            let keys = sockets.keys().take(EVICTION_CANDIDATES_MAX);
-            let weights = keys.filter_map(|key| Some((key, sockets.get(key)?.permits.weight())));
-            weights.min_by_key(|(_, weight)| Reverse(*weight))
+            let (sockets, now) = (self.sockets.borrow(), self.reactor.now());
+            let stalled_since_max = now.before(self.stall_max / STALLED_DIVISOR);
+            let closing = sockets.keys().filter_map(|key| Some((key, sockets.get(key)?)));
+            let stalled = closing.filter(|(_, one)| one.progress.stalled_since() <= stalled_since_max);
+            let weights = stalled.map(|(key, one)| (key, one.permits.weight()));
+            weights.take(EVICTION_CANDIDATES_MAX).min_by_key(|(_, weight)| Reverse(*weight))
         };
         heaviest.inspect(|(key, _)| self.remove(*key, CloseMode::Reset)).is_some()
     }
@@ -369,10 +377,23 @@ mod tests {
     }
 
     #[test]
-    fn eviction_resets_a_closing_connection() {
-        let closed = Closed::after_filling(Duration::from_secs(60));
-        assert!(closed.closing.evict_heaviest() && !closed.closing.evict_heaviest());
+    fn stalled_connection_is_evicted() {
+        let closed = Closed::after_filling(Duration::from_secs(8));
+        let mut is_evicted = false;
+        closed.run(|| is_evicted |= closed.closing.evict_stalled());
+        assert!(is_evicted, "it was reset before");
+    }
+
+    #[test]
+    fn connection_that_has_not_stalled_is_not_evicted() {
+        let closed = Closed::after_filling(Duration::from_secs(3600));
+        assert!(!closed.closing.evict_stalled());
+        closed.closing.clear();
         closed.run(|| {});
+        let mut taken = 0;
+        while taken < closed.queued {
+            closed.take(&mut taken).unwrap();
+        }
     }
 
     #[test]

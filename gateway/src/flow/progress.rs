@@ -109,6 +109,11 @@ impl Progress {
         now.since(self.moved_at)
     }
 
+    /// When bytes last moved, or a check last found an acknowledgement.
+    pub(crate) fn stalled_since(&self) -> Nanos {
+        self.moved_at.max(self.acknowledged_at)
+    }
+
     /// Notes that a call has moved bytes.
     pub(crate) fn moved(&mut self, now: Nanos) {
         self.moved_at = now;

@@ -18,10 +18,10 @@ impl Evictor {
         Evictor { closing: Rc::clone(closing), idle: Rc::clone(idle) }
     }
 
-    /// Closes a connection for its descriptors: a closing one first, then an idle one. Returns whether one
-    /// was left to close.
+    /// Closes a connection for its descriptors: a closing one that has stalled first, then an idle one.
+    /// Returns whether one was left to close.
     pub(crate) fn free_descriptor(&self) -> bool {
-        self.closing.evict_heaviest() || self.idle.borrow_mut().evict_oldest()
+        self.closing.evict_stalled() || self.idle.borrow_mut().evict_oldest()
     }
 
     /// Closes an idle connection for its permit. Returns whether this thread had one of a user with no fewer
