@@ -27,7 +27,7 @@
 //!
 //! ```text
 //!   fuzzing repair
-//!   open
+//!   open year
 //!   findings
 //!   acceptance
 //!   simulation sqlite_sink
@@ -81,6 +81,8 @@ mod sqlite_sink;
 mod status;
 mod storage;
 pub mod verify;
+#[cfg(any(test, feature = "simulation"))]
+pub mod year;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The repository's automation: `cargo xtask check | tidy | services | deny | sim | crash | damage`.
+//! The repository's automation: `cargo xtask check | tidy | services | deny | sim | crash |
+//! damage | year`.
 //!
 //! Not handled here: the order of a full run, which is in `.ci/run`.
 
@@ -10,6 +11,7 @@ mod harness;
 mod services;
 mod sim;
 mod tidy;
+mod year;
 
 use std::{
     path::{Path, PathBuf},
@@ -38,7 +40,11 @@ usage: cargo xtask COMMAND
                                --all-points; --help lists all options
   damage [OPTIONS]             damage ledgers that killed gateways left, and check that each damage is
                                detected; without options a short run of one minute; a full run has
-                               --exhaustive --random 5000; --help lists all options";
+                               --exhaustive --random 5000; --help lists all options
+  year DIRECTORY [--users N] [--flows N] [--days N] [--seed N]
+                               make a ledger of synthetic flows there: without options 10,000 users and 50
+                               million flows of 365 days, which take some 10 GB
+  year --ask DIRECTORY         time what `tollgate usage` takes for common questions to a ledger";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -58,6 +64,7 @@ fn main() -> ExitCode {
         ["sim", "flows", seed, "--count", count] => sim::run_flows(&root(), seed, count),
         ["sim", seed] => sim::run_ledger(&root(), seed, "1"),
         ["sim", seed, "--count", count] => sim::run_ledger(&root(), seed, count),
+        ["year", ref options @ ..] => year::run(&root(), options),
         [harness @ ("crash" | "damage"), ref options @ ..] => harness::run(&root(), harness, options),
         _ => {
             eprintln!("{USAGE}");
