@@ -1,5 +1,6 @@
 //! The groups of an answer: sums by keys, and the order of their rows.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 
 use rusqlite::Row as SqlRow;
@@ -77,21 +78,27 @@ fn row(keys: Vec<String>, sums: Sums) -> Result<Row, QueryError> {
 
 /// Sorts rows, which are in the order of their keys, as [`super::Usage::rows`] documents.
 pub(super) fn in_order(mut rows: Vec<Row>, keys: &[GroupBy]) -> Vec<Row> {
+    let own_bytes = |row: &Row| u128::from(row.up) + u128::from(row.down);
+    // With its last key a row is alone: its bytes are not stored again, for there may be very many rows.
+    let last = keys.len().saturating_sub(1);
     let mut bytes = HashMap::<Vec<String>, u128>::new();
     for row in &rows {
-        for length in 1..=row.keys.len() {
-            let sum = bytes.entry(row.keys[..length].to_vec()).or_default();
-            *sum += u128::from(row.up) + u128::from(row.down);
+        for length in 1..=last {
+            *bytes.entry(row.keys[..length].to_vec()).or_default() += own_bytes(row);
         }
     }
-    let sort_key = |row: &Row| {
-        let level = |(index, key): (usize, &GroupBy)| {
-            let most_first = if key.is_time() { 0 } else { bytes[&row.keys[..=index]] };
-            // Equal sums in the order of their keys, so that the result is the same each time.
-            (std::cmp::Reverse(most_first), row.keys[index].clone())
-        };
-        keys.iter().enumerate().map(level).collect::<Vec<_>>()
+    let most_first = |row: &Row, index: usize| match keys[index].is_time() {
+        true => 0,
+        false if index == last => own_bytes(row),
+        false => bytes[&row.keys[..=index]],
     };
-    rows.sort_by_cached_key(sort_key);
+    rows.sort_by(|one, other| {
+        // Equal sums in the order of their keys, so that the result is the same each time.
+        let level = |index: usize| {
+            let by_bytes = most_first(other, index).cmp(&most_first(one, index));
+            by_bytes.then_with(|| one.keys[index].cmp(&other.keys[index]))
+        };
+        (0..keys.len()).map(level).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
+    });
     rows
 }
