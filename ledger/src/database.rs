@@ -9,24 +9,31 @@
 //!   month.rs       a month and its file's name         month_file.rs  the open files of months
 //!   watermarks.rs  how far each file is                run.rs         the runs of a gateway
 //!   hourly.rs      and an earlier version was
-//!   live.rs        open flows                          sums.rs        rollups
+//!   live.rs        open flows                          sums.rs        tables of sums; rollups.rs
 //!   columns.rs     a flow as columns                   details.rs     the tables of a month's file
 //!   registry.rs    the numbers in rows: accounts.rs, named_sets.rs, policies.rs
 //!   checksum.rs    the last column of each row
+//!   row_ranges.rs  where the rows of a quarter-hour lie  host_sums.rs  sums by host
+//!   derived.rs     sums that are made of sums          packed.rs      many sums in one value
 //! ```
 
 mod accounts;
 pub(crate) mod checksum;
 pub(crate) mod columns;
+pub(crate) mod derived;
 pub(crate) mod details;
+pub(crate) mod host_sums;
 pub(crate) mod hourly;
 pub(crate) mod live;
 pub(crate) mod month;
 pub(crate) mod month_file;
 pub(crate) mod named_sets;
+pub(crate) mod packed;
 pub(crate) mod pairing;
 mod policies;
 pub(crate) mod registry;
+pub(crate) mod rollups;
+pub(crate) mod row_ranges;
 pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod sums;

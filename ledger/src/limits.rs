@@ -97,6 +97,20 @@ pub(crate) const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// not written.
 pub(crate) const CLOSE_ATTEMPTS_MAX: u32 = 10;
 
+/// Rows of a month that wait for being summed up by host. A question reads them one by one. While fewer wait,
+/// a checkpoint leaves them.
+pub(crate) const HOST_SUM_ROWS_MIN: i64 = 16_384;
+
+/// Rows of a kind that one checkpoint sums up by host: as many as may come until the next one.
+pub(crate) const HOST_SUM_ROWS_MAX: i64 = CHECKPOINT_ENTRIES_MAX.cast_signed();
+const _: () = assert!(HOST_SUM_ROWS_MAX >= HOST_SUM_ROWS_MIN);
+
+/// Days and months of which one checkpoint makes packed values at most, of a kind...
+pub(crate) const PACKED_AT_ONCE_MAX: i64 = 64;
+
+/// ...until it has read this many of their rows: as many as may come until the next one.
+pub(crate) const PACKED_ROWS_MAX: i64 = CHECKPOINT_ENTRIES_MAX.cast_signed();
+
 /// Month files that are open for writing at a time. More than the current one are used only around a month's
 /// end, and for flows that are lost long after their last count.
 pub(crate) const MONTHS_OPEN_MAX: usize = 3;

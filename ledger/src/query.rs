@@ -12,13 +12,15 @@
 //!
 //! ```text
 //!   by host, port or protocol?
-//!          |-- yes --> details of each month in the window, and open flows
+//!          |-- yes --> details of each month in the window, and open flows; by host: a month's own sums of
+//!          |           whole days
 //!          '-- no --> whole quarter-hours: rollups;  the remaining ends of the window: details
 //! ```
 
 mod details;
 mod flows;
 mod groups;
+mod hosts;
 mod parts;
 mod read_only;
 mod rollups;
@@ -32,11 +34,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::tz::TimeZone;
-use rusqlite::{Connection, OpenFlags, Row as SqlRow, params};
+use rusqlite::{Connection, OpenFlags, Row as SqlRow};
 use sys::clock::WallNanos;
 use thiserror::Error;
 
-use crate::database::month::Month;
+use crate::database::derived;
+use crate::database::month::{DAY_NS, HOUR_NS, Month, QUARTER_NS};
 use crate::database::pairing;
 use crate::database::registry::Registry;
 use crate::database::schema::ledger_db::LEDGER;
@@ -50,7 +53,7 @@ use crate::record::Class;
 use crate::storage::file::Directory;
 
 pub use flows::FlowRow;
-use groups::{Groups, TOTAL, in_order};
+use groups::{Groups, Item, TOTAL, Text, in_order};
 use row_checks::RowChecks;
 use unapplied::UnappliedEntries;
 use zone::Zone;
@@ -71,10 +74,12 @@ pub struct Usage {
     unread: Option<String>,
     /// The checksums of the rows that were read.
     row_checks: RowChecks,
+    /// Whether `ledger.db` has the sums that are made of others.
+    has_derived: bool,
     /// The numbers of accounts and sets.
     registry: Arc<Registry>,
     /// The zone of the answers.
-    zone: Arc<Zone>,
+    zone: Zone,
 }
 
 impl Usage {
@@ -88,7 +93,8 @@ impl Usage {
         let connection = open(&path, LEDGER)?.ok_or_else(absent)?;
         let row_checks = RowChecks::default();
         let failed = |cause| schema::sqlite(&path, cause);
-        let applied = row_checks.install(&connection).and_then(|()| applied(&connection)).map_err(failed)?;
+        let applied = applied(&connection).map_err(failed)?;
+        let has_derived = derived::exist(&connection).map_err(failed)?;
         let registry = Arc::new(Registry::read(&connection).map_err(failed)?);
         let unapplied = UnappliedEntries::new(&registry);
         let (unread, directory) = (None, directory.to_owned());
@@ -99,8 +105,9 @@ impl Usage {
             unapplied,
             unread,
             row_checks,
+            has_derived,
             registry,
-            zone: Arc::new(Zone::utc()),
+            zone: Zone::utc(),
         })
     }
 
@@ -120,8 +127,7 @@ impl Usage {
 
     /// The same usage, with answers by the quarter-hours, hours, days and months of `zone`, in place of UTC.
     pub fn in_zone(mut self, zone: TimeZone) -> Result<Self, QueryError> {
-        self.zone = Arc::new(Zone::new(zone));
-        self.zone.install(&self.connection)?;
+        self.zone = Zone::new(zone);
         Ok(self)
     }
 
@@ -167,7 +173,7 @@ impl Usage {
     /// The usage that `filter` admits, one row for each group with the same `keys`. Groups are ordered by
     /// their first key, then by the second, and so on: times ascending, others by bytes, descending.
     pub fn rows(&self, filter: &Filter, keys: &[GroupBy]) -> Result<Answer, QueryError> {
-        let mut groups = Groups::new(keys, &self.registry);
+        let mut groups = Groups::new(keys, &self.registry, &self.zone);
         let missing = self.collect_groups(filter, keys, &mut groups)?;
         let rows = in_order(groups.finish()?, keys);
         Ok(Answer { rows, missing: missing.into_iter().map(|month| month.to_string()).collect() })
@@ -175,7 +181,7 @@ impl Usage {
 
     /// The sum of all usage that `filter` admits, under the key `total`.
     pub fn total(&self, filter: &Filter) -> Result<Row, QueryError> {
-        let mut groups = Groups::new(&[], &self.registry);
+        let mut groups = Groups::new(&[], &self.registry, &self.zone);
         self.collect_groups(filter, &[], &mut groups)?;
         let none = || Row { keys: vec![TOTAL.to_owned()], ..Row::default() };
         Ok(groups.finish()?.pop().unwrap_or_else(none))
@@ -232,35 +238,8 @@ impl Usage {
     /// [`Usage::is_visible`].
     pub(crate) fn month(&self, month: Month) -> Result<Option<Connection>, QueryError> {
         let file = open_month(&self.directory, month)?;
-        file.iter().try_for_each(|file| self.row_checks.install(file))?;
-        file.iter()
-            .try_for_each(|file| self.registry.install(file).and_then(|()| self.zone.install(file)))?;
+        file.iter().try_for_each(|file| self.registry.install(file))?;
         Ok(file)
-    }
-
-    /// The SQL expressions of a row's keys, and their number. They are on columns `account`, `host`, `port`,
-    /// `protocol`, `class` and `set_number` and on a moment in nanoseconds; without keys it is the word
-    /// `total`.
-    fn expressions(&self, keys: &[GroupBy], moment_ns: &str) -> (String, usize) {
-        if keys.is_empty() {
-            return (format!("'{TOTAL}'"), 1);
-        }
-        let expressions: Vec<_> = keys.iter().map(|key| self.expression(*key, moment_ns)).collect();
-        (expressions.join(", "), keys.len())
-    }
-
-    fn expression(&self, key: GroupBy, moment_ns: &str) -> String {
-        match key {
-            GroupBy::User => "account".to_owned(),
-            GroupBy::Host => "host".to_owned(),
-            GroupBy::Port => "CAST(port AS TEXT)".to_owned(),
-            GroupBy::Protocol => "protocol".to_owned(),
-            GroupBy::Class => "class".to_owned(),
-            GroupBy::Set => "set_number".to_owned(),
-            GroupBy::Quarter | GroupBy::Hour | GroupBy::Day | GroupBy::Month => {
-                self.zone.expression(key, moment_ns)
-            }
-        }
     }
 
     /// The condition on a month's row that `ledger.db` has its entry: a month commits first.
@@ -392,33 +371,41 @@ impl Filter {
         Window { since_ns, last_ns }
     }
 
-    /// Calls `each` with the rows of a `select` with [`condition`] that the filter admits in `window`.
-    fn select(
-        &self,
-        connection: &Connection,
-        select: &str,
-        (registry, window): (&Registry, Window),
-        mut each: impl FnMut(&SqlRow<'_>) -> Result<(), QueryError>,
-    ) -> Result<(), QueryError> {
-        let (account, class) = (self.account(registry), self.class.map(Class::as_str));
-        let mut select = connection.prepare(select)?;
-        let span = (window.since_ns, window.last_ns);
-        let mut rows =
-            select.query(params![span.0, span.1, account, self.host, class, self.set(registry)])?;
-        while let Some(row) = rows.next()? {
-            each(row)?;
+    /// What the filter admits in `window`.
+    fn admission(&self, registry: &Registry, window: Window) -> Admission<'_> {
+        Admission {
+            window,
+            account: self.account(registry),
+            host: self.host.as_deref(),
+            class: self.class.map(Class::as_str),
+            set: self.set(registry),
         }
-        Ok(())
     }
 }
 
-/// The condition of [`Filter::select`] on columns `account`, `host`, `class`, `set_number` and on a moment.
-fn condition(moment_ns: &str) -> String {
-    format!(
-        "{moment_ns} BETWEEN ?1 AND ?2
-           AND (?3 IS NULL OR account = ?3) AND (?4 IS NULL OR host = ?4) AND (?5 IS NULL OR class = ?5)
-           AND (?6 IS NULL OR set_number = ?6)"
-    )
+/// A filter with numbers in place of names, and a span.
+struct Admission<'a> {
+    window: Window,
+    account: Option<i64>,
+    host: Option<&'a str>,
+    class: Option<&'static str>,
+    set: Option<i64>,
+}
+
+impl Admission<'_> {
+    /// The same for rows whose host is known to be admitted.
+    fn of_any_host(self) -> Self {
+        Self { host: None, ..self }
+    }
+
+    fn admits(&self, item: &Item<'_>) -> bool {
+        let has_host = |host| matches!(item.host, Text::Plain(text) if text == host);
+        (self.window.since_ns..=self.window.last_ns).contains(&item.at_ns)
+            && self.account.is_none_or(|account| account == item.account)
+            && self.host.is_none_or(has_host)
+            && self.class.is_none_or(|class| class == item.class)
+            && self.set.is_none_or(|set| set == item.set)
+    }
 }
 
 /// A span of time, both ends included; empty if the last is before the first.
@@ -428,8 +415,17 @@ struct Window {
     last_ns: i64,
 }
 
+impl Window {
+    /// Every moment of the database.
+    const EVER: Window = Window { since_ns: 0, last_ns: i64::MAX };
+
+    fn of(month: Month) -> Window {
+        Window { since_ns: month.beginning_ns(), last_ns: month.last_ns() }
+    }
+}
+
 /// The key by which flows are grouped.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum GroupBy {
     /// The user's name.
     User,
@@ -457,6 +453,16 @@ pub enum GroupBy {
 impl GroupBy {
     fn is_time(self) -> bool {
         matches!(self, Self::Quarter | Self::Hour | Self::Day | Self::Month)
+    }
+
+    /// The length of its periods, if all have the same.
+    fn period_ns(self) -> Option<i64> {
+        match self {
+            Self::Quarter => Some(QUARTER_NS),
+            Self::Hour => Some(HOUR_NS),
+            Self::Day => Some(DAY_NS),
+            _ => None,
+        }
     }
 
     /// Whether the rollups have this key.
@@ -529,9 +535,4 @@ pub enum QueryError {
         "the journal's last entries do not continue the database: `tollgate ledger verify` names the cause"
     )]
     Contradiction,
-}
-
-/// The text `1, 2, 3`, for so many keys.
-fn positions(keys: usize) -> String {
-    (1..=keys).map(|position| position.to_string()).collect::<Vec<_>>().join(", ")
 }

@@ -24,7 +24,6 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use sys::clock::{self, WallNanos};
 
 use crate::database::details::DetailTables;
-use crate::database::hourly;
 use crate::database::live::LiveFlows;
 use crate::database::month::Month;
 use crate::database::month_file::{self, MonthFiles, Origin, check_linked};
@@ -34,6 +33,7 @@ use crate::database::run;
 use crate::database::schema::ledger_db::LEDGER;
 use crate::database::schema::{self, SchemaError, integer};
 use crate::database::watermarks::{Source, put_month};
+use crate::database::{derived, hourly};
 use crate::directory::{self, PathIdentity};
 use crate::entry::{Entry, TableFinding};
 use crate::numbering::{AccountsAhead, Names, Numbers};
@@ -52,6 +52,8 @@ pub(crate) struct SqliteSink {
     hourly_to: i64,
     gateway: i64,
     months_max: u32,
+    /// Whether all days and months that are over were packed, or have damaged sums.
+    is_packed: bool,
     /// The identity of `ledger.db` when it was opened.
     path_identity: PathIdentity,
 }
@@ -83,6 +85,7 @@ impl SqliteSink {
             hourly_to,
             gateway,
             months_max,
+            is_packed: false,
             path_identity,
         })
     }
@@ -238,6 +241,7 @@ impl Sink for SqliteSink {
         check_linked(&self.path_identity).and_then(|()| self.months.check_linked())?;
         let durable_lsn = self.sync()?;
         self.months.checkpoint()?;
+        self.is_packed |= derived::pack(&mut self.connection, integer(clock::wall().0), !self.is_packed)?;
         pairing::checkpoint(&self.connection, Checkpoint::Passive)?;
         if self.months.take_made() {
             let Self { directory, connection, months, months_max, .. } = self;

@@ -10,6 +10,7 @@
 
 mod files;
 mod flows;
+mod hosts;
 mod sums;
 
 use std::fmt;
@@ -184,6 +185,8 @@ fn report_gaps(report: &mut VerifyReport, usage: &Usage) -> Result<(), QueryErro
 /// Runs the checks that span files.
 fn check_whole(report: &mut VerifyReport, usage: &Usage, months: &[MonthState]) -> Result<(), QueryError> {
     files::check_watermarks(report, usage, months)?;
+    files::check_row_ranges(report, months)?;
+    hosts::check(report, months)?;
     sums::check_quarters(report, usage, months)?;
     sums::check_rollups(report, usage)?;
     flows::check_parts(report, usage, months)?;

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
-use super::checksum;
+use super::checksum::{self, Checker};
 use super::details::DetailTables;
 use crate::numbering::{AccountsAhead, UserNames};
 
@@ -30,10 +30,14 @@ impl Accounts {
     pub(crate) fn read(connection: &Connection) -> rusqlite::Result<Accounts> {
         let mut accounts = Accounts::default();
         let mut select = connection.prepare("SELECT * FROM account")?;
+        let columns = ["name", "account", "named_ns", "crc"];
+        let [name, account, named_ns, crc] = columns.map(|name| select.column_index(name));
+        let (name, account, named_ns, mut checker) = (name?, account?, named_ns?, Checker::new(0, crc?));
         let mut rows = select.query([])?;
+        // Each command reads all of them, and there may be very many.
         while let Some(row) = rows.next()? {
-            checksum::check(row, "account")?;
-            let (name, account, named_ns) = (row.get("name")?, row.get("account")?, row.get("named_ns")?);
+            checker.check(row, "account")?;
+            let (name, account, named_ns) = (row.get(name)?, row.get(account)?, row.get(named_ns)?);
             accounts.note(Naming { name, account, named_ns });
         }
         Ok(accounts)
@@ -151,7 +155,9 @@ impl Accounts {
     pub(crate) fn note(&mut self, Naming { name, account, named_ns }: Naming) {
         self.last = self.last.max(account);
         let present = self.names.entry(account).or_insert((i64::MIN, String::new()));
-        *present = std::mem::take(present).max((named_ns, name.clone()));
+        if (present.0, present.1.as_str()) < (named_ns, name.as_str()) {
+            *present = (named_ns, name.clone());
+        }
         self.by_name.insert(name, account);
     }
 }

@@ -8,7 +8,7 @@
 //! Not handled here: missing rows, which the sums reveal (`verify`).
 
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Connection, Row, Statement, ffi};
+use rusqlite::{Connection, ErrorCode, Row, Statement, ffi};
 
 /// The capacity for a row's checksummed bytes; a longer row grows it once.
 const ROW_BYTES: usize = 768;
@@ -43,29 +43,55 @@ pub(crate) fn is_intact(row: &Row<'_>) -> rusqlite::Result<bool> {
 
 /// The same, where column `crc` has the number `columns`: for millions of rows.
 pub(super) fn is_intact_before(row: &Row<'_>, columns: usize) -> rusqlite::Result<bool> {
-    // A damaged row may have no checksum at all.
-    let ValueRef::Integer(expected) = row.get_ref(columns)? else { return Ok(false) };
-    let mut bytes = Vec::with_capacity(ROW_BYTES);
-    for column in 0..columns {
-        append(&mut bytes, row.get_ref(column)?);
-    }
-    Ok(i64::from(crc32c::crc32c(&bytes)) == expected)
+    Checker::new(0, columns).is_intact(row)
 }
 
-/// The checksum of `values`.
-pub(crate) fn compute<'a>(values: impl Iterator<Item = ValueRef<'a>>) -> u32 {
-    let mut bytes = Vec::with_capacity(ROW_BYTES);
-    values.for_each(|value| append(&mut bytes, value));
-    crc32c::crc32c(&bytes)
+/// Compares the checksums of many rows, with one buffer for all.
+pub(crate) struct Checker {
+    first: usize,
+    crc: usize,
+    bytes: Vec<u8>,
+}
+
+impl Checker {
+    /// A checker for rows whose columns begin at number `first`, and whose `crc` has the number `crc`.
+    pub(crate) fn new(first: usize, crc: usize) -> Checker {
+        Checker { first, crc, bytes: Vec::with_capacity(ROW_BYTES) }
+    }
+
+    /// Whether the row's `crc` is the checksum of the columns before it.
+    pub(crate) fn is_intact(&mut self, row: &Row<'_>) -> rusqlite::Result<bool> {
+        // A damaged row may have no checksum at all.
+        let ValueRef::Integer(expected) = row.get_ref(self.crc)? else { return Ok(false) };
+        self.bytes.clear();
+        for column in self.first..self.crc {
+            append(&mut self.bytes, row.get_ref(column)?);
+        }
+        Ok(i64::from(crc32c::crc32c(&self.bytes)) == expected)
+    }
+
+    /// Refuses a damaged row, so that nothing is computed from it.
+    pub(crate) fn check(&mut self, row: &Row<'_>, table: &str) -> rusqlite::Result<()> {
+        refuse_unless(self.is_intact(row)?, table)
+    }
 }
 
 /// Refuses a damaged row, so that nothing is computed from it.
 pub(crate) fn check(row: &Row<'_>, table: &str) -> rusqlite::Result<()> {
-    if is_intact(row)? {
+    refuse_unless(is_intact(row)?, table)
+}
+
+fn refuse_unless(is_intact: bool, table: &str) -> rusqlite::Result<()> {
+    if is_intact {
         return Ok(());
     }
     let text = format!("a row of `{table}` is damaged: its checksum does not match");
     Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT), Some(text)))
+}
+
+/// Whether an error says that a row or the file is damaged.
+pub(crate) fn is_damage(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt)
 }
 
 /// Refuses a table with a damaged row.

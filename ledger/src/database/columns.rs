@@ -8,8 +8,9 @@ use rusqlite::Row;
 use rusqlite::types::ValueRef;
 
 use super::month::QUARTER_NS;
+use super::rollups::SumKey;
 use super::schema::integer;
-use super::sums::{SumKey, Sums};
+use super::sums::Sums;
 use crate::record::Flow;
 
 /// The names of [`FlowColumns::values`] and [`CounterColumns::values`]; the moment is `closed_ns` in `flow`.

@@ -11,10 +11,14 @@ use super::month::{HOUR_NS, QUARTER_NS};
 /// The first version of a month's file with quarter-hours.
 const VERSION: i64 = 3;
 
+/// The first version with ranges of rows and sums by host.
+const VERSION_WITH_SUMS: i64 = 4;
+
 /// The tables of one file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DetailTables {
     tables: Vec<DetailTable>,
+    has_sums: bool,
 }
 
 /// A table of details.
@@ -46,7 +50,8 @@ impl DetailTables {
         let version: i64 = file.pragma_query_value(None, "user_version", |row| row.get(0))?;
         let table = |name, kind, is_hourly| DetailTable { name, kind, is_hourly };
         if version < VERSION {
-            return Ok(Self { tables: kinds.map(|(kind, name, _)| table(name, kind, true)).to_vec() });
+            let tables = kinds.map(|(kind, name, _)| table(name, kind, true)).to_vec();
+            return Ok(Self { tables, has_sums: false });
         }
         let mut tables = kinds.map(|(kind, name, _)| table(name, kind, false)).to_vec();
         let exists = "SELECT count(*) FROM sqlite_schema WHERE name = ?1";
@@ -55,7 +60,12 @@ impl DetailTables {
                 tables.push(table(name, kind, true));
             }
         }
-        Ok(Self { tables })
+        Ok(Self { tables, has_sums: version >= VERSION_WITH_SUMS })
+    }
+
+    /// Whether the file has tables for ranges of rows (`row_ranges`) and for sums by host (`host_sums`).
+    pub(crate) fn have_sums(&self) -> bool {
+        self.has_sums
     }
 
     /// All tables.
@@ -81,7 +91,16 @@ impl DetailTable {
     ///
     /// Hourly rows need the SQL function `account_of`, from a user's name.
     pub(crate) fn select(&self, condition: &str) -> String {
-        let Self { name, kind, is_hourly } = *self;
+        format!("SELECT {} FROM {} WHERE {condition}", self.columns(), self.name)
+    }
+
+    /// The same, with the row's own columns from [`COLUMNS`] on.
+    pub(crate) fn select_with_row(&self, condition: &str) -> String {
+        format!("SELECT {}, {name}.* FROM {name} WHERE {condition}", self.columns(), name = self.name)
+    }
+
+    fn columns(&self) -> String {
+        let Self { kind, is_hourly, .. } = *self;
         let (account, set, requests) = match is_hourly {
             true => ("account_of(user) AS account", "0 AS set_number", "0"),
             false => ("account", "set_number", "requests"),
@@ -116,19 +135,38 @@ impl DetailTable {
             ),
         };
         format!(
-            "SELECT {fields}, {at_ns} AS at_ns, {quarter} AS quarter, {account}, user, host, class, {set},
-                    {sums}
-             FROM {name} WHERE {condition}"
+            "{fields}, {at_ns} AS at_ns, {quarter} AS quarter, {account}, user, host, class, {set}, {sums}"
         )
     }
 }
 
+/// The number of columns that [`DetailTable::select`] documents, and the numbers of some.
+pub(crate) const COLUMNS: usize = 17;
+pub(crate) const ID: usize = 0;
+pub(crate) const PORT: usize = 1;
+pub(crate) const PROTOCOL: usize = 2;
+pub(crate) const AT_NS: usize = 3;
+pub(crate) const ACCOUNT: usize = 5;
+pub(crate) const HOST: usize = 7;
+pub(crate) const CLASS: usize = 8;
+pub(crate) const SET: usize = 9;
+/// The first of the sums.
+pub(crate) const SUMS: usize = 10;
+
 /// The same columns of the open flows, from `ledger.db`.
 pub(crate) fn select_live(condition: &str) -> String {
+    format!("SELECT {} FROM live WHERE {condition}", live_columns())
+}
+
+/// The same, with the row's own columns from [`COLUMNS`] on.
+pub(crate) fn select_live_with_row() -> String {
+    format!("SELECT {}, live.* FROM live", live_columns())
+}
+
+fn live_columns() -> String {
     format!(
-        "SELECT id, port, protocol, max(counted_ns, quarter * {QUARTER_NS}) AS at_ns, quarter, account, user,
+        "id, port, protocol, max(counted_ns, quarter * {QUARTER_NS}) AS at_ns, quarter, account, user,
                 host, class, set_number, 0 AS flows, 1 AS live, 0 AS requests, upstream_tx - up_before AS up,
-                client_tx - down_before AS down, 0 AS uncertain_up, 0 AS uncertain_down
-         FROM live WHERE {condition}"
+                client_tx - down_before AS down, 0 AS uncertain_up, 0 AS uncertain_down"
     )
 }

@@ -15,6 +15,10 @@ pub(crate) const QUARTER_NS: i64 = 900 * NANOS;
 
 /// Nanoseconds of an hour.
 pub(crate) const HOUR_NS: i64 = 4 * QUARTER_NS;
+
+/// Nanoseconds of a UTC day.
+pub(crate) const DAY_NS: i64 = 24 * HOUR_NS;
+
 const NANOS: i64 = 1_000_000_000;
 
 /// The last quarter-hour of an hour, both counted from 1970: to it belongs what was summed up by hour.

@@ -18,15 +18,17 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, TransactionBehavi
 use super::checksum;
 use super::columns::{CounterColumns, FlowColumns, columns};
 use super::details::{DetailKind, DetailTables};
+use super::host_sums;
 use super::month::Month;
 use super::pairing::{self, Checkpoint};
+use super::row_ranges::NewRows;
 use super::schema;
 use super::schema::month_db::MONTH;
 use super::sums::{AGGREGATE, Sums};
 use sys::crash::point;
 
 use crate::directory::PathIdentity;
-use crate::limits::MONTHS_OPEN_MAX;
+use crate::limits::{HOST_SUM_ROWS_MIN, MONTHS_OPEN_MAX};
 use crate::sink::SinkError;
 
 /// The writer of a row: the gateway and its run.
@@ -89,13 +91,17 @@ impl MonthFiles {
         let rows =
             "SELECT ifnull((SELECT max(rowid) FROM flow), 0) + ifnull((SELECT max(rowid) FROM part), 0)";
         let rows: i64 = transaction.prepare_cached(rows)?.query_row([], |row| row.get(0))?;
-        write(&mut Appender {
+        let mut appender = Appender {
             connection: &transaction,
             insert_flow: transaction.prepare_cached(INSERT_FLOW)?,
             origin,
             applied_lsn,
             rows_free: rows_max.saturating_sub(rows).saturating_sub(*hourly_rows),
-        })?;
+            new_rows: NewRows::default(),
+        };
+        write(&mut appender)?;
+        std::mem::take(&mut appender.new_rows).write(&transaction)?;
+        drop(appender);
         let source = [ValueRef::Integer(origin.gateway), ValueRef::Integer(last_lsn)];
         checksum::put(&transaction, PUT_SOURCE, &source)?;
         transaction.commit()?;
@@ -125,9 +131,11 @@ impl MonthFiles {
         self.open.iter().try_for_each(|open| check_linked(&open.path_identity))
     }
 
-    /// Copies the logs of the open files into them, as far as readers permit.
-    pub(crate) fn checkpoint(&self) -> Result<(), SinkError> {
-        for OpenMonth { connection, .. } in &self.open {
+    /// Sums up what the open files have by host, if that is much, and copies their logs into them, as far as
+    /// readers permit.
+    pub(crate) fn checkpoint(&mut self) -> Result<(), SinkError> {
+        for OpenMonth { connection, .. } in &mut self.open {
+            host_sums::sum_up(connection, HOST_SUM_ROWS_MIN)?;
             pairing::checkpoint(connection, Checkpoint::Passive)?;
         }
         Ok(())
@@ -201,6 +209,7 @@ pub(crate) struct Appender<'a> {
     applied_lsn: i64,
     /// Rows that may still be kept one by one.
     rows_free: i64,
+    new_rows: NewRows,
 }
 
 impl Appender<'_> {
@@ -222,7 +231,9 @@ impl Appender<'_> {
         let [gateway, epoch] = self.origin.values();
         let last = [ValueRef::Text(reason.as_bytes()), gateway, epoch, ValueRef::Integer(lsn)];
         let values = flow_columns.values().into_iter().chain(counters.values()).chain(last);
-        checksum::run(&mut self.insert_flow, values)
+        checksum::run(&mut self.insert_flow, values)?;
+        self.new_rows.add_flow(counters.quarter, self.connection.last_insert_rowid());
+        Ok(())
     }
 
     /// Adds the bytes that a flow moved in a quarter-hour before its last one.
@@ -255,7 +266,9 @@ impl Appender<'_> {
             ValueRef::Integer(epoch),
             ValueRef::Integer(lsn),
         ];
-        checksum::put(self.connection, INSERT_PART, &values)
+        checksum::put(self.connection, INSERT_PART, &values)?;
+        self.new_rows.add_part(quarter, self.connection.last_insert_rowid());
+        Ok(())
     }
 
     fn aggregate(&self, quarter: i64, flow_columns: &FlowColumns<'_>, sums: &Sums) -> rusqlite::Result<()> {
@@ -319,7 +332,11 @@ pub(crate) fn remove_beyond(copy: &Connection, gateway: i64, lsn: i64) -> rusqli
     if applied(copy, gateway)? <= lsn {
         return Ok(());
     }
-    for table in DetailTables::read(copy)?.single_rows() {
+    let tables = DetailTables::read(copy)?;
+    if tables.have_sums() {
+        host_sums::discard_beyond(copy, gateway, lsn)?;
+    }
+    for table in tables.single_rows() {
         let delete = format!("DELETE FROM {table} WHERE gateway = ?1 AND lsn > ?2");
         copy.execute(&delete, [gateway, lsn])?;
     }
@@ -350,7 +367,8 @@ fn open(path: &Path) -> Result<Connection, SinkError> {
     Ok(connection)
 }
 
-fn close(connection: Connection) -> Result<(), SinkError> {
+fn close(mut connection: Connection) -> Result<(), SinkError> {
+    host_sums::sum_up(&mut connection, 1)?;
     // The checkpoint in SQLite's close would hide a failed sync.
     pairing::checkpoint(&connection, Checkpoint::Truncate)?;
     connection.close().map_err(|(_, error)| error.into())

@@ -12,8 +12,9 @@ use super::accounts::Accounts;
 use super::columns::{CounterColumns, FlowColumns};
 use super::month::{Month, QUARTER_NS};
 use super::month_file::{MonthFiles, Origin};
+use super::rollups::{Rollups, SumKey};
 use super::schema::SchemaError;
-use super::sums::{Rollups, SumKey, Sums};
+use super::sums::Sums;
 use super::watermarks::put_month;
 use crate::limits::MOVE_ROWS_MAX;
 use crate::sink::SinkError;
@@ -102,8 +103,8 @@ fn fill_rollups(connection: &Connection, accounts: &Accounts) -> rusqlite::Resul
         let class = row.get::<_, String>("class")?.into();
         rollups.add(quarter, SumKey { account, class, set: 0 }, &sums);
         if rollups.len() >= MOVE_ROWS_MAX {
-            rollups.write(connection)?;
+            rollups.write_in_version_5(connection)?;
         }
     }
-    rollups.write(connection)
+    rollups.write_in_version_5(connection)
 }

@@ -15,8 +15,9 @@ use sys::clock;
 
 use super::accounts::Accounts;
 use super::month::{HOUR_NS, last_quarter};
+use super::rollups::{RollupFiller, SumKey};
 use super::schema::{SchemaError, integer, sqlite};
-use super::sums::{RollupFiller, SumKey, Sums};
+use super::sums::Sums;
 use super::version_1;
 use super::watermarks;
 use super::{checksum, hourly, live, run};

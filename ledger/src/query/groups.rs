@@ -1,66 +1,210 @@
 //! The groups of an answer: sums by keys, and the order of their rows.
+//!
+//! Guarantees: a group's key is a number while rows are added, and its text is made once.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
-use rusqlite::Row as SqlRow;
-use rusqlite::types::ValueRef;
-
+use super::zone::Zone;
 use super::{GroupBy, QueryError, Row};
+use crate::database::month::{DAY_NS, Month};
 use crate::database::registry::Registry;
+use crate::database::sums;
 
 pub(super) const TOTAL: &str = "total";
 
-/// Sums by keys: flows, live, requests, up, down, uncertain up, uncertain down.
+/// The sums of a group: flows, live, requests, up, down, uncertain up, uncertain down.
+pub(super) type Sums = [i64; 7];
+
+/// The sums of rows without open flows.
+pub(super) fn closed(sums: &sums::Sums) -> Sums {
+    let sums::Sums { flows, requests, up, down, uncertain_up, uncertain_down } = *sums;
+    [flows, 0, requests, up, down, uncertain_up, uncertain_down]
+}
+
+/// What is grouped: the fields that keys are made of, and sums. Where no key needs a field, it may be empty.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Item<'a> {
+    pub(super) at_ns: i64,
+    pub(super) account: i64,
+    pub(super) host: Text<'a>,
+    pub(super) port: Text<'a>,
+    pub(super) protocol: &'a str,
+    pub(super) class: &'a str,
+    pub(super) set: i64,
+    pub(super) sums: Sums,
+}
+
+impl Item<'_> {
+    /// Nothing, at a moment.
+    pub(super) fn at(at_ns: i64) -> Item<'static> {
+        let (host, port) = (Text::Plain(""), Text::Plain(""));
+        Item { at_ns, account: 0, host, port, protocol: "", class: "", set: 0, sums: Sums::default() }
+    }
+}
+
+/// The text of a field.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Text<'a> {
+    Plain(&'a str),
+    /// A number as its digits.
+    Number(i64),
+    /// The number that [`Groups::intern`] gave.
+    Interned(i64),
+}
+
+/// Sums by keys.
 pub(super) struct Groups<'a> {
     keys: &'a [GroupBy],
     registry: &'a Registry,
-    sums: BTreeMap<Vec<String>, Sums>,
+    zone: &'a Zone,
+    texts: Interner,
+    /// By a number for each key.
+    sums: HashMap<Box<[i64]>, Sums>,
+    /// Those of which only texts are known.
+    named: HashMap<Vec<String>, Sums>,
+    /// The numbers of the item at hand.
+    numbers: Vec<i64>,
+    /// The last looked up day, counted from 1970, and its month.
+    month: (i64, i64),
+    /// The names of periods of another zone than UTC, by key and moment.
+    periods: HashMap<(GroupBy, i64), i64>,
 }
 
-pub(super) type Sums = [i64; 7];
-
 impl<'a> Groups<'a> {
-    pub(super) fn new(keys: &'a [GroupBy], registry: &'a Registry) -> Self {
-        Self { keys, registry, sums: BTreeMap::new() }
+    pub(super) fn new(keys: &'a [GroupBy], registry: &'a Registry, zone: &'a Zone) -> Self {
+        Self {
+            keys,
+            registry,
+            zone,
+            texts: Interner::default(),
+            sums: HashMap::new(),
+            named: HashMap::new(),
+            numbers: Vec::new(),
+            month: (-1, 0),
+            periods: HashMap::new(),
+        }
     }
 
-    /// Adds a row whose columns are those of [`super::Usage::expressions`] and the sums.
-    pub(super) fn add(&mut self, row: &SqlRow<'_>) -> Result<(), QueryError> {
-        let key = match self.keys {
-            [] => vec![TOTAL.to_owned()],
-            keys => keys
-                .iter()
-                .enumerate()
-                .map(|(index, key)| self.key_text(*key, row.get_ref(index)?))
-                .collect::<rusqlite::Result<_>>()?,
+    /// Adds an item.
+    pub(super) fn add(&mut self, item: &Item<'_>) -> Result<(), QueryError> {
+        let mut numbers = std::mem::take(&mut self.numbers);
+        numbers.clear();
+        numbers.extend(self.keys.iter().map(|key| self.number(*key, item)));
+        let outcome = match self.sums.get_mut(numbers.as_slice()) {
+            Some(sums) => add(sums, item.sums),
+            None => {
+                self.sums.insert(numbers.as_slice().into(), item.sums);
+                Ok(())
+            }
         };
-        let mut more = Sums::default();
-        for (index, sum) in more.iter_mut().enumerate() {
-            *sum = row.get(self.keys.len().max(1) + index)?;
-        }
-        self.sum(key, more)
+        self.numbers = numbers;
+        outcome
     }
 
-    /// The text of a key's value.
-    pub(super) fn key_text(&self, key: GroupBy, value: ValueRef<'_>) -> rusqlite::Result<String> {
+    /// The number of a text.
+    pub(super) fn intern(&mut self, text: &str) -> i64 {
+        self.texts.intern(text)
+    }
+
+    fn number(&mut self, key: GroupBy, item: &Item<'_>) -> i64 {
         match key {
-            GroupBy::User => Ok(self.registry.accounts.name(value.as_i64_or_null()?.unwrap_or(0))),
-            GroupBy::Set => Ok(self.registry.sets.name(value.as_i64()?)),
-            _ => Ok(value.as_str()?.to_owned()),
+            GroupBy::User => item.account,
+            GroupBy::Set => item.set,
+            GroupBy::Host => self.text_number(item.host),
+            GroupBy::Port => self.text_number(item.port),
+            GroupBy::Protocol => self.texts.intern(item.protocol),
+            GroupBy::Class => self.texts.intern(item.class),
+            GroupBy::Quarter | GroupBy::Hour | GroupBy::Day | GroupBy::Month => self.period(key, item.at_ns),
         }
     }
 
+    fn text_number(&mut self, text: Text<'_>) -> i64 {
+        match text {
+            Text::Plain(text) => self.texts.intern(text),
+            Text::Number(number) => self.texts.intern(&number.to_string()),
+            Text::Interned(number) => number,
+        }
+    }
+
+    /// The number of the period that has the moment `at_ns`: that of its beginning in UTC, or of its name.
+    fn period(&mut self, key: GroupBy, at_ns: i64) -> i64 {
+        let start_ns = key.period_ns().map_or(at_ns, |period_ns| at_ns / period_ns * period_ns);
+        match (self.zone.is_utc(), key) {
+            (true, GroupBy::Month) => {
+                let day = at_ns / DAY_NS;
+                if self.month.0 != day {
+                    self.month = (day, Month::containing(at_ns).beginning_ns());
+                }
+                self.month.1
+            }
+            (true, _) => start_ns,
+            (false, _) => {
+                let Groups { zone, texts, .. } = self;
+                let quarter_ns = GroupBy::Quarter.period_ns().map_or(at_ns, |length| at_ns / length);
+                let name = || texts.intern(&zone.name(key, at_ns));
+                *self.periods.entry((key, quarter_ns)).or_insert_with(name)
+            }
+        }
+    }
+
+    /// Adds sums to the group with these texts as keys.
     pub(super) fn sum(&mut self, keys: Vec<String>, more: Sums) -> Result<(), QueryError> {
-        let sums = self.sums.entry(keys).or_default();
-        for (sum, more) in sums.iter_mut().zip(more) {
-            *sum = sum.checked_add(more).ok_or(QueryError::Overflow)?;
-        }
-        Ok(())
+        add(self.named.entry(keys).or_default(), more)
     }
 
-    pub(super) fn finish(self) -> Result<Vec<Row>, QueryError> {
-        self.sums.into_iter().map(|(keys, sums)| row(keys, sums)).collect()
+    pub(super) fn finish(mut self) -> Result<Vec<Row>, QueryError> {
+        let sums = std::mem::take(&mut self.sums);
+        let mut named = std::mem::take(&mut self.named);
+        named.reserve(sums.len());
+        for (numbers, sums) in sums {
+            let texts = match self.keys {
+                [] => vec![TOTAL.to_owned()],
+                keys => keys.iter().zip(&numbers).map(|(key, number)| self.name(*key, *number)).collect(),
+            };
+            // Several numbers may have one name.
+            add(named.entry(texts).or_default(), sums)?;
+        }
+        named.into_iter().map(|(keys, sums)| row(keys, sums)).collect()
+    }
+
+    fn name(&self, key: GroupBy, number: i64) -> String {
+        match key {
+            GroupBy::User => self.registry.accounts.name(number),
+            GroupBy::Set => self.registry.sets.name(number),
+            key if key.is_time() && self.zone.is_utc() => self.zone.name(key, number),
+            _ => self.texts.text(number).to_owned(),
+        }
+    }
+}
+
+fn add(sums: &mut Sums, more: Sums) -> Result<(), QueryError> {
+    for (sum, more) in sums.iter_mut().zip(more) {
+        *sum = sum.checked_add(more).ok_or(QueryError::Overflow)?;
+    }
+    Ok(())
+}
+
+/// A number for each text.
+#[derive(Default)]
+struct Interner {
+    numbers: HashMap<String, i64>,
+    texts: Vec<String>,
+}
+
+impl Interner {
+    fn intern(&mut self, text: &str) -> i64 {
+        if let Some(number) = self.numbers.get(text) {
+            return *number;
+        }
+        let number = self.texts.len() as i64;
+        self.texts.push(text.to_owned());
+        self.numbers.insert(text.to_owned(), number);
+        number
+    }
+
+    fn text(&self, number: i64) -> &str {
+        usize::try_from(number).ok().and_then(|index| self.texts.get(index)).map_or("", String::as_str)
     }
 }
 

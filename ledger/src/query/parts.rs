@@ -6,17 +6,20 @@
 
 use std::collections::HashMap;
 
-use rusqlite::{Connection, Row as SqlRow};
+use rusqlite::Row as SqlRow;
 
-use super::{Filter, GroupBy, Groups, QueryError, Usage, Window, condition};
-use crate::database::details::DetailKind;
+use super::details::MonthDetails;
+use super::groups::{Item, Text};
+use super::{Filter, Groups, QueryError, Usage, Window, each};
+use crate::database::details::{self, DetailKind};
+use crate::database::host_sums::SummedTo;
 use crate::database::month::Month;
 
 /// A flow's id as the database stores it.
 type Id = [u8; 16];
 
-/// A port and a protocol, as texts.
-type PortProtocol = (String, String);
+/// A port, if it is known, and a protocol.
+type PortProtocol = (Option<i64>, String);
 
 /// The port and protocol of each flow with parts.
 #[derive(Default)]
@@ -33,68 +36,77 @@ impl Usage {
         let mut port_protocols = PortProtocols::default();
         let months = self.months()?;
         for (month, _) in months.range(first..) {
-            let Some(file) = self.month(*month)? else { continue };
+            let Some(details) = self.month_details(*month)? else { continue };
             if month.beginning_ns() <= window.last_ns {
-                filter.select(&file, &self.parts(&file, "")?, (&self.registry, window), |row| {
-                    port_protocols.0.entry(row.get(0)?).or_default();
+                self.each_part(&details, filter, window, |id, _| {
+                    port_protocols.0.entry(id).or_default();
                     Ok(())
                 })?;
             }
-            let flows = self.details(&file, |kind| kind == DetailKind::Flow)?;
-            port_protocols.learn(&file, &format!("SELECT id, port, protocol FROM ({flows})"))?;
+            if port_protocols.0.is_empty() {
+                continue;
+            }
+            let all = (Window::EVER, SummedTo::default());
+            self.each_detail(
+                &details,
+                all,
+                |kind| kind == DetailKind::Flow,
+                |_, row| {
+                    let (port, protocol) = (row.get(details::PORT)?, row.get_ref(details::PROTOCOL)?);
+                    let protocol = protocol.as_str().map_err(rusqlite::Error::from)?;
+                    port_protocols.learn(row.get(details::ID)?, port, protocol);
+                    Ok(())
+                },
+            )?;
         }
-        port_protocols.learn(&self.connection, "SELECT id, port, protocol FROM live")?;
+        each(&self.connection, "SELECT id, port, protocol FROM live", |row| {
+            port_protocols.learn(row.get(0)?, row.get(1)?, row.get_ref(2)?.as_str()?);
+            Ok(())
+        })?;
         Ok(port_protocols)
     }
 
     /// Adds the parts in a month's file.
     pub(super) fn add_parts(
         &self,
-        file: &Connection,
+        details: &MonthDetails,
         filter: &Filter,
-        keys: &[GroupBy],
         window: Window,
         port_protocols: &PortProtocols,
         groups: &mut Groups<'_>,
     ) -> Result<(), QueryError> {
-        let columns: String =
-            keys.iter().map(|key| format!(", {}", self.expression(*key, "at_ns"))).collect();
-        filter.select(file, &self.parts(file, &columns)?, (&self.registry, window), |row| {
-            let unknown = PortProtocol::default();
-            let (port, protocol) = port_protocols.0.get(&row.get::<_, Id>(0)?).unwrap_or(&unknown);
-            let key = |(index, key): (usize, &GroupBy)| match key {
-                GroupBy::Port => Ok(port.clone()),
-                GroupBy::Protocol => Ok(protocol.clone()),
-                key => groups.key_text(*key, row.get_ref(index + 3)?),
-            };
-            let keys = keys.iter().enumerate().map(key).collect::<rusqlite::Result<Vec<String>>>()?;
-            groups.sum(keys, [0, 0, 0, row.get(1)?, row.get(2)?, 0, 0])
+        let unknown = PortProtocol::default();
+        self.each_part(details, filter, window, |id, item| {
+            let (port, protocol) = port_protocols.0.get(&id).unwrap_or(&unknown);
+            let port = port.map_or(Text::Plain(""), Text::Number);
+            groups.add(&Item { port, protocol, ..*item })
         })
     }
 
-    fn parts(&self, file: &Connection, columns: &str) -> Result<String, QueryError> {
-        let parts = self.details(file, |kind| kind == DetailKind::Part)?;
-        Ok(format!("SELECT id, up, down {columns} FROM ({parts}) WHERE {}", condition("at_ns")))
+    fn each_part(
+        &self,
+        details: &MonthDetails,
+        filter: &Filter,
+        window: Window,
+        mut each: impl FnMut(Id, &Item<'_>) -> Result<(), QueryError>,
+    ) -> Result<(), QueryError> {
+        let admission = filter.admission(&self.registry, window);
+        let is_part = |kind| kind == DetailKind::Part;
+        self.each_detail(details, (window, SummedTo::default()), is_part, |item, row| {
+            if admission.admits(item) { each(id(row)?, item) } else { Ok(()) }
+        })
     }
 }
 
 impl PortProtocols {
-    /// Stores port and protocol from the rows of `select`, of flows that have parts.
-    fn learn(&mut self, from: &Connection, select: &str) -> Result<(), QueryError> {
-        if self.0.is_empty() {
-            return Ok(());
+    /// Stores the port and protocol of a flow, if it has parts.
+    fn learn(&mut self, id: Id, port: i64, protocol: &str) {
+        if let Some(entry) = self.0.get_mut(&id) {
+            *entry = (Some(port), protocol.to_owned());
         }
-        let mut select = from.prepare(select)?;
-        let mut rows = select.query([])?;
-        while let Some(row) = rows.next()? {
-            if let Some(entry) = self.0.get_mut(&row.get::<_, Id>(0)?) {
-                *entry = port_protocol(row)?;
-            }
-        }
-        Ok(())
     }
 }
 
-fn port_protocol(row: &SqlRow<'_>) -> rusqlite::Result<PortProtocol> {
-    Ok((row.get::<_, i64>(1)?.to_string(), row.get(2)?))
+fn id(row: &SqlRow<'_>) -> rusqlite::Result<Id> {
+    row.get(details::ID)
 }

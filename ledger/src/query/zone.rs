@@ -4,19 +4,15 @@
 //! have been multiples of 15 minutes since 1980. A period that a change of the clocks repeats has its offset
 //! in its name.
 
-use std::sync::Arc;
-
 use jiff::civil::Date;
 use jiff::fmt::strtime;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan, Zoned};
-use rusqlite::Connection;
-use rusqlite::functions::FunctionFlags;
 
 use super::{GroupBy, Window};
 use crate::database::month::QUARTER_NS;
 
-/// A time zone with SQL functions for the names of its periods.
+/// A time zone with the names of its periods.
 #[derive(Debug)]
 pub(super) struct Zone(TimeZone);
 
@@ -30,26 +26,9 @@ impl Zone {
         Zone(zone)
     }
 
-    fn is_utc(&self) -> bool {
+    /// Whether its days and months are those of the database's own sums.
+    pub(super) fn is_utc(&self) -> bool {
         self.0 == TimeZone::UTC
-    }
-
-    /// The SQL expression of the period's name at a moment in nanoseconds, which is an SQL expression too.
-    pub(super) fn expression(&self, key: GroupBy, moment_ns: &str) -> String {
-        if !self.is_utc() {
-            return format!("{}({moment_ns})", function(key));
-        }
-        let time = |format: &str| format!("strftime('{format}', {moment_ns} / 1000000000, 'unixepoch')");
-        match key {
-            // SQLite formats minutes; the quarter-hour is the moment's own.
-            GroupBy::Quarter => {
-                let start_s = format!("{moment_ns} / {QUARTER_NS} * {}", QUARTER_NS / 1_000_000_000);
-                format!("strftime('%Y-%m-%dT%H:%MZ', {start_s}, 'unixepoch')")
-            }
-            GroupBy::Hour => time("%Y-%m-%dT%H:00Z"),
-            GroupBy::Day => time("%Y-%m-%d"),
-            _ => time("%Y-%m"),
-        }
     }
 
     /// The name of the period that has the moment `at_ns`.
@@ -67,21 +46,6 @@ impl Zone {
             _ if self.is_utc() => name + "Z",
             _ => name + &strtime::format("%:z", &moment).unwrap_or_default(),
         }
-    }
-
-    /// Registers the functions of [`Zone::expression`] in `connection`.
-    pub(super) fn install(self: &Arc<Self>, connection: &Connection) -> rusqlite::Result<()> {
-        if self.is_utc() {
-            return Ok(());
-        }
-        let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
-        for key in [GroupBy::Quarter, GroupBy::Hour, GroupBy::Day, GroupBy::Month] {
-            let zone = Arc::clone(self);
-            connection.create_scalar_function(function(key), 1, flags, move |call| {
-                Ok(zone.name(key, call.get(0)?))
-            })?;
-        }
-        Ok(())
     }
 
     /// The parts of `window` in each day, or in each month, of the zone. It is one part where these are those
@@ -116,16 +80,6 @@ impl Zone {
 
     fn at(&self, at_ns: i64) -> Zoned {
         Timestamp::from_nanosecond(at_ns.into()).unwrap_or_default().to_zoned(self.0.clone())
-    }
-}
-
-/// The name of the SQL function for a key.
-fn function(key: GroupBy) -> &'static str {
-    match key {
-        GroupBy::Quarter => "zone_quarter",
-        GroupBy::Hour => "zone_hour",
-        GroupBy::Day => "zone_day",
-        _ => "zone_month",
     }
 }
 

@@ -1,5 +1,7 @@
 //! The SQLite sink against its contract, on real files.
 
+mod derived;
+mod hosts;
 mod numbers;
 mod random;
 mod tables;

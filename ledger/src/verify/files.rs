@@ -5,9 +5,9 @@ use rusqlite::Connection;
 use super::{MonthState, Problem, VerifyReport, damaged};
 use crate::database::checksum;
 use crate::database::details::DetailTables;
-use crate::database::month_file;
 use crate::database::schema::month_db::{self, HOURLY, MONTH};
 use crate::database::schema::{self, Migration};
+use crate::database::{month_file, row_ranges};
 use crate::query::{QueryError, Usage};
 
 /// Checks one file by itself; returns whether all of it could be read.
@@ -102,6 +102,22 @@ fn check_rows(
         }
     }
     report.rows += number;
+    Ok(())
+}
+
+/// Checks that a question which reads the rows of a quarter-hour alone finds all of them.
+pub(super) fn check_row_ranges(report: &mut VerifyReport, months: &[MonthState]) -> Result<(), QueryError> {
+    for state in months {
+        let Some(file) = &state.file else { continue };
+        if !DetailTables::read(file)?.have_sums() {
+            continue;
+        }
+        let misplaced = row_ranges::misplaced(file)?;
+        if misplaced > 0 {
+            let text = format!("{misplaced} rows lie outside the range of their quarter-hour");
+            report.problem(Problem::Damaged { file: state.name.clone(), text });
+        }
+    }
     Ok(())
 }
 

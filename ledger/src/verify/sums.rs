@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::Connection;
 
 use super::{MonthState, Problem, VerifyReport};
+use crate::database::derived::{self, Packed};
 use crate::database::details::{self, DetailKind, DetailTables};
 use crate::database::month::{Month, QUARTER_NS};
 use crate::database::month_file;
+use crate::database::packed;
 use crate::database::sums::Sums;
 use crate::query::{QueryError, Usage};
 
@@ -64,21 +66,54 @@ pub(super) fn check_month(
 
 /// Compares the rollups of days, of months and of all accounts with those of their quarter-hours.
 pub(super) fn check_rollups(report: &mut VerifyReport, usage: &Usage) -> Result<(), QueryError> {
-    let (mut days, mut months, mut totals) = (Totals::new(), Totals::new(), Totals::new());
+    let (mut days, mut months) = (Totals::new(), Totals::new());
+    let mut totals: [Totals; 3] = Default::default();
     each(&usage.connection, QUARTERS, EVER, |(quarter, account, class, set), sums| {
         let month = Month::of_quarter(quarter).number();
         months.entry((month, account, class.clone(), set)).or_default().add(&sums);
-        totals.entry((quarter, 0, class.clone(), set)).or_default().add(&sums);
+        for (unit, totals) in [quarter, quarter / DAY_QUARTERS, month].into_iter().zip(&mut totals) {
+            totals.entry((unit, 0, class.clone(), set)).or_default().add(&sums);
+        }
         days.entry((quarter / DAY_QUARTERS, account, class, set)).or_default().add(&sums);
     })?;
-    for (table, select, expected) in [
+    let mut tables = vec![
         ("rollup_day", "SELECT day AS time, * FROM rollup_day", &days),
         ("rollup_month", "SELECT month AS time, * FROM rollup_month", &months),
-        ("total_quarter", "SELECT quarter AS time, 0 AS account, * FROM total_quarter", &totals),
-    ] {
+        ("total_quarter", "SELECT quarter AS time, 0 AS account, * FROM total_quarter", &totals[0]),
+    ];
+    if derived::exist(&usage.connection)? {
+        tables.push(("total_day", "SELECT day AS time, 0 AS account, * FROM total_day", &totals[1]));
+        tables.push(("total_month", "SELECT month AS time, 0 AS account, * FROM total_month", &totals[2]));
+        Packed::ALL.into_iter().try_for_each(|kind| check_packed(report, usage, kind))?;
+    }
+    for (table, select, expected) in tables {
         let mut found = Totals::new();
         add(&mut found, &usage.connection, &format!("{select} WHERE ?1 <= ?2"), EVER)?;
         compare(report, table, expected, &found);
+    }
+    Ok(())
+}
+
+/// Compares packed values with the sums of which they were made.
+fn check_packed(report: &mut VerifyReport, usage: &Usage, kind: Packed) -> Result<(), QueryError> {
+    let mut select = usage.connection.prepare(&format!("SELECT * FROM {}", kind.table()))?;
+    let mut values = select.query([])?;
+    let mut sums = usage.connection.prepare(&kind.rows())?;
+    while let Some(value) = values.next()? {
+        let unit: i64 = value.get(0)?;
+        let (mut expected, mut found) = (BTreeMap::new(), BTreeMap::new());
+        let mut rows = sums.query([unit])?;
+        while let Some(row) = rows.next()? {
+            let total: &mut Sums = expected.entry(row.get("number")?).or_default();
+            total.add(&Sums::read(row)?);
+        }
+        let packed = value.get_ref(1)?.as_blob().unwrap_or_default();
+        let is_whole = packed::unpack(packed, |number, sums| _ = found.insert(number, *sums));
+        report.sums += expected.len() as u64;
+        if !is_whole || found != expected {
+            let text = format!("{} of {unit} is not what its sums are", kind.table());
+            report.problem(Problem::Damaged { file: "ledger.db".to_owned(), text });
+        }
     }
     Ok(())
 }

@@ -215,13 +215,10 @@ fn keys(by: &[By]) -> Vec<By> {
 
 /// Checks that the user is in the configuration, or was when a flow was recorded.
 fn check_user(user: &str, config: &Config, usage: &Usage) -> anyhow::Result<()> {
-    if config.user(user).is_some() {
+    if config.user(user).is_some() || usage.has_user(user)? {
         return Ok(());
     }
     let mut known = usage.users()?;
-    if known.contains(user) {
-        return Ok(());
-    }
     known.extend(config.users.iter().map(|user| user.name.to_string()));
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
     let hint = nearest(user, &known).map_or(String::new(), |name| format!(": did you mean `{name}`?"));

@@ -3,7 +3,7 @@
 //! A released migration is never edited, its comments included: databases have the checksum of its text.
 
 use super::{LOG_NUMBERS, Migration};
-use crate::database::version_4;
+use crate::database::{derived, version_4};
 
 /// The migrations of `ledger.db`, in order.
 pub(crate) const LEDGER: &[Migration] = &[
@@ -14,6 +14,8 @@ pub(crate) const LEDGER: &[Migration] = &[
     Migration { sql: LOG_NUMBERS, then: None, is_read: false },
     Migration { sql: ACCOUNTS_AND_QUARTERS, then: Some(version_4::move_sums), is_read: true },
     Migration { sql: EDGES, then: None, is_read: false },
+    // Readers of a file without these tables add up the rows of which they are made.
+    Migration { sql: DERIVED_SUMS, then: Some(derived::fill_totals), is_read: false },
 ];
 
 const FLOWS_IN_ONE_FILE: &str =
@@ -301,6 +303,52 @@ const EDGES: &str =
          edge_ns INTEGER NOT NULL,
          lsn     INTEGER NOT NULL,
          crc     INTEGER NOT NULL
+     ) STRICT;";
+
+/// Sums that are made of `rollup_quarter`, `rollup_day` and `total_quarter`, and can be made again.
+const DERIVED_SUMS: &str = "-- Sums of all accounts by day and by month.
+     CREATE TABLE total_day (
+         day            INTEGER NOT NULL,
+         class          TEXT    NOT NULL,
+         set_number     INTEGER NOT NULL,
+         flows          INTEGER NOT NULL,
+         requests       INTEGER NOT NULL,
+         up             INTEGER NOT NULL,
+         down           INTEGER NOT NULL,
+         uncertain_up   INTEGER NOT NULL,
+         uncertain_down INTEGER NOT NULL,
+         crc            INTEGER NOT NULL,
+         PRIMARY KEY (day, class, set_number)
+     ) STRICT, WITHOUT ROWID;
+     CREATE TABLE total_month (
+         month          INTEGER NOT NULL,
+         class          TEXT    NOT NULL,
+         set_number     INTEGER NOT NULL,
+         flows          INTEGER NOT NULL,
+         requests       INTEGER NOT NULL,
+         up             INTEGER NOT NULL,
+         down           INTEGER NOT NULL,
+         uncertain_up   INTEGER NOT NULL,
+         uncertain_down INTEGER NOT NULL,
+         crc            INTEGER NOT NULL,
+         PRIMARY KEY (month, class, set_number)
+     ) STRICT, WITHOUT ROWID;
+     -- Packed values of days and months that are over, without class and set: of each quarter-hour of a day,
+     -- and of each account. No row if a sum changed since, or none was made yet.
+     CREATE TABLE packed_quarter (
+         day  INTEGER PRIMARY KEY,
+         sums BLOB    NOT NULL,
+         crc  INTEGER NOT NULL
+     ) STRICT;
+     CREATE TABLE packed_day (
+         day  INTEGER PRIMARY KEY,
+         sums BLOB    NOT NULL,
+         crc  INTEGER NOT NULL
+     ) STRICT;
+     CREATE TABLE packed_month (
+         month INTEGER PRIMARY KEY,
+         sums  BLOB    NOT NULL,
+         crc   INTEGER NOT NULL
      ) STRICT;";
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ pub(crate) const MONTH: &[Migration] = &[
     Migration { sql: DETAILS, then: None, is_read: true },
     Migration { sql: LOG_NUMBERS, then: None, is_read: false },
     Migration { sql: QUARTERS, then: Some(drop_empty), is_read: false },
+    Migration { sql: RANGES_AND_HOSTS, then: None, is_read: false },
 ];
 
 /// Removes tables of version 2 that have no rows: all of them in a new file.
@@ -170,4 +171,59 @@ const QUARTERS: &str = "ALTER TABLE flow RENAME TO flow_2;
          uncertain_down INTEGER NOT NULL,
          crc            INTEGER NOT NULL,
          PRIMARY KEY (quarter, account, user, class, set_number, host)
+     ) STRICT, WITHOUT ROWID;";
+
+/// The rows of a file that is migrated have no range, and are summed up by host like new ones.
+const RANGES_AND_HOSTS: &str =
+    "-- The first and the last row with a flow, and with a part, of a quarter-hour; rows of others may lie
+     -- between. None if the last is before the first.
+     CREATE TABLE row_range (
+         quarter    INTEGER PRIMARY KEY,
+         flow_first INTEGER NOT NULL,
+         flow_last  INTEGER NOT NULL,
+         part_first INTEGER NOT NULL,
+         part_last  INTEGER NOT NULL,
+         crc        INTEGER NOT NULL
+     ) STRICT;
+     -- The names of the hosts in sums.
+     CREATE TABLE host (
+         number INTEGER PRIMARY KEY,
+         name   TEXT    NOT NULL UNIQUE,
+         crc    INTEGER NOT NULL
+     ) STRICT;
+     -- The last flow and the last part in the sums by host.
+     CREATE TABLE host_source (
+         id        INTEGER PRIMARY KEY,
+         flow_last INTEGER NOT NULL,
+         part_last INTEGER NOT NULL,
+         crc       INTEGER NOT NULL
+     ) STRICT;
+     -- Sums of the flows and parts of a day, and of all in this file.
+     CREATE TABLE host_day (
+         day            INTEGER NOT NULL,
+         account        INTEGER NOT NULL,
+         host           INTEGER NOT NULL,
+         class          TEXT    NOT NULL,
+         set_number     INTEGER NOT NULL,
+         flows          INTEGER NOT NULL,
+         requests       INTEGER NOT NULL,
+         up             INTEGER NOT NULL,
+         down           INTEGER NOT NULL,
+         uncertain_up   INTEGER NOT NULL,
+         uncertain_down INTEGER NOT NULL,
+         crc            INTEGER NOT NULL,
+         PRIMARY KEY (day, account, host, class, set_number)
+     ) STRICT, WITHOUT ROWID;
+     CREATE TABLE host_month (
+         host           INTEGER NOT NULL,
+         class          TEXT    NOT NULL,
+         set_number     INTEGER NOT NULL,
+         flows          INTEGER NOT NULL,
+         requests       INTEGER NOT NULL,
+         up             INTEGER NOT NULL,
+         down           INTEGER NOT NULL,
+         uncertain_up   INTEGER NOT NULL,
+         uncertain_down INTEGER NOT NULL,
+         crc            INTEGER NOT NULL,
+         PRIMARY KEY (host, class, set_number)
      ) STRICT, WITHOUT ROWID;";

@@ -372,7 +372,7 @@ fn dump(directory: &Path) -> Vec<String> {
     lines
 }
 
-const TABLES: [&str; 9] = [
+const TABLES: [&str; 12] = [
     "flow",
     "part",
     "aggregate",
@@ -381,6 +381,9 @@ const TABLES: [&str; 9] = [
     "rollup_day",
     "rollup_month",
     "total_quarter",
+    "total_day",
+    "total_month",
+    "row_range",
     "gap",
 ];
 

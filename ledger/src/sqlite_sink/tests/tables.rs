@@ -7,9 +7,9 @@ use crate::database::month::HOUR_NS;
 use crate::database::schema::month_db::{HOURLY_VERSION, MONTH};
 use crate::verify::{Problem, verify};
 
-const HOUR: u64 = HOUR_NS as u64;
+pub(super) const HOUR: u64 = HOUR_NS as u64;
 /// 2026-02-01T00:00:00Z.
-const FEBRUARY: u64 = 1_769_904_000_000_000_000;
+pub(super) const FEBRUARY: u64 = 1_769_904_000_000_000_000;
 
 /// A flow's record: id, moment, and bytes toward the upstream.
 fn record(id: u128, at: u64, up: u64) -> Record {
@@ -367,7 +367,7 @@ fn version_1_flows_are_migrated_without_loss() {
 fn verify_finds_missing_doubled_and_changed_rows() {
     type Expected = fn(&Problem) -> bool;
     const OTHER: &str = "DELETE FROM flow WHERE rowid = 2";
-    let cases: [(&str, &str, Expected); 9] = [
+    let cases: [(&str, &str, Expected); 14] = [
         ("usage-202602.db", OTHER, |problem| matches!(problem, Problem::Sum { table: "rollup_quarter", .. })),
         ("usage-202601.db", "DELETE FROM part", |problem| matches!(problem, Problem::Parts { .. })),
         ("usage-202602.db", "UPDATE flow SET host = 'x'", |problem| matches!(problem, Problem::Row { .. })),
@@ -378,6 +378,13 @@ fn verify_finds_missing_doubled_and_changed_rows() {
         ("ledger.db", "DELETE FROM rollup_day", |problem| {
             matches!(problem, Problem::Sum { table: "rollup_day", .. })
         }),
+        ("ledger.db", "DELETE FROM total_month", |problem| {
+            matches!(problem, Problem::Sum { table: "total_month", .. })
+        }),
+        ("usage-202602.db", LAST_RANGE, |problem| matches!(problem, Problem::Damaged { .. })),
+        ("ledger.db", "UPDATE packed_day SET sums = x'00'", |problem| matches!(problem, Problem::Row { .. })),
+        ("usage-202602.db", "DELETE FROM host_day", |problem| matches!(problem, Problem::Damaged { .. })),
+        ("usage-202602.db", "DELETE FROM host_month", |problem| matches!(problem, Problem::Damaged { .. })),
         ("ledger.db", "DELETE FROM live", |problem| matches!(problem, Problem::Sum { .. })),
     ];
     for (file, damage, expected) in cases {
@@ -392,6 +399,9 @@ fn verify_finds_missing_doubled_and_changed_rows() {
     let problems = verify(store.directory.path()).unwrap().problems;
     assert!(problems.iter().any(|problem| matches!(problem, Problem::Missing { .. })), "{problems:#?}");
 }
+
+/// Rows before all ranges belong to an earlier version, and any question reads them.
+const LAST_RANGE: &str = "DELETE FROM row_range WHERE quarter = (SELECT max(quarter) FROM row_range)";
 
 const DOUBLE: &str =
     "CREATE TEMP TABLE again AS SELECT id, opened_ns, account, policy, set_number, user, host, port, address,

@@ -1,0 +1,237 @@
+//! Sums by host over whole days, from the sums that a month's file has of its flows.
+//!
+//! Guarantees: the same sums as from details. Where `ledger.db` lacks an entry whose flow is summed up, none
+//! of the file's sums are used.
+//!
+//! ```text
+//!   flows, parts | the first day's rest | whole days: sums, and rows not summed up yet | the last day's part
+//! ```
+
+use std::collections::HashMap;
+
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params_from_iter};
+
+use super::groups::{Item, Text};
+use super::{Filter, GroupBy, Groups, QueryError, Usage, Window};
+use crate::database::checksum::{self, Checker};
+use crate::database::details::DetailTables;
+use crate::database::host_sums::SummedTo;
+use crate::database::month::{DAY_NS, Month};
+
+/// The part of a month of which a file's sums by host were used.
+#[derive(Clone, Copy)]
+pub(super) struct SummedDays {
+    pub(super) days: Window,
+    pub(super) to: SummedTo,
+}
+
+/// The positions of columns in `host_day`, or in `host_month`, which has neither days nor accounts.
+struct Columns {
+    day: Option<usize>,
+    host: usize,
+}
+
+const HOST_DAY: Columns = Columns { day: Some(0), host: 2 };
+const HOST_MONTH: Columns = Columns { day: None, host: 0 };
+
+impl Usage {
+    /// Adds the sums by host of the whole days of `window` in the file of `month`; `None` if it has none, or
+    /// the question needs none.
+    pub(super) fn add_host_sums(
+        &self,
+        (month, file, tables): (Month, &Connection, &DetailTables),
+        filter: &Filter,
+        keys: &[GroupBy],
+        window: Window,
+        groups: &mut Groups<'_>,
+    ) -> Result<Option<SummedDays>, QueryError> {
+        let is_finer = |key: &GroupBy| {
+            matches!(key, GroupBy::Port | GroupBy::Protocol | GroupBy::Quarter | GroupBy::Hour)
+                || (key.is_time() && !self.zone.is_utc())
+        };
+        let is_by_host = filter.host.is_some() || keys.contains(&GroupBy::Host);
+        let days = window.within(month).whole_days().filter(|_| is_by_host && !keys.iter().any(is_finer));
+        let Some(days) = days else { return Ok(None) };
+        let Some(to) = self.summed_to(file, tables)? else { return Ok(None) };
+        let summed = SummedDays { days, to };
+        let mut hosts = Hosts::new(self, file, filter.host.is_none() && filter.user.is_none())?;
+        let host = match &filter.host {
+            Some(name) => match hosts.find(name)? {
+                Some(host) => Some(host),
+                // It has no sums.
+                None => return Ok(Some(summed)),
+            },
+            None => None,
+        };
+        let is_whole_month = days == Window::of(month);
+        let needs_days =
+            filter.user.is_some() || keys.iter().any(|key| matches!(key, GroupBy::User | GroupBy::Day));
+        let source = match is_whole_month && !needs_days {
+            true => HostRows::of_month(month, host),
+            false => HostRows::of_days(days, filter.account(&self.registry), host),
+        };
+        self.add_hosts(&source, filter, &mut hosts, groups)?;
+        Ok(Some(summed))
+    }
+
+    /// Adds the rows of `source`.
+    fn add_hosts(
+        &self,
+        source: &HostRows,
+        filter: &Filter,
+        hosts: &mut Hosts<'_>,
+        groups: &mut Groups<'_>,
+    ) -> Result<(), QueryError> {
+        let admission = filter.admission(&self.registry, Window::EVER).of_any_host();
+        let Columns { day, host } = source.columns;
+        let mut select = hosts.file.prepare(&source.sql)?;
+        // The host, the class, the set, six sums, and the checksum.
+        let mut checker = Checker::new(0, host + 9);
+        for parameters in &source.parameters {
+            let mut rows = select.query(params_from_iter(parameters))?;
+            while let Some(row) = rows.next()? {
+                if !self.row_checks.admits(checker.is_intact(row)?) {
+                    continue;
+                }
+                let at_ns = match day {
+                    Some(day) => row.get::<_, i64>(day)?.saturating_mul(DAY_NS),
+                    None => source.at_ns,
+                };
+                let account = if day.is_some() { row.get(1)? } else { 0 };
+                let Some(interned) = hosts.interned(row.get(host)?, groups)? else { continue };
+                let class = row.get_ref(host + 1)?.as_str().map_err(rusqlite::Error::from)?;
+                let mut item = Item {
+                    account,
+                    host: Text::Interned(interned),
+                    class,
+                    set: row.get(host + 2)?,
+                    ..Item::at(at_ns)
+                };
+                for (sum, column) in [0, 2, 3, 4, 5, 6].into_iter().zip(host + 3..) {
+                    item.sums[sum] = row.get(column)?;
+                }
+                if admission.admits(&item) {
+                    groups.add(&item)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Up to which rows the sums are; `None` if they have a row that is not visible, or are of no use.
+    fn summed_to(&self, file: &Connection, tables: &DetailTables) -> Result<Option<SummedTo>, QueryError> {
+        if !tables.have_sums() {
+            return Ok(None);
+        }
+        let Ok(to) = SummedTo::read(file) else {
+            self.row_checks.admits(false);
+            return Ok(None);
+        };
+        // The numbers of entries ascend with those of rows.
+        for (table, last) in [("flow", to.flow), ("part", to.part)] {
+            let is_visible =
+                format!("SELECT count(*) FROM {table} WHERE rowid = ?1 AND {}", self.is_visible());
+            if last > 0 && file.query_row(&is_visible, [last], |row| row.get::<_, i64>(0))? == 0 {
+                return Ok(None);
+            }
+        }
+        Ok((to != SummedTo::default()).then_some(to))
+    }
+}
+
+/// Rows of sums: a statement, and the parameters of each of its runs.
+struct HostRows {
+    sql: String,
+    columns: Columns,
+    parameters: Vec<Vec<i64>>,
+    /// The moment of rows without a day.
+    at_ns: i64,
+}
+
+impl HostRows {
+    fn of_month(month: Month, host: Option<i64>) -> HostRows {
+        let condition = if host.is_some() { "WHERE host = ?1" } else { "" };
+        HostRows {
+            sql: format!("SELECT * FROM host_month {condition}"),
+            columns: HOST_MONTH,
+            parameters: vec![host.into_iter().collect()],
+            at_ns: month.beginning_ns(),
+        }
+    }
+
+    /// Those of one account are found by key, day by day.
+    fn of_days(days: Window, account: Option<i64>, host: Option<i64>) -> HostRows {
+        let (first, last) = (days.since_ns / DAY_NS, days.last_ns / DAY_NS);
+        let (condition, parameters): (_, Vec<Vec<i64>>) = match account {
+            Some(account) => {
+                ("day = ?1 AND account = ?2", (first..=last).map(|day| vec![day, account]).collect())
+            }
+            None => ("day BETWEEN ?1 AND ?2", vec![vec![first, last]]),
+        };
+        let of_host = if host.is_some() { "AND host = ?3" } else { "" };
+        let with_host = |parameters: Vec<i64>| parameters.into_iter().chain(host).collect();
+        HostRows {
+            sql: format!("SELECT * FROM host_day WHERE {condition} {of_host}"),
+            columns: HOST_DAY,
+            parameters: parameters.into_iter().map(with_host).collect(),
+            at_ns: 0,
+        }
+    }
+}
+
+/// The hosts in the sums of a file.
+struct Hosts<'a> {
+    usage: &'a Usage,
+    file: &'a Connection,
+    /// The number of each host's name in [`Groups`]; none if its row is damaged or missing.
+    interned: HashMap<i64, Option<i64>>,
+    /// Whether all of them are needed.
+    is_every: bool,
+}
+
+impl<'a> Hosts<'a> {
+    fn new(usage: &'a Usage, file: &'a Connection, is_every: bool) -> Result<Self, QueryError> {
+        Ok(Self { usage, file, interned: HashMap::new(), is_every })
+    }
+
+    /// The number of a name in the file.
+    fn find(&self, name: &str) -> Result<Option<i64>, QueryError> {
+        let mut select = self.file.prepare("SELECT * FROM host WHERE name = ?1")?;
+        let found = select.query_row([name], |row| Ok((checksum::is_intact(row)?, row.get("number")?)));
+        Ok(found
+            .optional()?
+            .filter(|(is_intact, _)| self.usage.row_checks.admits(*is_intact))
+            .map(|found| found.1))
+    }
+
+    /// The number in `groups` of the host with number `host`.
+    fn interned(&mut self, host: i64, groups: &mut Groups<'_>) -> Result<Option<i64>, QueryError> {
+        if let Some(known) = self.interned.get(&host) {
+            return Ok(*known);
+        }
+        let mut sql = "SELECT * FROM host";
+        if !std::mem::take(&mut self.is_every) {
+            sql = "SELECT * FROM host WHERE number = ?1";
+        }
+        let mut select = self.file.prepare_cached(sql)?;
+        let mut checker = Checker::new(0, 2);
+        let mut rows = if sql.ends_with("?1") { select.query([host])? } else { select.query([])? };
+        while let Some(row) = rows.next()? {
+            let interned = name(row, &mut checker)?.map(|name| groups.intern(name));
+            self.usage.row_checks.admits(interned.is_some());
+            self.interned.insert(row.get(0)?, interned);
+        }
+        drop(rows);
+        let known = self.interned.entry(host).or_insert(None);
+        self.usage.row_checks.admits(known.is_some());
+        Ok(*known)
+    }
+}
+
+/// The name in a row of `host`, if that is intact.
+fn name<'a>(row: &'a SqlRow<'_>, checker: &mut Checker) -> rusqlite::Result<Option<&'a str>> {
+    match checker.is_intact(row)? {
+        true => Ok(Some(row.get_ref(1)?.as_str()?)),
+        false => Ok(None),
+    }
+}
