@@ -52,8 +52,8 @@ pub(crate) struct SqliteSink {
     hourly_to: i64,
     gateway: i64,
     months_max: u32,
-    /// Whether all days and months that are over were packed, or have damaged sums.
-    is_packed: bool,
+    /// The first day that may not be packed yet.
+    packed_from: i64,
     /// The identity of `ledger.db` when it was opened.
     path_identity: PathIdentity,
 }
@@ -85,7 +85,7 @@ impl SqliteSink {
             hourly_to,
             gateway,
             months_max,
-            is_packed: false,
+            packed_from: 0,
             path_identity,
         })
     }
@@ -241,7 +241,7 @@ impl Sink for SqliteSink {
         check_linked(&self.path_identity).and_then(|()| self.months.check_linked())?;
         let durable_lsn = self.sync()?;
         self.months.checkpoint()?;
-        self.is_packed |= derived::pack(&mut self.connection, integer(clock::wall().0), !self.is_packed)?;
+        self.packed_from = derived::pack(&mut self.connection, integer(clock::wall().0), self.packed_from)?;
         pairing::checkpoint(&self.connection, Checkpoint::Passive)?;
         if self.months.take_made() {
             let Self { directory, connection, months, months_max, .. } = self;

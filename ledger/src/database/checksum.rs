@@ -51,12 +51,13 @@ pub(crate) struct Checker {
     first: usize,
     crc: usize,
     bytes: Vec<u8>,
+    integers: Vec<i64>,
 }
 
 impl Checker {
     /// A checker for rows whose columns begin at number `first`, and whose `crc` has the number `crc`.
     pub(crate) fn new(first: usize, crc: usize) -> Checker {
-        Checker { first, crc, bytes: Vec::with_capacity(ROW_BYTES) }
+        Checker { first, crc, bytes: Vec::with_capacity(ROW_BYTES), integers: Vec::new() }
     }
 
     /// Whether the row's `crc` is the checksum of the columns before it.
@@ -64,10 +65,18 @@ impl Checker {
         // A damaged row may have no checksum at all.
         let ValueRef::Integer(expected) = row.get_ref(self.crc)? else { return Ok(false) };
         self.bytes.clear();
+        self.integers.clear();
         for column in self.first..self.crc {
-            append(&mut self.bytes, row.get_ref(column)?);
+            let value = row.get_ref(column)?;
+            append(&mut self.bytes, value);
+            self.integers.push(if let ValueRef::Integer(integer) = value { integer } else { 0 });
         }
         Ok(i64::from(crc32c::crc32c(&self.bytes)) == expected)
+    }
+
+    /// The columns of the row that was checked last, 0 for those that are no integers: SQLite is slower.
+    pub(crate) fn integers(&self) -> &[i64] {
+        &self.integers
     }
 
     /// Refuses a damaged row, so that nothing is computed from it.

@@ -12,7 +12,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use super::checksum;
-use super::month::{Month, QUARTER_NS};
+use super::month::{DAY_NS, Month};
 use super::packed;
 use super::schema::{SchemaError, sqlite};
 use super::sums::{DAY_QUARTERS, Sums, TOTAL_DAY, TOTAL_MONTH};
@@ -64,18 +64,15 @@ impl Packed {
         if self == Packed::Month { "total_month" } else { "total_day" }
     }
 
-    /// Units before `end` that have sums and no value, the last ones first: of the last two that have sums,
-    /// or of all.
-    fn missing(self, connection: &Connection, end: i64, is_all: bool) -> rusqlite::Result<Vec<i64>> {
+    /// The first units from `from` on and before `end` that have sums and no value.
+    fn missing(self, connection: &Connection, (from, end): (i64, i64)) -> rusqlite::Result<Vec<i64>> {
         let (table, unit, total) = (self.table(), self.unit(), self.total());
         let sql = format!(
-            "SELECT {unit} FROM (SELECT DISTINCT {unit} FROM {total} WHERE {unit} < ?1
-                                 ORDER BY {unit} DESC LIMIT ?2)
-             WHERE {unit} NOT IN (SELECT {unit} FROM {table}) LIMIT ?3"
+            "SELECT DISTINCT {unit} FROM {total} WHERE {unit} >= ?1 AND {unit} < ?2
+                AND {unit} NOT IN (SELECT {unit} FROM {table}) ORDER BY {unit} LIMIT ?3"
         );
         let mut select = connection.prepare_cached(&sql)?;
-        let looked_at = if is_all { -1 } else { 2 };
-        select.query_map([end, looked_at, PACKED_AT_ONCE_MAX], |row| row.get(0))?.collect()
+        select.query_map([from, end, PACKED_AT_ONCE_MAX], |row| row.get(0))?.collect()
     }
 
     /// Stores the value of `unit`; returns the number of its rows. A damaged row leaves it without one.
@@ -98,37 +95,39 @@ impl Packed {
     }
 }
 
-/// Packs days and months that are over, the present one being that of `now_ns`; returns whether all are
-/// packed. Unless `is_all`, it looks at the last ones only.
-pub(crate) fn pack(connection: &mut Connection, now_ns: i64, is_all: bool) -> rusqlite::Result<bool> {
+/// Packs days and months that are over, from day `from` on; the present day is that of `now_ns`. Returns the
+/// day from which on the next call is to look.
+pub(crate) fn pack(connection: &mut Connection, now_ns: i64, from: i64) -> rusqlite::Result<i64> {
     let last = "SELECT max(day) FROM total_day";
     let last: Option<i64> = connection.prepare_cached(last)?.query_row([], |row| row.get(0))?;
-    let Some(last) = last else { return Ok(true) };
+    let Some(last) = last else { return Ok(from) };
     // The clock may have been ahead for some time: then a day that is not over is before the last one.
-    let end = last.min(now_ns / QUARTER_NS / DAY_QUARTERS);
-    let end_month = Month::of_quarter(end.saturating_mul(DAY_QUARTERS)).number();
+    let end = last.min(now_ns / DAY_NS);
+    let month = |day: i64| Month::containing(day.saturating_mul(DAY_NS)).number();
     let (mut due, mut is_whole) = (Vec::new(), true);
     for kind in Packed::ALL {
-        let missing =
-            kind.missing(connection, if kind == Packed::Month { end_month } else { end }, is_all)?;
+        let span = if kind == Packed::Month { (month(from), month(end)) } else { (from, end) };
+        let missing = kind.missing(connection, span)?;
         is_whole &= missing.len() < PACKED_AT_ONCE_MAX as usize;
         due.extend(missing.into_iter().map(|unit| (kind, unit)));
     }
-    if due.is_empty() {
-        return Ok(true);
-    }
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let mut rows = 0;
-    for (kind, unit) in due {
-        if rows >= PACKED_ROWS_MAX {
-            is_whole = false;
-            break;
+    if !due.is_empty() {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let mut rows = 0;
+        for (kind, unit) in due {
+            is_whole &= rows < PACKED_ROWS_MAX;
+            if rows < PACKED_ROWS_MAX {
+                rows += kind.make(&transaction, unit)?;
+            }
         }
-        rows += kind.make(&transaction, unit)?;
+        transaction.commit()?;
     }
-    transaction.commit()?;
-    Ok(is_whole)
+    Ok(if is_whole { from.max(end.saturating_sub(LATE_DAYS)) } else { from })
 }
+
+/// Days before the present one whose values are made again where a late entry discarded them. A start looks
+/// at all others.
+const LATE_DAYS: i64 = 2;
 
 /// Discards the values of `day` and of `month`, whose sums change.
 pub(super) fn discard(connection: &Connection, (day, month): (i64, i64)) -> rusqlite::Result<()> {

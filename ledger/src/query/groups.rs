@@ -4,6 +4,7 @@
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use super::zone::Zone;
 use super::{GroupBy, QueryError, Row};
@@ -20,6 +21,12 @@ pub(super) type Sums = [i64; 7];
 pub(super) fn closed(sums: &sums::Sums) -> Sums {
     let sums::Sums { flows, requests, up, down, uncertain_up, uncertain_down } = *sums;
     [flows, 0, requests, up, down, uncertain_up, uncertain_down]
+}
+
+/// The sums in the columns of a row without open flows, which begin with `flows`.
+pub(super) fn closed_columns(columns: &[i64]) -> Sums {
+    let sum = |index: usize| columns.get(index).copied().unwrap_or(0);
+    [sum(0), 0, sum(1), sum(2), sum(3), sum(4), sum(5)]
 }
 
 /// What is grouped: the fields that keys are made of, and sums. Where no key needs a field, it may be empty.
@@ -59,7 +66,8 @@ pub(super) struct Groups<'a> {
     registry: &'a Registry,
     zone: &'a Zone,
     texts: Interner,
-    /// By a number for each key.
+    /// By a number for each key: of one key, or of several.
+    of_one: HashMap<i64, Sums, BuildHasherDefault<NumberHasher>>,
     sums: HashMap<Box<[i64]>, Sums>,
     /// Those of which only texts are known.
     named: HashMap<Vec<String>, Sums>,
@@ -78,6 +86,7 @@ impl<'a> Groups<'a> {
             registry,
             zone,
             texts: Interner::default(),
+            of_one: HashMap::default(),
             sums: HashMap::new(),
             named: HashMap::new(),
             numbers: Vec::new(),
@@ -88,6 +97,10 @@ impl<'a> Groups<'a> {
 
     /// Adds an item.
     pub(super) fn add(&mut self, item: &Item<'_>) -> Result<(), QueryError> {
+        if let [key] = self.keys {
+            let number = self.number(*key, item);
+            return add(self.of_one.entry(number).or_default(), item.sums);
+        }
         let mut numbers = std::mem::take(&mut self.numbers);
         numbers.clear();
         numbers.extend(self.keys.iter().map(|key| self.number(*key, item)));
@@ -154,10 +167,11 @@ impl<'a> Groups<'a> {
     }
 
     pub(super) fn finish(mut self) -> Result<Vec<Row>, QueryError> {
-        let sums = std::mem::take(&mut self.sums);
+        let (of_one, sums) = (std::mem::take(&mut self.of_one), std::mem::take(&mut self.sums));
         let mut named = std::mem::take(&mut self.named);
-        named.reserve(sums.len());
-        for (numbers, sums) in sums {
+        named.reserve(of_one.len() + sums.len());
+        let of_one = of_one.into_iter().map(|(number, sums)| (Box::from([number]), sums));
+        for (numbers, sums) in of_one.chain(sums) {
             let texts = match self.keys {
                 [] => vec![TOTAL.to_owned()],
                 keys => keys.iter().zip(&numbers).map(|(key, number)| self.name(*key, *number)).collect(),
@@ -183,6 +197,29 @@ fn add(sums: &mut Sums, more: Sums) -> Result<(), QueryError> {
         *sum = sum.checked_add(more).ok_or(QueryError::Overflow)?;
     }
     Ok(())
+}
+
+/// Hashes one number, which no client chose: by a multiplication, as Fibonacci hashing does.
+#[derive(Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        let product = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ (product >> 32);
+    }
+
+    fn write_i64(&mut self, number: i64) {
+        self.write_u64(number.cast_unsigned());
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// A number for each text.

@@ -7,11 +7,9 @@
 //!   flows, parts | the first day's rest | whole days: sums, and rows not summed up yet | the last day's part
 //! ```
 
-use std::collections::HashMap;
+use rusqlite::{Connection, OptionalExtension, Params, Row as SqlRow, params_from_iter};
 
-use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params_from_iter};
-
-use super::groups::{Item, Text};
+use super::groups::{Item, Text, closed_columns};
 use super::{Filter, GroupBy, Groups, QueryError, Usage, Window};
 use crate::database::checksum::{self, Checker};
 use crate::database::details::DetailTables;
@@ -30,6 +28,9 @@ struct Columns {
     day: Option<usize>,
     host: usize,
 }
+
+/// In so many days most hosts of a month have a flow: their names are read all at once.
+const EVERY_NAME_DAYS_MIN: i64 = 7;
 
 const HOST_DAY: Columns = Columns { day: Some(0), host: 2 };
 const HOST_MONTH: Columns = Columns { day: None, host: 0 };
@@ -54,7 +55,8 @@ impl Usage {
         let Some(days) = days else { return Ok(None) };
         let Some(to) = self.summed_to(file, tables)? else { return Ok(None) };
         let summed = SummedDays { days, to };
-        let mut hosts = Hosts::new(self, file, filter.host.is_none() && filter.user.is_none())?;
+        let is_long = (days.last_ns - days.since_ns) / DAY_NS >= EVERY_NAME_DAYS_MIN;
+        let mut hosts = Hosts::new(self, file, is_long && filter.host.is_none() && filter.user.is_none());
         let host = match &filter.host {
             Some(name) => match hosts.find(name)? {
                 Some(host) => Some(host),
@@ -93,23 +95,18 @@ impl Usage {
                 if !self.row_checks.admits(checker.is_intact(row)?) {
                     continue;
                 }
-                let at_ns = match day {
-                    Some(day) => row.get::<_, i64>(day)?.saturating_mul(DAY_NS),
-                    None => source.at_ns,
-                };
-                let account = if day.is_some() { row.get(1)? } else { 0 };
-                let Some(interned) = hosts.interned(row.get(host)?, groups)? else { continue };
+                let integers = checker.integers();
+                let at_ns = day.map_or(source.at_ns, |day| integers[day].saturating_mul(DAY_NS));
+                let Some(interned) = hosts.interned(integers[host], groups)? else { continue };
                 let class = row.get_ref(host + 1)?.as_str().map_err(rusqlite::Error::from)?;
-                let mut item = Item {
-                    account,
+                let item = Item {
+                    account: if day.is_some() { integers[1] } else { 0 },
                     host: Text::Interned(interned),
                     class,
-                    set: row.get(host + 2)?,
+                    set: integers[host + 2],
+                    sums: closed_columns(&integers[host + 3..]),
                     ..Item::at(at_ns)
                 };
-                for (sum, column) in [0, 2, 3, 4, 5, 6].into_iter().zip(host + 3..) {
-                    item.sums[sum] = row.get(column)?;
-                }
                 if admission.admits(&item) {
                     groups.add(&item)?;
                 }
@@ -183,50 +180,67 @@ impl HostRows {
 struct Hosts<'a> {
     usage: &'a Usage,
     file: &'a Connection,
-    /// The number of each host's name in [`Groups`]; none if its row is damaged or missing.
-    interned: HashMap<i64, Option<i64>>,
-    /// Whether all of them are needed.
+    /// By number, that of the host's name in [`Groups`]. The numbers of a file begin with 1 and have no gaps.
+    interned: Vec<Option<i64>>,
+    /// Whether all names are needed.
     is_every: bool,
 }
 
 impl<'a> Hosts<'a> {
-    fn new(usage: &'a Usage, file: &'a Connection, is_every: bool) -> Result<Self, QueryError> {
-        Ok(Self { usage, file, interned: HashMap::new(), is_every })
+    fn new(usage: &'a Usage, file: &'a Connection, is_every: bool) -> Self {
+        Self { usage, file, interned: Vec::new(), is_every }
     }
 
     /// The number of a name in the file.
     fn find(&self, name: &str) -> Result<Option<i64>, QueryError> {
         let mut select = self.file.prepare("SELECT * FROM host WHERE name = ?1")?;
         let found = select.query_row([name], |row| Ok((checksum::is_intact(row)?, row.get("number")?)));
-        Ok(found
-            .optional()?
-            .filter(|(is_intact, _)| self.usage.row_checks.admits(*is_intact))
-            .map(|found| found.1))
+        let found = found.optional()?.filter(|(is_intact, _)| self.usage.row_checks.admits(*is_intact));
+        Ok(found.map(|(_, number)| number))
     }
 
-    /// The number in `groups` of the host with number `host`.
+    /// The number in `groups` of the host with number `host`; none if its row is damaged or missing.
     fn interned(&mut self, host: i64, groups: &mut Groups<'_>) -> Result<Option<i64>, QueryError> {
-        if let Some(known) = self.interned.get(&host) {
-            return Ok(*known);
+        let known = |interned: &[Option<i64>]| *usize::try_from(host).ok().and_then(|at| interned.get(at))?;
+        if let Some(known) = known(&self.interned) {
+            return Ok(Some(known));
         }
-        let mut sql = "SELECT * FROM host";
-        if !std::mem::take(&mut self.is_every) {
-            sql = "SELECT * FROM host WHERE number = ?1";
+        match std::mem::take(&mut self.is_every) {
+            true => self.read("SELECT * FROM host ORDER BY number", [], groups)?,
+            false => self.read("SELECT * FROM host WHERE number = ?1", [host], groups)?,
         }
+        let known = known(&self.interned);
+        self.usage.row_checks.admits(known.is_some());
+        Ok(known)
+    }
+
+    fn read(
+        &mut self,
+        sql: &str,
+        parameters: impl Params,
+        groups: &mut Groups<'_>,
+    ) -> Result<(), QueryError> {
         let mut select = self.file.prepare_cached(sql)?;
         let mut checker = Checker::new(0, 2);
-        let mut rows = if sql.ends_with("?1") { select.query([host])? } else { select.query([])? };
+        let mut rows = select.query(parameters)?;
         while let Some(row) = rows.next()? {
-            let interned = name(row, &mut checker)?.map(|name| groups.intern(name));
-            self.usage.row_checks.admits(interned.is_some());
-            self.interned.insert(row.get(0)?, interned);
+            let Some(name) = name(row, &mut checker)? else {
+                self.usage.row_checks.admits(false);
+                continue;
+            };
+            let number = usize::try_from(checker.integers()[0]).ok();
+            let Some(number) = number.filter(|number| *number <= HOSTS_MAX) else { continue };
+            if self.interned.len() <= number {
+                self.interned.resize(number + 1, None);
+            }
+            self.interned[number] = Some(groups.intern(name));
         }
-        drop(rows);
-        let known = self.interned.entry(host).or_insert(None);
-        self.usage.row_checks.admits(known.is_some());
-        Ok(*known)
+        Ok(())
     }
 }
+
+/// More than the rows of a month (`[ledger]`), and so than its hosts.
+const HOSTS_MAX: usize = 1 << 27;
 
 /// The name in a row of `host`, if that is intact.
 fn name<'a>(row: &'a SqlRow<'_>, checker: &mut Checker) -> rusqlite::Result<Option<&'a str>> {

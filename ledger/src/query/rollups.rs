@@ -13,7 +13,7 @@
 
 use rusqlite::{Params, Statement};
 
-use super::groups::{Item, closed};
+use super::groups::{Item, closed, closed_columns};
 use super::{Admission, Filter, GroupBy, Groups, QueryError, Usage, Window};
 use crate::database::checksum::{self, Checker};
 use crate::database::derived::Packed;
@@ -245,16 +245,17 @@ impl Usage {
             if !self.row_checks.admits(checker.is_intact(row)?) {
                 continue;
             }
-            let unit: i64 = row.get(0)?;
-            if start.0 != unit {
-                start = (unit, source.unit.start_ns(unit));
+            let integers = checker.integers();
+            if start.0 != integers[0] {
+                start = (integers[0], source.unit.start_ns(integers[0]));
             }
-            let account = if source.needs_account { row.get(1)? } else { 0 };
-            let text = row.get_ref(class)?.as_str().map_err(rusqlite::Error::from)?;
-            let mut item = Item { account, class: text, set: row.get(class + 1)?, ..Item::at(start.1) };
-            for (sum, column) in [0, 2, 3, 4, 5, 6].into_iter().zip(class + 2..) {
-                item.sums[sum] = row.get(column)?;
-            }
+            let item = Item {
+                account: if source.needs_account { integers[1] } else { 0 },
+                class: row.get_ref(class)?.as_str().map_err(rusqlite::Error::from)?,
+                set: integers[class + 1],
+                sums: closed_columns(&integers[class + 2..]),
+                ..Item::at(start.1)
+            };
             if source.admission.admits(&item) {
                 groups.add(&item)?;
             }
