@@ -2,7 +2,7 @@
 //!
 //! Guarantees: what is unpacked is what was packed, in the order of the numbers.
 //!
-//! A row of SQLite costs a question half a microsecond, an entry of a packed value a thirtieth of that.
+//! A row of SQLite costs a question many calls, an entry of a packed value none.
 //!
 //! ```text
 //!   entry = number - number before it, flows, requests, up, down, uncertain up, uncertain down

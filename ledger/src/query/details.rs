@@ -89,7 +89,8 @@ impl Usage {
             let lies_near = lies_near(&details.ranges, table, window, beyond);
             let condition = match table.kind {
                 DetailKind::Aggregate => lies_near,
-                _ => format!("{lies_near} AND {}", self.is_visible()),
+                // A damaged row may have no number.
+                _ => format!("{lies_near} AND ({}) IS NOT FALSE", self.is_visible()),
             };
             self.each_item(&details.file, &table.select_with_row(&condition), &mut each)?;
         }

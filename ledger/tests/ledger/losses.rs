@@ -729,7 +729,9 @@ fn usage_without_a_damaged_row_says_so() {
     // SQLite returns a damaged row even where a column may not be null.
     month
         .execute_batch(
-            "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = replace(sql, 'NOT NULL', '')",
+            "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = replace(sql, 'NOT NULL', '');
+             -- Without sums by host the rows are read.
+             DELETE FROM host_source; DELETE FROM host_day; DELETE FROM host_month",
         )
         .unwrap();
     drop(month);
@@ -740,7 +742,7 @@ fn usage_without_a_damaged_row_says_so() {
         ("UPDATE flow SET lsn = NULL, crc = NULL WHERE rowid = 8", 58, 60),
         (
             "UPDATE rollup_quarter SET flows = flows + 1; UPDATE rollup_month SET flows = flows + 1;
-         UPDATE total_quarter SET flows = flows + 1",
+         UPDATE total_quarter SET flows = flows + 1; UPDATE total_month SET flows = flows + 1",
             58,
             0,
         ),
