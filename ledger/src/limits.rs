@@ -111,6 +111,13 @@ pub(crate) const PACKED_AT_ONCE_MAX: i64 = 64;
 /// ...until it has read this many of their rows: as many as may come until the next one.
 pub(crate) const PACKED_ROWS_MAX: i64 = CHECKPOINT_ENTRIES_MAX.cast_signed();
 
+/// Hosts, classes and sets of a day or a month that are packed in one value at most: some 50 MB while it is
+/// made. Of a day with more, questions read the rows.
+pub(crate) const PACKED_HOSTS_MAX: usize = 262_144;
+
+/// Packed values of sums by host that a question merges at a time.
+pub(crate) const MERGED_VALUES_MAX: usize = 32;
+
 /// Month files that are open for writing at a time. More than the current one are used only around a month's
 /// end, and for flows that are lost long after their last count.
 pub(crate) const MONTHS_OPEN_MAX: usize = 3;

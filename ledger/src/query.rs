@@ -419,6 +419,11 @@ impl Window {
     /// Every moment of the database.
     const EVER: Window = Window { since_ns: 0, last_ns: i64::MAX };
 
+    fn of_day(day: i64) -> Window {
+        let since_ns = day.saturating_mul(DAY_NS);
+        Window { since_ns, last_ns: since_ns.saturating_add(DAY_NS - 1) }
+    }
+
     fn of(month: Month) -> Window {
         Window { since_ns: month.beginning_ns(), last_ns: month.last_ns() }
     }
@@ -463,6 +468,11 @@ impl GroupBy {
             Self::Day => Some(DAY_NS),
             _ => None,
         }
+    }
+
+    /// Whether it is the text of a flow's field.
+    fn is_text(self) -> bool {
+        matches!(self, Self::Host | Self::Port | Self::Protocol | Self::Class)
     }
 
     /// Whether the rollups have this key.

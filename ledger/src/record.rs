@@ -155,7 +155,7 @@ pub struct Uncertain {
 }
 
 /// How a destination is billed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 #[repr(u8)]
 pub enum Class {
     /// The destination is external: traffic that a company pays for.

@@ -95,12 +95,16 @@ impl Packed {
     }
 }
 
-/// Packs days and months that are over, from day `from` on; the present day is that of `now_ns`. Returns the
+/// Packs days and months that are over, from day `from` on, 0 for the first call; the present day is that of `now_ns`. Returns the
 /// day from which on the next call is to look.
 pub(crate) fn pack(connection: &mut Connection, now_ns: i64, from: i64) -> rusqlite::Result<i64> {
     let last = "SELECT max(day) FROM total_day";
     let last: Option<i64> = connection.prepare_cached(last)?.query_row([], |row| row.get(0))?;
     let Some(last) = last else { return Ok(from) };
+    if from == 0 {
+        // A start: damaged values are made again.
+        packed::delete_damaged(connection, &Packed::ALL.map(Packed::table))?;
+    }
     // The clock may have been ahead for some time: then a day that is not over is before the last one.
     let end = last.min(now_ns / DAY_NS);
     let month = |day: i64| Month::containing(day.saturating_mul(DAY_NS)).number();

@@ -99,6 +99,12 @@ impl DetailTable {
         format!("SELECT {}, {name}.* FROM {name} WHERE {condition}", self.columns(), name = self.name)
     }
 
+    /// Whether it has a row with a higher number than `number`.
+    pub(crate) fn has_rows_behind(&self, file: &Connection, number: i64) -> rusqlite::Result<bool> {
+        let last = format!("SELECT ifnull(max(rowid), 0) > ?1 FROM {}", self.name);
+        file.query_row(&last, [number], |row| row.get(0))
+    }
+
     fn columns(&self) -> String {
         let Self { kind, is_hourly, .. } = *self;
         let (account, set, requests) = match is_hourly {

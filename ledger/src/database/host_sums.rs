@@ -1,4 +1,4 @@
-//! The sums by host in a month's file: by day and account, and of the whole month.
+//! The sums by day, account and host in a month's file.
 //!
 //! Guarantees: they are the sums of the file's own flows and parts up to a row number that moves in the same
 //! transaction. So they can be made again at any time, and a reader adds the rows beyond it.
@@ -9,14 +9,15 @@
 //! those of one day.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, Statement, TransactionBehavior};
 
 use super::checksum;
 use super::details::DetailKind;
-use super::sums::{DAY_QUARTERS, HOST_DAY, HOST_MONTH, Sums};
+use super::packed_hosts;
+use super::sums::{DAY_QUARTERS, HOST_DAY, Sums};
 use crate::limits::HOST_SUM_ROWS_MAX;
 
 /// The key of a row of `host_day`: day, account, host, class and set.
@@ -67,22 +68,22 @@ impl SummedTo {
 
 /// Sums up the next rows of a month's file, at most [`HOST_SUM_ROWS_MAX`] of a kind, if at least `rows_min`
 /// wait. Nothing behind a damaged row is summed up: readers find and report it. Where the sums are damaged,
-/// they are discarded, and made again from then on.
-pub(crate) fn sum_up(file: &mut Connection, rows_min: i64) -> rusqlite::Result<()> {
+/// they are discarded, and made again from then on. Returns whether a sum changed.
+pub(crate) fn sum_up(file: &mut Connection, rows_min: i64) -> rusqlite::Result<bool> {
     match add_waiting(file, rows_min) {
         Err(error) if checksum::is_damage(&error) => match discard(file) {
             // No entry depends on them, and `verify` names the damage.
-            Err(error) if checksum::is_damage(&error) => Ok(()),
-            discarded => discarded,
+            Err(error) if checksum::is_damage(&error) => Ok(false),
+            discarded => discarded.map(|()| true),
         },
         added => added,
     }
 }
 
-fn add_waiting(file: &mut Connection, rows_min: i64) -> rusqlite::Result<()> {
+fn add_waiting(file: &mut Connection, rows_min: i64) -> rusqlite::Result<bool> {
     let (from, last) = (SummedTo::read(file)?, SummedTo::last(file)?);
     if (last.flow - from.flow) + (last.part - from.part) < rows_min.max(1) {
-        return Ok(());
+        return Ok(false);
     }
     let transaction = file.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut new = NewSums::default();
@@ -95,7 +96,7 @@ fn add_waiting(file: &mut Connection, rows_min: i64) -> rusqlite::Result<()> {
         to.put(&transaction)?;
         transaction.commit()?;
     }
-    Ok(())
+    Ok(to != from)
 }
 
 /// Discards the sums if they include rows of `gateway`'s entries beyond `lsn`, which are about to be deleted,
@@ -116,8 +117,8 @@ pub(crate) fn discard_beyond(file: &Connection, gateway: i64, lsn: i64) -> rusql
 }
 
 fn discard(file: &Connection) -> rusqlite::Result<()> {
-    let tables = ["host_day", "host_month", "host", "host_source"];
-    let delete: String = tables.iter().map(|table| format!("DELETE FROM {table};")).collect();
+    let tables = ["host_day", "host", "host_source"].into_iter().chain(packed_hosts::TABLES);
+    let delete: String = tables.map(|table| format!("DELETE FROM {table};")).collect();
     // One step, unless a transaction surrounds it.
     match file.is_autocommit() {
         true => file.execute_batch(&format!("BEGIN IMMEDIATE; {delete} COMMIT")).inspect_err(|_| {
@@ -187,18 +188,12 @@ impl NewSums {
     }
 
     fn write(&self, file: &Connection) -> rusqlite::Result<()> {
-        let mut months: BTreeMap<(i64, &str, i64), Sums> = BTreeMap::new();
         for ((day, account, host, class, set), sums) in &self.days {
-            let [day, account, host_value, set_value] = [*day, *account, *host, *set].map(ValueRef::Integer);
-            let class_value = ValueRef::Text(class.as_bytes());
-            HOST_DAY.add(file, &[day, account, host_value, class_value, set_value], sums)?;
-            months.entry((*host, class, *set)).or_default().add(sums);
+            let [day, account, host, set] = [*day, *account, *host, *set].map(ValueRef::Integer);
+            HOST_DAY.add(file, &[day, account, host, ValueRef::Text(class.as_bytes()), set], sums)?;
         }
-        for ((host, class, set), sums) in &months {
-            let class = ValueRef::Text(class.as_bytes());
-            HOST_MONTH.add(file, &[ValueRef::Integer(*host), class, ValueRef::Integer(*set)], sums)?;
-        }
-        Ok(())
+        let days: BTreeSet<i64> = self.days.keys().map(|(day, ..)| *day).collect();
+        packed_hosts::discard(file, days)
     }
 }
 

@@ -19,12 +19,14 @@ use super::checksum;
 use super::columns::{CounterColumns, FlowColumns, columns};
 use super::details::{DetailKind, DetailTables};
 use super::host_sums;
-use super::month::Month;
+use super::month::{DAY_NS, Month};
+use super::packed_hosts;
 use super::pairing::{self, Checkpoint};
 use super::row_ranges::NewRows;
 use super::schema;
 use super::schema::month_db::MONTH;
 use super::sums::{AGGREGATE, Sums};
+use sys::clock;
 use sys::crash::point;
 
 use crate::directory::PathIdentity;
@@ -51,6 +53,28 @@ struct OpenMonth {
     /// Rows of an earlier version, which get no more.
     hourly_rows: i64,
     path_identity: PathIdentity,
+    /// The day on which all was packed that could be; 0 if there may be more by now.
+    packed_on: i64,
+}
+
+impl OpenMonth {
+    /// Sums up what the file has by host, if at least `rows_min` rows wait, and packs the days that are over.
+    fn sum_up(&mut self, rows_min: i64) -> Result<(), SinkError> {
+        let now_ns = schema::integer(clock::wall().0);
+        let is_changed = host_sums::sum_up(&mut self.connection, rows_min)?;
+        if is_changed || self.packed_on != now_ns / DAY_NS {
+            let is_done = packed_hosts::pack(&mut self.connection, self.month, now_ns)?;
+            self.packed_on = if is_done { now_ns / DAY_NS } else { 0 };
+        }
+        Ok(())
+    }
+
+    fn close(mut self) -> Result<(), SinkError> {
+        self.sum_up(1)?;
+        // The checkpoint in SQLite's close would hide a failed sync.
+        pairing::checkpoint(&self.connection, Checkpoint::Truncate)?;
+        self.connection.close().map_err(|(_, error)| error.into())
+    }
 }
 
 /// The month files of one ledger.
@@ -131,12 +155,12 @@ impl MonthFiles {
         self.open.iter().try_for_each(|open| check_linked(&open.path_identity))
     }
 
-    /// Sums up what the open files have by host, if that is much, and copies their logs into them, as far as
+    /// Sums up what the open files have by host, if that is much, packs days that are over, and copies their logs into them, as far as
     /// readers permit.
     pub(crate) fn checkpoint(&mut self) -> Result<(), SinkError> {
-        for OpenMonth { connection, .. } in &mut self.open {
-            host_sums::sum_up(connection, HOST_SUM_ROWS_MIN)?;
-            pairing::checkpoint(connection, Checkpoint::Passive)?;
+        for open in &mut self.open {
+            open.sum_up(HOST_SUM_ROWS_MIN)?;
+            pairing::checkpoint(&open.connection, Checkpoint::Passive)?;
         }
         Ok(())
     }
@@ -144,7 +168,7 @@ impl MonthFiles {
     /// Closes every file, with an empty log unless a reader blocks it.
     pub(crate) fn close(&mut self) -> Result<(), SinkError> {
         while let Some(open) = self.open.pop() {
-            close(open.connection)?;
+            open.close()?;
         }
         Ok(())
     }
@@ -158,7 +182,7 @@ impl MonthFiles {
     /// of that name.
     pub(crate) fn remove(&mut self, month: Month) -> Result<(), SinkError> {
         if let Some(index) = self.open.iter().position(|open| open.month == month) {
-            close(self.open.remove(index).connection)?;
+            self.open.remove(index).close()?;
         }
         let path = month.path(&self.directory);
         remove_logs(&path).and_then(|()| fs::remove_file(&path)).map_err(|cause| failed(&path, &cause))
@@ -174,7 +198,7 @@ impl MonthFiles {
             Some(index) => self.open[index..].rotate_left(1),
             None => {
                 if self.open.len() >= MONTHS_OPEN_MAX {
-                    close(self.open.remove(0).connection)?;
+                    self.open.remove(0).close()?;
                 }
                 self.directory_identity.as_ref().map_or(Ok(()), check_linked)?;
                 let path = month.path(&self.directory);
@@ -182,7 +206,8 @@ impl MonthFiles {
                 let connection = open(&path)?;
                 let path_identity = PathIdentity::at(&path).map_err(|cause| failed(&path, &cause))?;
                 let hourly_rows = hourly_rows(&connection)?;
-                self.open.push(OpenMonth { month, connection, hourly_rows, path_identity });
+                packed_hosts::delete_damaged(&connection)?;
+                self.open.push(OpenMonth { month, connection, hourly_rows, path_identity, packed_on: 0 });
             }
         }
         Ok(self.open.last_mut().expect("the file was moved or pushed to the end"))
@@ -365,13 +390,6 @@ fn open(path: &Path) -> Result<Connection, SinkError> {
     // Each commit is synced: see the file's header.
     connection.pragma_update(None, "synchronous", "FULL")?;
     Ok(connection)
-}
-
-fn close(mut connection: Connection) -> Result<(), SinkError> {
-    host_sums::sum_up(&mut connection, 1)?;
-    // The checkpoint in SQLite's close would hide a failed sync.
-    pairing::checkpoint(&connection, Checkpoint::Truncate)?;
-    connection.close().map_err(|(_, error)| error.into())
 }
 
 /// Removes the files that SQLite keeps beside the database at `path`.

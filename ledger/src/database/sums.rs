@@ -143,12 +143,6 @@ pub(crate) const HOST_DAY: SumTable = SumTable {
     replace: "INSERT OR REPLACE INTO host_day VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
 };
 
-pub(crate) const HOST_MONTH: SumTable = SumTable {
-    name: "host_month",
-    select: "SELECT * FROM host_month WHERE host = ?1 AND class = ?2 AND set_number = ?3",
-    replace: "INSERT OR REPLACE INTO host_month VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-};
-
 impl SumTable {
     /// Adds `sums` to the row with `key`.
     pub(crate) fn add(

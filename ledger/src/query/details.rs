@@ -3,10 +3,12 @@
 //! Guarantees: of a file that is ahead of `ledger.db`, which commits later, only rows that `ledger.db` has
 //! are read.
 
+use std::cell::OnceCell;
+
 use rusqlite::{Connection, Row as SqlRow};
 
 use super::groups::{Item, Text};
-use super::hosts::SummedDays;
+use super::hosts::{PackedValues, SummedDays};
 use super::{Admission, Filter, GroupBy, Groups, QueryError, Usage, Window};
 use crate::database::checksum::Checker;
 use crate::database::details::{self, DetailKind, DetailTable, DetailTables};
@@ -18,7 +20,8 @@ use crate::database::row_ranges::RowRanges;
 pub(super) struct MonthDetails {
     file: Connection,
     tables: DetailTables,
-    ranges: RowRanges,
+    /// Read when they are needed.
+    ranges: OnceCell<RowRanges>,
 }
 
 impl Usage {
@@ -39,14 +42,15 @@ impl Usage {
             Some(first) if needs_ports => Some(self.port_protocols(filter, window, *first)?),
             _ => None,
         };
+        let mut packed = PackedValues::default();
         for (month, dropped) in months {
             let details = self.month_details(month)?;
             if dropped || details.is_none() {
                 missing.push(month);
             }
             let Some(details) = details else { continue };
-            let summed =
-                self.add_host_sums((month, &details.file, &details.tables), filter, keys, window, groups)?;
+            let file = (month, &details.file, &details.tables);
+            let summed = self.add_host_sums(file, filter, keys, window, (&mut packed, groups))?;
             let is_wanted = |kind| port_protocols.is_none() || kind != DetailKind::Part;
             for (part, beyond) in parts_of(window, summed) {
                 let admission = filter.admission(&self.registry, part);
@@ -58,6 +62,7 @@ impl Usage {
                 self.add_parts(&details, filter, window, port_protocols, groups)?;
             }
         }
+        self.add_packed_hosts(&mut packed, filter, groups)?;
         let admission = filter.admission(&self.registry, window);
         self.each_open(&admission, |item| groups.add(item))?;
         Ok(missing)
@@ -67,12 +72,17 @@ impl Usage {
     pub(super) fn month_details(&self, month: Month) -> Result<Option<MonthDetails>, QueryError> {
         let Some(file) = self.month(month)? else { return Ok(None) };
         let tables = DetailTables::read(&file)?;
-        // Without ranges all rows are read, and the damage is reported.
-        let ranges = RowRanges::read(&file, &tables).unwrap_or_else(|_| {
-            self.row_checks.admits(false);
-            RowRanges::default()
-        });
-        Ok(Some(MonthDetails { file, tables, ranges }))
+        Ok(Some(MonthDetails { file, tables, ranges: OnceCell::new() }))
+    }
+
+    fn ranges<'d>(&self, details: &'d MonthDetails) -> &'d RowRanges {
+        details.ranges.get_or_init(|| {
+            // Without ranges all rows are read, and the damage is reported.
+            RowRanges::read(&details.file, &details.tables).unwrap_or_else(|_| {
+                self.row_checks.admits(false);
+                RowRanges::default()
+            })
+        })
     }
 
     /// Calls `each` with the visible rows of a month's file, of the kinds that `is_wanted` admits. All rows
@@ -86,7 +96,11 @@ impl Usage {
         mut each: impl FnMut(&Item<'_>, &SqlRow<'_>) -> Result<(), QueryError>,
     ) -> Result<(), QueryError> {
         for table in details.tables.all().filter(|table| is_wanted(table.kind)) {
-            let lies_near = lies_near(&details.ranges, table, window, beyond);
+            let number = if table.is_hourly { 0 } else { beyond.of(table.kind) };
+            if table.kind != DetailKind::Aggregate && !table.has_rows_behind(&details.file, number)? {
+                continue;
+            }
+            let lies_near = lies_near(self.ranges(details), table, window, beyond);
             let condition = match table.kind {
                 DetailKind::Aggregate => lies_near,
                 // A damaged row may have no number.

@@ -5,6 +5,7 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::rc::Rc;
 
 use super::zone::Zone;
 use super::{GroupBy, QueryError, Row};
@@ -66,6 +67,8 @@ pub(super) struct Groups<'a> {
     registry: &'a Registry,
     zone: &'a Zone,
     texts: Interner,
+    /// Of one key that is a text: by the text's number, from 0 on.
+    by_text: Vec<Option<Sums>>,
     /// By a number for each key: of one key, or of several.
     of_one: HashMap<i64, Sums, BuildHasherDefault<NumberHasher>>,
     sums: HashMap<Box<[i64]>, Sums>,
@@ -86,6 +89,7 @@ impl<'a> Groups<'a> {
             registry,
             zone,
             texts: Interner::default(),
+            by_text: Vec::new(),
             of_one: HashMap::default(),
             sums: HashMap::new(),
             named: HashMap::new(),
@@ -99,7 +103,16 @@ impl<'a> Groups<'a> {
     pub(super) fn add(&mut self, item: &Item<'_>) -> Result<(), QueryError> {
         if let [key] = self.keys {
             let number = self.number(*key, item);
-            return add(self.of_one.entry(number).or_default(), item.sums);
+            let sums = match usize::try_from(number).ok().filter(|_| key.is_text()) {
+                Some(index) => {
+                    if self.by_text.len() <= index {
+                        self.by_text.resize(index + 1, None);
+                    }
+                    self.by_text[index].get_or_insert_default()
+                }
+                None => self.of_one.entry(number).or_default(),
+            };
+            return add(sums, item.sums);
         }
         let mut numbers = std::mem::take(&mut self.numbers);
         numbers.clear();
@@ -167,9 +180,18 @@ impl<'a> Groups<'a> {
     }
 
     pub(super) fn finish(mut self) -> Result<Vec<Row>, QueryError> {
-        let (of_one, sums) = (std::mem::take(&mut self.of_one), std::mem::take(&mut self.sums));
-        let mut named = std::mem::take(&mut self.named);
-        named.reserve(of_one.len() + sums.len());
+        let (by_text, of_one) = (std::mem::take(&mut self.by_text), std::mem::take(&mut self.of_one));
+        let (sums, mut named) = (std::mem::take(&mut self.sums), std::mem::take(&mut self.named));
+        let mut rows = Vec::new();
+        for (number, sums) in by_text.into_iter().enumerate() {
+            let Some(mut sums) = sums else { continue };
+            let keys = vec![self.texts.text(number as i64).to_owned()];
+            // No other number has this text.
+            if let Some(more) = named.remove(&keys) {
+                add(&mut sums, more)?;
+            }
+            rows.push(row(keys, sums)?);
+        }
         let of_one = of_one.into_iter().map(|(number, sums)| (Box::from([number]), sums));
         for (numbers, sums) in of_one.chain(sums) {
             let texts = match self.keys {
@@ -179,7 +201,9 @@ impl<'a> Groups<'a> {
             // Several numbers may have one name.
             add(named.entry(texts).or_default(), sums)?;
         }
-        named.into_iter().map(|(keys, sums)| row(keys, sums)).collect()
+        rows.reserve(named.len());
+        named.into_iter().try_for_each(|(keys, sums)| row(keys, sums).map(|row| rows.push(row)))?;
+        Ok(rows)
     }
 
     fn name(&self, key: GroupBy, number: i64) -> String {
@@ -225,8 +249,8 @@ impl Hasher for NumberHasher {
 /// A number for each text.
 #[derive(Default)]
 struct Interner {
-    numbers: HashMap<String, i64>,
-    texts: Vec<String>,
+    numbers: HashMap<Rc<str>, i64>,
+    texts: Vec<Rc<str>>,
 }
 
 impl Interner {
@@ -235,13 +259,14 @@ impl Interner {
             return *number;
         }
         let number = self.texts.len() as i64;
-        self.texts.push(text.to_owned());
-        self.numbers.insert(text.to_owned(), number);
+        let text: Rc<str> = text.into();
+        self.texts.push(Rc::clone(&text));
+        self.numbers.insert(text, number);
         number
     }
 
     fn text(&self, number: i64) -> &str {
-        usize::try_from(number).ok().and_then(|index| self.texts.get(index)).map_or("", String::as_str)
+        usize::try_from(number).ok().and_then(|index| self.texts.get(index)).map_or("", |text| text)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Sums by host over whole days, from the sums that a month's file has of its flows.
 //!
+//! Packed values take the place of the sums of a day, or of the month, that is over, unless accounts matter.
+//!
 //! Guarantees: the same sums as from details. Where `ledger.db` lacks an entry whose flow is summed up, none
 //! of the file's sums are used.
 //!
@@ -7,14 +9,20 @@
 //!   flows, parts | the first day's rest | whole days: sums, and rows not summed up yet | the last day's part
 //! ```
 
-use rusqlite::{Connection, OptionalExtension, Params, Row as SqlRow, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params_from_iter};
 
-use super::groups::{Item, Text, closed_columns};
+use super::groups::{Item, Text, closed, closed_columns};
 use super::{Filter, GroupBy, Groups, QueryError, Usage, Window};
 use crate::database::checksum::{self, Checker};
 use crate::database::details::DetailTables;
 use crate::database::host_sums::SummedTo;
 use crate::database::month::{DAY_NS, Month};
+use crate::database::packed;
+use crate::database::packed_hosts::{self, PackedHosts};
+use crate::limits::MERGED_VALUES_MAX;
+
+/// In so many days most hosts of a month have a flow: their names are read all at once.
+const EVERY_NAME_DAYS_MIN: i64 = 7;
 
 /// The part of a month of which a file's sums by host were used.
 #[derive(Clone, Copy)]
@@ -23,28 +31,16 @@ pub(super) struct SummedDays {
     pub(super) to: SummedTo,
 }
 
-/// The positions of columns in `host_day`, or in `host_month`, which has neither days nor accounts.
-struct Columns {
-    day: Option<usize>,
-    host: usize,
-}
-
-/// In so many days most hosts of a month have a flow: their names are read all at once.
-const EVERY_NAME_DAYS_MIN: i64 = 7;
-
-const HOST_DAY: Columns = Columns { day: Some(0), host: 2 };
-const HOST_MONTH: Columns = Columns { day: None, host: 0 };
-
 impl Usage {
-    /// Adds the sums by host of the whole days of `window` in the file of `month`; `None` if it has none, or
-    /// the question needs none.
+    /// Adds the sums by host of the whole days of `window` in the file of `month`, packed ones to `packed`;
+    /// `None` if it has none, or the question needs none.
     pub(super) fn add_host_sums(
         &self,
         (month, file, tables): (Month, &Connection, &DetailTables),
         filter: &Filter,
         keys: &[GroupBy],
         window: Window,
-        groups: &mut Groups<'_>,
+        (packed, groups): (&mut PackedValues, &mut Groups<'_>),
     ) -> Result<Option<SummedDays>, QueryError> {
         let is_finer = |key: &GroupBy| {
             matches!(key, GroupBy::Port | GroupBy::Protocol | GroupBy::Quarter | GroupBy::Hour)
@@ -55,25 +51,79 @@ impl Usage {
         let Some(days) = days else { return Ok(None) };
         let Some(to) = self.summed_to(file, tables)? else { return Ok(None) };
         let summed = SummedDays { days, to };
+        if filter.user.is_some() || keys.contains(&GroupBy::User) {
+            self.add_host_rows(file, days, filter, groups)?;
+            return Ok(Some(summed));
+        }
+        let is_whole_month = days == Window::of(month) && !keys.contains(&GroupBy::Day);
+        if is_whole_month && let Some(value) = PackedHosts::Month.read(file, month.number())? {
+            packed.push(month.beginning_ns(), value);
+            return Ok(Some(summed));
+        }
+        for day in days.since_ns / DAY_NS..=days.last_ns / DAY_NS {
+            match PackedHosts::Day.read(file, day)? {
+                Some(value) => packed.push(day.saturating_mul(DAY_NS), value),
+                None => self.add_host_rows(file, Window::of_day(day), filter, groups)?,
+            }
+        }
+        if packed.values.len() >= MERGED_VALUES_MAX {
+            self.add_packed_hosts(packed, filter, groups)?;
+        }
+        Ok(Some(summed))
+    }
+
+    /// Adds packed values, of which none is left.
+    pub(super) fn add_packed_hosts(
+        &self,
+        packed: &mut PackedValues,
+        filter: &Filter,
+        groups: &mut Groups<'_>,
+    ) -> Result<(), QueryError> {
+        let admission = filter.admission(&self.registry, Window::EVER).of_any_host();
+        let wanted = filter.host.as_deref().map(|name| (packed::hash(name), name));
+        let PackedValues { starts_ns, values } = std::mem::take(packed);
+        // The name of the entry before, and its number.
+        let mut last = ("", groups.intern(""));
+        let is_whole = packed_hosts::merge(&values, |index, entry| {
+            if wanted.is_some_and(|wanted| wanted != (entry.hash, entry.name)) {
+                return Ok(());
+            }
+            if last.0 != entry.name {
+                last = (entry.name, groups.intern(entry.name));
+            }
+            let item = Item {
+                host: Text::Interned(last.1),
+                class: entry.class.as_str(),
+                set: entry.set,
+                sums: closed(&entry.sums),
+                ..Item::at(starts_ns[index])
+            };
+            if admission.admits(&item) { groups.add(&item) } else { Ok(()) }
+        })?;
+        self.row_checks.admits(is_whole);
+        Ok(())
+    }
+
+    /// Adds the rows of `days`.
+    fn add_host_rows(
+        &self,
+        file: &Connection,
+        days: Window,
+        filter: &Filter,
+        groups: &mut Groups<'_>,
+    ) -> Result<(), QueryError> {
         let is_long = (days.last_ns - days.since_ns) / DAY_NS >= EVERY_NAME_DAYS_MIN;
         let mut hosts = Hosts::new(self, file, is_long && filter.host.is_none() && filter.user.is_none());
         let host = match &filter.host {
             Some(name) => match hosts.find(name)? {
                 Some(host) => Some(host),
                 // It has no sums.
-                None => return Ok(Some(summed)),
+                None => return Ok(()),
             },
             None => None,
         };
-        let is_whole_month = days == Window::of(month);
-        let needs_days =
-            filter.user.is_some() || keys.iter().any(|key| matches!(key, GroupBy::User | GroupBy::Day));
-        let source = match is_whole_month && !needs_days {
-            true => HostRows::of_month(month, host),
-            false => HostRows::of_days(days, filter.account(&self.registry), host),
-        };
-        self.add_hosts(&source, filter, &mut hosts, groups)?;
-        Ok(Some(summed))
+        let source = HostRows::of_days(days, filter.account(&self.registry), host);
+        self.add_hosts(&source, filter, &mut hosts, groups)
     }
 
     /// Adds the rows of `source`.
@@ -85,27 +135,24 @@ impl Usage {
         groups: &mut Groups<'_>,
     ) -> Result<(), QueryError> {
         let admission = filter.admission(&self.registry, Window::EVER).of_any_host();
-        let Columns { day, host } = source.columns;
-        let mut select = hosts.file.prepare(&source.sql)?;
-        // The host, the class, the set, six sums, and the checksum.
-        let mut checker = Checker::new(0, host + 9);
+        let mut select = hosts.file.prepare_cached(&source.sql)?;
+        // Day, account, host, class, set, six sums, and the checksum.
+        let mut checker = Checker::new(0, 11);
         for parameters in &source.parameters {
             let mut rows = select.query(params_from_iter(parameters))?;
             while let Some(row) = rows.next()? {
                 if !self.row_checks.admits(checker.is_intact(row)?) {
                     continue;
                 }
-                let integers = checker.integers();
-                let at_ns = day.map_or(source.at_ns, |day| integers[day].saturating_mul(DAY_NS));
-                let Some(interned) = hosts.interned(integers[host], groups)? else { continue };
-                let class = row.get_ref(host + 1)?.as_str().map_err(rusqlite::Error::from)?;
+                let [day, account, host, _, set, ..] = *checker.integers() else { continue };
+                let Some(interned) = hosts.interned(host, groups)? else { continue };
                 let item = Item {
-                    account: if day.is_some() { integers[1] } else { 0 },
+                    account,
                     host: Text::Interned(interned),
-                    class,
-                    set: integers[host + 2],
-                    sums: closed_columns(&integers[host + 3..]),
-                    ..Item::at(at_ns)
+                    class: row.get_ref(3)?.as_str().map_err(rusqlite::Error::from)?,
+                    set,
+                    sums: closed_columns(&checker.integers()[5..]),
+                    ..Item::at(day.saturating_mul(DAY_NS))
                 };
                 if admission.admits(&item) {
                     groups.add(&item)?;
@@ -136,26 +183,28 @@ impl Usage {
     }
 }
 
-/// Rows of sums: a statement, and the parameters of each of its runs.
+/// Packed values of sums by host, which are merged together.
+#[derive(Default)]
+pub(super) struct PackedValues {
+    /// The moment at which the day or the month of each value begins.
+    starts_ns: Vec<i64>,
+    values: Vec<Vec<u8>>,
+}
+
+impl PackedValues {
+    fn push(&mut self, start_ns: i64, value: Vec<u8>) {
+        self.starts_ns.push(start_ns);
+        self.values.push(value);
+    }
+}
+
+/// Rows of `host_day`: a statement, and the parameters of each of its runs.
 struct HostRows {
     sql: String,
-    columns: Columns,
     parameters: Vec<Vec<i64>>,
-    /// The moment of rows without a day.
-    at_ns: i64,
 }
 
 impl HostRows {
-    fn of_month(month: Month, host: Option<i64>) -> HostRows {
-        let condition = if host.is_some() { "WHERE host = ?1" } else { "" };
-        HostRows {
-            sql: format!("SELECT * FROM host_month {condition}"),
-            columns: HOST_MONTH,
-            parameters: vec![host.into_iter().collect()],
-            at_ns: month.beginning_ns(),
-        }
-    }
-
     /// Those of one account are found by key, day by day.
     fn of_days(days: Window, account: Option<i64>, host: Option<i64>) -> HostRows {
         let (first, last) = (days.since_ns / DAY_NS, days.last_ns / DAY_NS);
@@ -169,9 +218,7 @@ impl HostRows {
         let with_host = |parameters: Vec<i64>| parameters.into_iter().chain(host).collect();
         HostRows {
             sql: format!("SELECT * FROM host_day WHERE {condition} {of_host}"),
-            columns: HOST_DAY,
             parameters: parameters.into_iter().map(with_host).collect(),
-            at_ns: 0,
         }
     }
 }
@@ -206,36 +253,33 @@ impl<'a> Hosts<'a> {
             return Ok(Some(known));
         }
         match std::mem::take(&mut self.is_every) {
-            true => self.read("SELECT * FROM host ORDER BY number", [], groups)?,
-            false => self.read("SELECT * FROM host WHERE number = ?1", [host], groups)?,
+            true => self.read("SELECT * FROM host WHERE number >= ?1", 0, groups)?,
+            false => self.read("SELECT * FROM host WHERE number = ?1", host, groups)?,
         }
         let known = known(&self.interned);
         self.usage.row_checks.admits(known.is_some());
         Ok(known)
     }
 
-    fn read(
-        &mut self,
-        sql: &str,
-        parameters: impl Params,
-        groups: &mut Groups<'_>,
-    ) -> Result<(), QueryError> {
+    fn read(&mut self, sql: &str, number: i64, groups: &mut Groups<'_>) -> Result<(), QueryError> {
         let mut select = self.file.prepare_cached(sql)?;
         let mut checker = Checker::new(0, 2);
-        let mut rows = select.query(parameters)?;
+        let mut rows = select.query([number])?;
         while let Some(row) = rows.next()? {
-            let Some(name) = name(row, &mut checker)? else {
-                self.usage.row_checks.admits(false);
-                continue;
-            };
-            let number = usize::try_from(checker.integers()[0]).ok();
-            let Some(number) = number.filter(|number| *number <= HOSTS_MAX) else { continue };
-            if self.interned.len() <= number {
-                self.interned.resize(number + 1, None);
+            match name(row, &mut checker)? {
+                Some(name) => self.note(checker.integers()[0], groups.intern(name)),
+                None => _ = self.usage.row_checks.admits(false),
             }
-            self.interned[number] = Some(groups.intern(name));
         }
         Ok(())
+    }
+
+    fn note(&mut self, host: i64, interned: i64) {
+        let Some(index) = usize::try_from(host).ok().filter(|index| *index <= HOSTS_MAX) else { return };
+        if self.interned.len() <= index {
+            self.interned.resize(index + 1, None);
+        }
+        self.interned[index] = Some(interned);
     }
 }
 

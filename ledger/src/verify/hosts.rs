@@ -7,6 +7,8 @@ use rusqlite::Connection;
 use super::{MonthState, Problem, VerifyReport};
 use crate::database::details::{DetailKind, DetailTables};
 use crate::database::host_sums::SummedTo;
+use crate::database::packed::{self, HostEntries, HostSums};
+use crate::database::packed_hosts::PackedHosts;
 use crate::database::row_ranges::RowRanges;
 use crate::database::sums::{DAY_QUARTERS, Sums};
 use crate::query::QueryError;
@@ -37,7 +39,7 @@ fn differences(report: &mut VerifyReport, file: &Connection) -> Result<usize, Qu
     let to = SummedTo::read(file).unwrap_or_default();
     let days = format!(
         "SELECT day FROM host_day UNION SELECT quarter / {DAY_QUARTERS} FROM flow
-         UNION SELECT quarter / {DAY_QUARTERS} FROM part ORDER BY 1"
+         UNION SELECT quarter / {DAY_QUARTERS} FROM part UNION SELECT day FROM packed_host_day ORDER BY 1"
     );
     let days: Vec<i64> =
         file.prepare(&days)?.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
@@ -53,14 +55,34 @@ fn differences(report: &mut VerifyReport, file: &Connection) -> Result<usize, Qu
     };
     for day in days {
         let expected = details_of(file, (&tables, &ranges), day, to)?;
-        for ((_, host, class, set), sums) in &expected {
-            let key = (0, host.clone(), class.clone(), *set);
-            month.entry(key).or_default().add(sums);
+        compare(&expected, &sums_of(file, day)?);
+        let mut of_all = Totals::new();
+        for ((_, host, class, set), sums) in expected {
+            let key = (0, host, class, set);
+            month.entry(key.clone()).or_default().add(&sums);
+            of_all.entry(key).or_default().add(&sums);
         }
-        compare(&expected, &sums_of(file, "host_day", "account", &format!("day = {day}"))?);
+        if let Some(value) = PackedHosts::Day.read(file, day)? {
+            compare(&of_all, &unpacked(&value));
+        }
     }
-    compare(&month, &sums_of(file, "host_month", "0", "TRUE")?);
+    let of_month: Option<i64> =
+        file.query_row("SELECT max(month) FROM packed_host_month", [], |row| row.get(0))?;
+    if let Some(value) = of_month.and_then(|number| PackedHosts::Month.read(file, number).transpose()) {
+        compare(&month, &unpacked(&value?));
+    }
     Ok(differences)
+}
+
+/// The sums in a packed value; none if it cannot be read, or its order is not that of the hashes.
+fn unpacked(value: &[u8]) -> Totals {
+    let (mut totals, mut least) = (Totals::new(), 0);
+    let mut entries = HostEntries::new(value);
+    let is_in_order = entries.by_ref().all(|HostSums { hash, name, class, set, sums }| {
+        totals.entry((0, name.to_owned(), class.as_str().to_owned(), set)).or_default().add(&sums);
+        hash >= std::mem::replace(&mut least, hash) && hash == packed::hash(name)
+    });
+    if is_in_order && entries.is_at_end() { totals } else { Totals::new() }
 }
 
 /// The sums of the flows and parts of a day that are summed up.
@@ -87,13 +109,13 @@ fn details_of(
     Ok(totals)
 }
 
-/// The stored sums in the rows of `table` that `condition` admits.
-fn sums_of(file: &Connection, table: &str, account: &str, condition: &str) -> Result<Totals, QueryError> {
+/// The stored sums of a day.
+fn sums_of(file: &Connection, day: i64) -> Result<Totals, QueryError> {
     let mut totals = Totals::new();
     let sql = format!(
-        "SELECT {account} AS account, ifnull((SELECT name FROM host WHERE number = sums.host), '') AS host,
-                class, set_number, flows, requests, up, down, uncertain_up, uncertain_down
-         FROM {table} AS sums WHERE {condition}"
+        "SELECT account, ifnull((SELECT name FROM host WHERE number = sums.host), '') AS host, class,
+                set_number, flows, requests, up, down, uncertain_up, uncertain_down
+         FROM host_day AS sums WHERE day = {day}"
     );
     add(&mut totals, file, &sql)?;
     Ok(totals)

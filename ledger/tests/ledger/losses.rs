@@ -731,7 +731,8 @@ fn usage_without_a_damaged_row_says_so() {
         .execute_batch(
             "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = replace(sql, 'NOT NULL', '');
              -- Without sums by host the rows are read.
-             DELETE FROM host_source; DELETE FROM host_day; DELETE FROM host_month",
+             DELETE FROM host_source; DELETE FROM host_day;
+             DELETE FROM packed_host_day; DELETE FROM packed_host_month",
         )
         .unwrap();
     drop(month);

@@ -4,6 +4,7 @@
 //! runs. A user that neither the configuration nor the ledger knows is an error.
 
 use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::process::ExitCode;
 use std::str::FromStr;
 
@@ -382,9 +383,11 @@ fn as_csv(by: &[By], rows: &[Row]) -> String {
     let names = names(by).collect::<Vec<_>>().join(",");
     let mut text = format!("{names},flows,up,down,live,uncertain_up,uncertain_down,requests\r\n");
     for Row { keys, flows, live, requests, up, down, uncertain_up, uncertain_down } in rows {
-        let keys = keys.iter().map(|key| field(key)).collect::<Vec<_>>().join(",");
-        let sums = format!("{flows},{up},{down},{live},{uncertain_up},{uncertain_down},{requests}");
-        text.push_str(&format!("{keys},{sums}\r\n"));
+        keys.iter().for_each(|key| text.extend([&field(key), ","]));
+        for sum in [flows, up, down, live, uncertain_up, uncertain_down] {
+            let _ = write!(text, "{sum},");
+        }
+        let _ = write!(text, "{requests}\r\n");
     }
     text
 }

@@ -198,7 +198,7 @@ const RANGES_AND_HOSTS: &str =
          part_last INTEGER NOT NULL,
          crc       INTEGER NOT NULL
      ) STRICT;
-     -- Sums of the flows and parts of a day, and of all in this file.
+     -- Sums of the flows and parts of a day.
      CREATE TABLE host_day (
          day            INTEGER NOT NULL,
          account        INTEGER NOT NULL,
@@ -214,16 +214,15 @@ const RANGES_AND_HOSTS: &str =
          crc            INTEGER NOT NULL,
          PRIMARY KEY (day, account, host, class, set_number)
      ) STRICT, WITHOUT ROWID;
-     CREATE TABLE host_month (
-         host           INTEGER NOT NULL,
-         class          TEXT    NOT NULL,
-         set_number     INTEGER NOT NULL,
-         flows          INTEGER NOT NULL,
-         requests       INTEGER NOT NULL,
-         up             INTEGER NOT NULL,
-         down           INTEGER NOT NULL,
-         uncertain_up   INTEGER NOT NULL,
-         uncertain_down INTEGER NOT NULL,
-         crc            INTEGER NOT NULL,
-         PRIMARY KEY (host, class, set_number)
-     ) STRICT, WITHOUT ROWID;";
+     -- Packed values: the sums by host, class and set of a day that is over, and of the month once it is over. No
+     -- row if a sum changed since, or none was made yet.
+     CREATE TABLE packed_host_day (
+         day  INTEGER PRIMARY KEY,
+         sums BLOB    NOT NULL,
+         crc  INTEGER NOT NULL
+     ) STRICT;
+     CREATE TABLE packed_host_month (
+         month INTEGER PRIMARY KEY,
+         sums  BLOB    NOT NULL,
+         crc   INTEGER NOT NULL
+     ) STRICT;";

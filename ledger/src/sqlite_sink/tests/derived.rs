@@ -17,7 +17,8 @@ fn take_back(path: &Path, tables: &[&str]) {
 }
 
 const OF_LEDGER: [&str; 5] = ["total_day", "total_month", "packed_quarter", "packed_day", "packed_month"];
-const OF_MONTH: [&str; 5] = ["row_range", "host", "host_source", "host_day", "host_month"];
+const OF_MONTH: [&str; 6] =
+    ["row_range", "host", "host_source", "host_day", "packed_host_day", "packed_host_month"];
 
 fn check_clean(store: &Store) {
     let report = verify(store.directory.path()).unwrap();
@@ -101,7 +102,9 @@ fn damaged_derived_sums_do_not_stop_the_applier() {
         ("ledger.db", "UPDATE total_month SET flows = 7 WHERE month = 202602"),
         ("usage-202602.db", "UPDATE row_range SET flow_last = 0 WHERE quarter = 1966960"),
         ("usage-202602.db", "UPDATE host_day SET up = up + 1"),
-        ("usage-202602.db", "UPDATE host_month SET class = 'internal' WHERE class = 'external'"),
+        ("usage-202602.db", "UPDATE host_day SET class = 'internal' WHERE class = 'external'"),
+        ("usage-202602.db", "UPDATE packed_host_day SET sums = x'00'"),
+        ("usage-202602.db", "UPDATE packed_host_month SET sums = x'00'"),
         ("usage-202602.db", "UPDATE host SET crc = crc + 1"),
         ("usage-202602.db", "UPDATE host_source SET flow_last = flow_last + 1"),
     ] {
@@ -156,6 +159,11 @@ fn packed_values_equal_the_rows_they_are_made_of() {
     store.ledger().execute_batch("UPDATE packed_day SET sums = x'00'").unwrap();
     assert_eq!(with_late, answers(store.directory.path()));
     assert!(!verify(store.directory.path()).unwrap().is_clean());
+    // A start makes it again.
+    store.reopen();
+    store.sink.checkpoint().unwrap();
+    assert_eq!(count(&store.ledger(), "packed_day"), 8);
+    check_clean(&store);
 }
 
 /// Nothing is made of it: an answer says that it lacks something.

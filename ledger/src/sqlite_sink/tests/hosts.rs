@@ -2,8 +2,13 @@
 
 use super::tables::{FEBRUARY, HOUR};
 use super::*;
+use rusqlite::types::ValueRef;
+
+use crate::database::checksum;
 use crate::database::host_sums::SummedTo;
-use crate::verify::verify;
+use crate::database::packed::{self, HostSums};
+use crate::database::sums::Sums;
+use crate::verify::{Problem, verify};
 
 const DAY: u64 = 24 * HOUR;
 
@@ -74,6 +79,18 @@ pub(super) fn answers(directory: &Path) -> Vec<(UsageRow, Vec<UsageRow>)> {
     answers
 }
 
+const UNPACK: &str = "DELETE FROM packed_host_day; DELETE FROM packed_host_month;";
+
+fn count(store: &Store, what: &str) -> i64 {
+    let file = Connection::open(store.directory.path().join("usage-202602.db")).unwrap();
+    file.query_row(&format!("SELECT count(*) FROM {what}"), [], |row| row.get(0)).unwrap()
+}
+
+fn execute(store: &Store, sql: &str) {
+    let file = Connection::open(store.directory.path().join("usage-202602.db")).unwrap();
+    file.execute_batch(sql).unwrap();
+}
+
 fn summed(store: &Store, month: &str) -> SummedTo {
     SummedTo::read(&Connection::open(store.directory.path().join(month)).unwrap()).unwrap()
 }
@@ -93,7 +110,7 @@ fn sums_by_host_equal_those_of_rows() {
     assert!(verify(store.directory.path()).unwrap().is_clean());
     for month in Month::files(store.directory.path()).unwrap() {
         let file = Connection::open(month.path(store.directory.path())).unwrap();
-        file.execute_batch("DELETE FROM host_source; DELETE FROM host_day; DELETE FROM host_month").unwrap();
+        file.execute_batch(&format!("DELETE FROM host_source; DELETE FROM host_day; {UNPACK}")).unwrap();
     }
     assert_eq!(from_sums, answers(store.directory.path()));
 }
@@ -135,4 +152,122 @@ fn rows_behind_a_damaged_one_are_not_summed_up() {
     let rows = usage.rows(&Filter::default(), &[GroupBy::Host]).unwrap().rows;
     assert_eq!((rows.len(), rows[0].up), (1, 1 + 4), "the damaged row is left out");
     assert!(usage.has_damaged_rows());
+}
+
+#[test]
+fn packed_hosts_equal_the_rows_they_are_made_of() {
+    let mut store = Store::new();
+    store.sink.apply(1, 1, &hourly(200)).unwrap();
+    store.sink.seal().unwrap();
+    assert_eq!((count(&store, "packed_host_day"), count(&store, "packed_host_month")), (7, 1));
+    assert!(verify(store.directory.path()).unwrap().is_clean());
+    let from_values = answers(store.directory.path());
+    execute(&store, UNPACK);
+    assert_eq!(answers(store.directory.path()), from_values);
+    // A late flow of a day that is over.
+    let late = Flow { id: 7 << 80, closed: WallNanos(FEBRUARY + 1), host: "b.example", ..FLOW };
+    store.sink.apply(1, 201, &[last(&late)]).unwrap();
+    store.sink.seal().unwrap();
+    assert_eq!((count(&store, "packed_host_day"), count(&store, "packed_host_month")), (7, 1));
+    assert!(verify(store.directory.path()).unwrap().is_clean());
+    let with_late = answers(store.directory.path());
+    assert_ne!(with_late, from_values);
+    // A damaged value is reported by `verify`, and its rows are read.
+    for table in ["packed_host_month", "packed_host_day"] {
+        execute(&store, &format!("UPDATE {table} SET sums = x'00'"));
+        assert_eq!(answers(store.directory.path()), with_late, "{table}");
+        assert!(!verify(store.directory.path()).unwrap().is_clean());
+    }
+    // The next writer of the file makes them again.
+    store.sink.months.applied(Month::containing(FEBRUARY as i64), 1).unwrap();
+    store.sink.seal().unwrap();
+    assert_eq!((count(&store, "packed_host_day"), count(&store, "packed_host_month")), (7, 1));
+    assert!(verify(store.directory.path()).unwrap().is_clean());
+}
+
+#[test]
+fn late_flow_discards_packed_hosts_in_its_transaction() {
+    let mut store = Store::new();
+    store.sink.apply(1, 1, &hourly(200)).unwrap();
+    store.sink.seal().unwrap();
+    let late = Flow { id: 7 << 80, closed: WallNanos(FEBRUARY + 1), host: "b.example", ..FLOW };
+    store.sink.apply(1, 201, &[last(&late)]).unwrap();
+    let before = answers(store.directory.path());
+    let path = store.directory.path().join("usage-202602.db");
+    assert!(crate::database::host_sums::sum_up(&mut Connection::open(path).unwrap(), 1).unwrap());
+    assert_eq!((count(&store, "packed_host_day"), count(&store, "packed_host_month")), (6, 0));
+    assert_eq!(answers(store.directory.path()), before);
+}
+
+/// Two texts with one FNV-1a hash.
+const SAME_HASH: [&str; 2] = ["8yn0iYCKYHlIj4-BwPqk", "GReLUrM4wMqfg9yzV3KQ"];
+
+/// Hosts that only some days have, and one with the hash of another.
+#[test]
+fn many_hosts_are_merged() {
+    let mut hosts: Vec<String> = (0..900).map(|number| format!("host-{number}.example")).collect();
+    hosts.extend(SAME_HASH.map(str::to_owned));
+    assert_eq!(packed::hash(SAME_HASH[0]), packed::hash(SAME_HASH[1]));
+    let flows = (0_u64..2_700).map(|number| {
+        let index = (number * number % 902) as usize;
+        let closed = WallNanos(FEBRUARY + number * HOUR / 4);
+        let legs = Legs { upstream_tx: number % 7, client_tx: number, ..Legs::default() };
+        last(&Flow { id: number.into(), closed, host: &hosts[index], legs, ..FLOW })
+    });
+    let mut store = Store::new();
+    store.sink.apply(1, 1, &flows.collect::<Vec<_>>()).unwrap();
+    store.sink.seal().unwrap();
+    assert_eq!((count(&store, "packed_host_day"), count(&store, "packed_host_month")), (28, 1));
+    let usage = |filter: &Filter, keys: &[GroupBy]| {
+        let usage = Usage::open(store.directory.path()).unwrap();
+        usage.rows(filter, keys).unwrap().rows
+    };
+    let mut expected = std::collections::BTreeMap::<&str, [u64; 3]>::new();
+    for number in 0..2_700 {
+        let sums = expected.entry(&hosts[(number * number % 902) as usize]).or_default();
+        *sums = [sums[0] + 1, sums[1] + number % 7, sums[2] + number];
+    }
+    let by_host = usage(&Filter::default(), &[GroupBy::Host]);
+    assert_eq!(by_host.len(), expected.len());
+    for row in &by_host {
+        assert_eq!([row.flows, row.up, row.down], expected[row.keys[0].as_str()], "{}", row.keys[0]);
+    }
+    // From the values of days.
+    let by_day = usage(&Filter::default(), &[GroupBy::Day, GroupBy::Host]);
+    for (host, sums) in expected {
+        let of_host = Filter { host: Some(host.to_owned()), ..Filter::default() };
+        let rows = [by_day.iter().filter(|row| row.keys[1] == host).cloned().collect(), usage(&of_host, &[])];
+        for rows in rows {
+            let sum = |column: fn(&UsageRow) -> u64| rows.iter().map(column).sum::<u64>();
+            assert_eq!([sum(|row| row.flows), sum(|row| row.up), sum(|row| row.down)], sums, "{host}");
+        }
+    }
+    assert!(verify(store.directory.path()).unwrap().is_clean());
+}
+
+/// Their checksums are right, and their content is not.
+#[test]
+fn verify_compares_packed_hosts() {
+    let entry = |name, hash| HostSums {
+        hash,
+        name,
+        class: Class::External,
+        set: 0,
+        sums: Sums { flows: 1, ..Sums::default() },
+    };
+    let wrong_sums = packed::pack_hosts([entry("a.example", packed::hash("a.example"))]).unwrap();
+    let wrong_hash = packed::pack_hosts([entry("a.example", 7)]).unwrap();
+    for (sql, unit, value) in [
+        ("INSERT OR REPLACE INTO packed_host_day VALUES (?1, ?2, ?3)", 20_490, &wrong_sums),
+        ("INSERT OR REPLACE INTO packed_host_day VALUES (?1, ?2, ?3)", 20_490, &wrong_hash),
+        ("INSERT OR REPLACE INTO packed_host_month VALUES (?1, ?2, ?3)", 202_602, &wrong_sums),
+    ] {
+        let mut store = Store::new();
+        store.sink.apply(1, 1, &hourly(200)).unwrap();
+        store.sink.seal().unwrap();
+        let file = Connection::open(store.directory.path().join("usage-202602.db")).unwrap();
+        checksum::put(&file, sql, &[ValueRef::Integer(unit), ValueRef::Blob(value)]).unwrap();
+        let report = verify(store.directory.path()).unwrap();
+        assert!(matches!(&report.problems[..], [Problem::Damaged { .. }]), "{sql}: {:#?}", report.problems);
+    }
 }

@@ -384,7 +384,9 @@ fn verify_finds_missing_doubled_and_changed_rows() {
         ("usage-202602.db", LAST_RANGE, |problem| matches!(problem, Problem::Damaged { .. })),
         ("ledger.db", "UPDATE packed_day SET sums = x'00'", |problem| matches!(problem, Problem::Row { .. })),
         ("usage-202602.db", "DELETE FROM host_day", |problem| matches!(problem, Problem::Damaged { .. })),
-        ("usage-202602.db", "DELETE FROM host_month", |problem| matches!(problem, Problem::Damaged { .. })),
+        ("usage-202602.db", "UPDATE packed_host_day SET sums = x'00'", |problem| {
+            matches!(problem, Problem::Row { .. })
+        }),
         ("ledger.db", "DELETE FROM live", |problem| matches!(problem, Problem::Sum { .. })),
     ];
     for (file, damage, expected) in cases {
