@@ -27,6 +27,7 @@ use crate::database::details::DetailTables;
 use crate::database::live::LiveFlows;
 use crate::database::month::Month;
 use crate::database::month_file::{self, MonthFiles, Origin, check_linked};
+use crate::database::packed_hosts::PackedHosts;
 use crate::database::pairing::{self, Checkpoint};
 use crate::database::registry::Registry;
 use crate::database::run;
@@ -120,6 +121,23 @@ impl SqliteSink {
             }
         }
         Ok(())
+    }
+
+    /// Packs the last month before the present one: a gateway that was stopped when it ended has not. Months
+    /// before that one, and a month of an earlier version, stay as they are.
+    fn pack_last_month(&mut self) {
+        let present = Month::containing(integer(clock::wall().0));
+        let months = Month::files(&self.directory).unwrap_or_default();
+        let Some(last) = months.into_iter().rfind(|month| *month < present) else { return };
+        let is_due = || {
+            let Some(file) = query::open_month(&self.directory, last).ok()? else { return None };
+            let has_sums = DetailTables::read(&file).ok()?.have_sums();
+            Some(has_sums && PackedHosts::Month.read(&file, last.number()).ok()?.is_none())
+        };
+        if is_due() == Some(true) {
+            // No entry depends on it: a file that is damaged, or a full disk, must not stop the applier.
+            let _ = self.months.pack(last);
+        }
     }
 
     /// The connection to `ledger.db`, for repairs by a start.
@@ -241,6 +259,9 @@ impl Sink for SqliteSink {
         check_linked(&self.path_identity).and_then(|()| self.months.check_linked())?;
         let durable_lsn = self.sync()?;
         self.months.checkpoint()?;
+        if self.packed_from == 0 {
+            self.pack_last_month();
+        }
         self.packed_from = derived::pack(&mut self.connection, integer(clock::wall().0), self.packed_from)?;
         pairing::checkpoint(&self.connection, Checkpoint::Passive)?;
         if self.months.take_made() {

@@ -68,8 +68,8 @@ pub(crate) fn counted(count: u64, noun: &str) -> String {
 
 /// Renders a table without lines; the columns in `numbers` are aligned to the right.
 ///
-/// A hundred thousand rows are printed in the time of the question that they answer, which a library for tables
-/// doubled.
+/// A hundred thousand rows are printed in the time of the question that they answer, which a library for
+/// tables doubled.
 pub(crate) fn table(header: &[&str], rows: Vec<Vec<String>>, numbers: &[usize]) -> String {
     let header: Vec<String> = header.iter().map(|name| (*name).to_owned()).collect();
     let lines = || [&header].into_iter().filter(|header| !header.is_empty()).chain(&rows);

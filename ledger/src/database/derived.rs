@@ -95,8 +95,8 @@ impl Packed {
     }
 }
 
-/// Packs days and months that are over, from day `from` on, 0 for the first call; the present day is that of `now_ns`. Returns the
-/// day from which on the next call is to look.
+/// Packs days and months that are over, from day `from` on, 0 for the first call; the present day is that of
+/// `now_ns`. Returns the day from which on the next call is to look.
 pub(crate) fn pack(connection: &mut Connection, now_ns: i64, from: i64) -> rusqlite::Result<i64> {
     let last = "SELECT max(day) FROM total_day";
     let last: Option<i64> = connection.prepare_cached(last)?.query_row([], |row| row.get(0))?;

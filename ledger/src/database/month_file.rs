@@ -58,6 +58,15 @@ struct OpenMonth {
 }
 
 impl OpenMonth {
+    fn open(directory: &Path, month: Month) -> Result<OpenMonth, SinkError> {
+        let path = month.path(directory);
+        let connection = open(&path)?;
+        let path_identity = PathIdentity::at(&path).map_err(|cause| failed(&path, &cause))?;
+        let hourly_rows = hourly_rows(&connection)?;
+        packed_hosts::delete_damaged(&connection)?;
+        Ok(OpenMonth { month, connection, hourly_rows, path_identity, packed_on: 0 })
+    }
+
     /// Sums up what the file has by host, if at least `rows_min` rows wait, and packs the days that are over.
     fn sum_up(&mut self, rows_min: i64) -> Result<(), SinkError> {
         let now_ns = schema::integer(clock::wall().0);
@@ -155,14 +164,22 @@ impl MonthFiles {
         self.open.iter().try_for_each(|open| check_linked(&open.path_identity))
     }
 
-    /// Sums up what the open files have by host, if that is much, packs days that are over, and copies their logs into them, as far as
-    /// readers permit.
+    /// Sums up what the open files have by host, if that is much, packs days that are over, and copies their
+    /// logs into them, as far as readers permit.
     pub(crate) fn checkpoint(&mut self) -> Result<(), SinkError> {
         for open in &mut self.open {
             open.sum_up(HOST_SUM_ROWS_MIN)?;
             pairing::checkpoint(&open.connection, Checkpoint::Passive)?;
         }
         Ok(())
+    }
+
+    /// Sums up and packs what a file has that is not open.
+    pub(crate) fn pack(&mut self, month: Month) -> Result<(), SinkError> {
+        match self.open.iter().any(|open| open.month == month) {
+            true => Ok(()),
+            false => OpenMonth::open(&self.directory, month)?.close(),
+        }
     }
 
     /// Closes every file, with an empty log unless a reader blocks it.
@@ -203,11 +220,7 @@ impl MonthFiles {
                 self.directory_identity.as_ref().map_or(Ok(()), check_linked)?;
                 let path = month.path(&self.directory);
                 self.made |= make(&path).map_err(|cause| failed(&path, &cause))?;
-                let connection = open(&path)?;
-                let path_identity = PathIdentity::at(&path).map_err(|cause| failed(&path, &cause))?;
-                let hourly_rows = hourly_rows(&connection)?;
-                packed_hosts::delete_damaged(&connection)?;
-                self.open.push(OpenMonth { month, connection, hourly_rows, path_identity, packed_on: 0 });
+                self.open.push(OpenMonth::open(&self.directory, month)?);
             }
         }
         Ok(self.open.last_mut().expect("the file was moved or pushed to the end"))

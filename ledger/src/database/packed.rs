@@ -9,8 +9,8 @@
 //!   by host   = hash of the name (8 bytes, the lowest first), its length, the name,
 //!               2 * set + class (0 external, 1 internal), sums
 //!   sums      = flows, requests, up, down, uncertain up, uncertain down
-//!   each number but the hash in groups of seven bits, the lowest first, with the eighth set in all but the last
-//!   (LEB128)
+//!   each number but the hash in groups of seven bits, the lowest first, with the eighth set in all but the
+//!   last (LEB128)
 //! ```
 
 use rusqlite::Connection;
@@ -54,8 +54,8 @@ pub(crate) fn pack_hosts<'a>(all: impl IntoIterator<Item = HostSums<'a>>) -> Opt
     Some(packed)
 }
 
-/// The hash of a host's name: FNV-1a, 64 bits (draft-eastlake-fnv). It gives values an order in which they are
-/// merged. Two names may have the same.
+/// The hash of a host's name: FNV-1a, 64 bits (draft-eastlake-fnv). It gives values an order in which they
+/// are merged. Two names may have the same.
 pub(crate) fn hash(name: &str) -> u64 {
     name.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))

@@ -123,9 +123,9 @@ pub(super) fn delete_damaged(file: &Connection) -> rusqlite::Result<()> {
     }
 }
 
-/// Makes values of the days of `month` before `now_ns`, and of the month itself once it is over, where they are
-/// missing. Returns whether all are made that can be: once it has read [`PACKED_ROWS_MAX`] rows, it leaves the
-/// other days to the next call.
+/// Makes values of the days of `month` before `now_ns`, and of the month itself once it is over, where they
+/// are missing. Returns whether all are made that can be: once it has read [`PACKED_ROWS_MAX`] rows, it
+/// leaves the other days to the next call.
 pub(super) fn pack(file: &mut Connection, month: Month, now_ns: i64) -> rusqlite::Result<bool> {
     let transaction = file.transaction_with_behavior(TransactionBehavior::Immediate)?;
     match pack_days(&transaction, month, now_ns) {
@@ -153,8 +153,8 @@ fn pack_days(file: &Connection, month: Month, now_ns: i64) -> rusqlite::Result<b
     Ok(true)
 }
 
-/// Makes the value of a day, if it has sums and no value. Returns the number of rows that it read, and whether
-/// the day has no other sums than those of its value.
+/// Makes the value of a day, if it has sums and no value. Returns the number of rows that it read, and
+/// whether the day has no other sums than those of its value.
 fn pack_day(file: &Connection, day: i64) -> rusqlite::Result<(i64, bool)> {
     if exists(file, "SELECT 1 FROM packed_host_day WHERE day = ?1", day)? {
         return Ok((0, true));

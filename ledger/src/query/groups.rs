@@ -192,16 +192,20 @@ impl<'a> Groups<'a> {
             }
             rows.push(row(keys, sums)?);
         }
+        // Several accounts or sets may have one name.
+        let is_unique = self.keys.iter().all(|key| !matches!(key, GroupBy::User | GroupBy::Set));
         let of_one = of_one.into_iter().map(|(number, sums)| (Box::from([number]), sums));
         for (numbers, sums) in of_one.chain(sums) {
             let texts = match self.keys {
                 [] => vec![TOTAL.to_owned()],
                 keys => keys.iter().zip(&numbers).map(|(key, number)| self.name(*key, *number)).collect(),
             };
-            // Several numbers may have one name.
-            add(named.entry(texts).or_default(), sums)?;
+            if is_unique && named.is_empty() {
+                rows.push(row(texts, sums)?);
+            } else {
+                add(named.entry(texts).or_default(), sums)?;
+            }
         }
-        rows.reserve(named.len());
         named.into_iter().try_for_each(|(keys, sums)| row(keys, sums).map(|row| rows.push(row)))?;
         Ok(rows)
     }

@@ -214,8 +214,8 @@ const RANGES_AND_HOSTS: &str =
          crc            INTEGER NOT NULL,
          PRIMARY KEY (day, account, host, class, set_number)
      ) STRICT, WITHOUT ROWID;
-     -- Packed values: the sums by host, class and set of a day that is over, and of the month once it is over. No
-     -- row if a sum changed since, or none was made yet.
+     -- Packed values: sums by host, class and set of a day that is over, and of the month once it is over.
+     -- No row if a sum changed since, or none was made yet.
      CREATE TABLE packed_host_day (
          day  INTEGER PRIMARY KEY,
          sums BLOB    NOT NULL,

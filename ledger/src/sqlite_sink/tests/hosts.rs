@@ -199,6 +199,25 @@ fn late_flow_discards_packed_hosts_in_its_transaction() {
     assert_eq!(answers(store.directory.path()), before);
 }
 
+/// A gateway that was stopped when a month ended packs it at its next start.
+#[test]
+fn start_packs_the_last_month() {
+    let mut store = Store::new();
+    store.sink.apply(1, 1, &hourly(200)).unwrap();
+    store.sink.seal().unwrap();
+    execute(&store, "DELETE FROM packed_host_day WHERE day = 20491; DELETE FROM packed_host_month");
+    store.reopen();
+    store.sink.checkpoint().unwrap();
+    assert_eq!((count(&store, "packed_host_day"), count(&store, "packed_host_month")), (7, 1));
+    assert!(verify(store.directory.path()).unwrap().is_clean());
+    // One that it cannot open does not stop it.
+    std::fs::write(store.directory.path().join("usage-202602.db"), [7; 8_192]).unwrap();
+    store.reopen();
+    store.sink.checkpoint().unwrap();
+    store.sink.apply(1, 201, &[last(&Flow { id: 1 << 100, ..FLOW })]).unwrap();
+    store.sink.checkpoint().unwrap();
+}
+
 /// Two texts with one FNV-1a hash.
 const SAME_HASH: [&str; 2] = ["8yn0iYCKYHlIj4-BwPqk", "GReLUrM4wMqfg9yzV3KQ"];
 
