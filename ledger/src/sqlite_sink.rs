@@ -130,7 +130,7 @@ impl SqliteSink {
         let months = Month::files(&self.directory).unwrap_or_default();
         let Some(last) = months.into_iter().rfind(|month| *month < present) else { return };
         let is_due = || {
-            let Some(file) = query::open_month(&self.directory, last).ok()? else { return None };
+            let file = query::open_month(&self.directory, last).ok()??;
             let has_sums = DetailTables::read(&file).ok()?.have_sums();
             Some(has_sums && PackedHosts::Month.read(&file, last.number()).ok()?.is_none())
         };
