@@ -15,13 +15,14 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, Statement, TransactionBehavior};
 
 use super::checksum;
+use super::columns::FlowColumns;
 use super::details::DetailKind;
 use super::packed_hosts;
 use super::sums::{DAY_QUARTERS, HOST_DAY, Sums};
 use crate::limits::HOST_SUM_ROWS_MAX;
 
-/// The key of a row of `host_day`: day, account, host, class and set.
-type Key = (i64, i64, i64, Cow<'static, str>, i64);
+/// A key of sums: day, account, the index of the host, class and set.
+type Key = (i64, i64, usize, Cow<'static, str>, i64);
 
 /// The last rows of flows and parts that are summed up.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -69,8 +70,12 @@ impl SummedTo {
 /// Sums up the next rows of a month's file, at most [`HOST_SUM_ROWS_MAX`] of a kind, if at least `rows_min`
 /// wait. Nothing behind a damaged row is summed up: readers find and report it. Where the sums are damaged,
 /// they are discarded, and made again from then on. Returns whether a sum changed.
-pub(crate) fn sum_up(file: &mut Connection, rows_min: i64) -> rusqlite::Result<bool> {
-    match add_waiting(file, rows_min) {
+pub(crate) fn sum_up(
+    file: &mut Connection,
+    appended: &mut Option<Appended>,
+    rows_min: i64,
+) -> rusqlite::Result<bool> {
+    match add_waiting(file, appended, rows_min) {
         Err(error) if checksum::is_damage(&error) => match discard(file) {
             // No entry depends on them, and `verify` names the damage.
             Err(error) if checksum::is_damage(&error) => Ok(false),
@@ -80,22 +85,31 @@ pub(crate) fn sum_up(file: &mut Connection, rows_min: i64) -> rusqlite::Result<b
     }
 }
 
-fn add_waiting(file: &mut Connection, rows_min: i64) -> rusqlite::Result<bool> {
+fn add_waiting(
+    file: &mut Connection,
+    appended: &mut Option<Appended>,
+    rows_min: i64,
+) -> rusqlite::Result<bool> {
     let (from, last) = (SummedTo::read(file)?, SummedTo::last(file)?);
     if (last.flow - from.flow) + (last.part - from.part) < rows_min.max(1) {
         return Ok(false);
     }
     let transaction = file.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let mut new = NewSums::default();
-    let to = SummedTo {
-        flow: new.add_rows(&transaction, DetailKind::Flow, from.flow)?,
-        part: new.add_rows(&transaction, DetailKind::Part, from.part)?,
+    let (new, to) = match appended.take().filter(|appended| (appended.from, appended.to) == (from, last)) {
+        Some(appended) => (appended.sums, last),
+        None => {
+            let mut new = NewSums::default();
+            let flow = new.add_rows(&transaction, DetailKind::Flow, from.flow)?;
+            let part = new.add_rows(&transaction, DetailKind::Part, from.part)?;
+            (new, SummedTo { flow, part })
+        }
     };
     if to != from {
         new.write(&transaction)?;
         to.put(&transaction)?;
         transaction.commit()?;
     }
+    *appended = (to == last).then(|| Appended::behind(to));
     Ok(to != from)
 }
 
@@ -128,15 +142,72 @@ fn discard(file: &Connection) -> rusqlite::Result<()> {
     }
 }
 
+/// The rows that this process has appended to a file and not summed up yet: their sums, so that it need not
+/// read them again, which takes as long as appending them.
+pub(crate) struct Appended {
+    from: SummedTo,
+    to: SummedTo,
+    sums: NewSums,
+}
+
+impl Appended {
+    /// Those of a file that is about to be written; `None` if rows of others wait.
+    pub(crate) fn begin(file: &Connection) -> Option<Appended> {
+        let (from, last) = (SummedTo::read(file).ok()?, SummedTo::last(file).ok()?);
+        (from == last).then(|| Appended::behind(last))
+    }
+
+    fn behind(row: SummedTo) -> Appended {
+        Appended { from: row, to: row, sums: NewSums::default() }
+    }
+
+    /// Adds row `number` of a kind, which `flow` and `quarter` tell of. `None` from then on if it does not
+    /// follow the row before, or there are too many: then the rows are read.
+    pub(crate) fn add(
+        mut self,
+        (kind, number): (DetailKind, i64),
+        quarter: i64,
+        flow: &FlowColumns<'_>,
+        sums: &Sums,
+    ) -> Option<Appended> {
+        let SummedTo { flow: flows, part: parts } = &mut self.to;
+        let last = if kind == DetailKind::Part { parts } else { flows };
+        if *last + 1 != number || self.sums.days.len() >= APPENDED_SUMS_MAX {
+            return None;
+        }
+        *last = number;
+        let day = quarter / DAY_QUARTERS;
+        self.sums.add((day, flow.account, flow.set), (flow.host, flow.class), sums);
+        Some(self)
+    }
+}
+
 /// Sums that are to be added to the tables.
 #[derive(Default)]
 struct NewSums {
-    days: BTreeMap<Key, Sums>,
-    /// The numbers of the hosts that were met.
-    hosts: HashMap<String, i64>,
+    days: HashMap<Key, Sums>,
+    /// The indices of the hosts that were met.
+    hosts: HashMap<String, usize>,
 }
 
 impl NewSums {
+    fn add(&mut self, (day, account, set): (i64, i64, i64), (host, class): (&str, &str), sums: &Sums) {
+        let host = match self.hosts.get(host) {
+            Some(index) => *index,
+            None => {
+                let index = self.hosts.len();
+                self.hosts.insert(host.to_owned(), index);
+                index
+            }
+        };
+        let class = match class {
+            "external" => Cow::Borrowed("external"),
+            "internal" => Cow::Borrowed("internal"),
+            other => Cow::Owned(other.to_owned()),
+        };
+        self.days.entry((day, account, host, class, set)).or_default().add(sums);
+    }
+
     /// Adds the rows behind number `from`, up to a damaged one; returns the number of the last.
     fn add_rows(&mut self, file: &Connection, kind: DetailKind, from: i64) -> rusqlite::Result<i64> {
         let table = if kind == DetailKind::Flow { "flow" } else { "part" };
@@ -149,46 +220,24 @@ impl NewSums {
             if !checksum::is_intact(row)? {
                 break;
             }
-            let host = self.host(file, row.get_ref(columns.host)?.as_str()?)?;
-            let class = match row.get_ref(columns.class)?.as_str()? {
-                "external" => Cow::Borrowed("external"),
-                "internal" => Cow::Borrowed("internal"),
-                other => Cow::Owned(other.to_owned()),
-            };
+            let texts = (row.get_ref(columns.host)?.as_str()?, row.get_ref(columns.class)?.as_str()?);
             let day = row.get::<_, i64>(columns.quarter)? / DAY_QUARTERS;
-            let key = (day, row.get(columns.account)?, host, class, row.get(columns.set)?);
-            self.days.entry(key).or_default().add(&columns.sums(row)?);
+            self.add((day, row.get(columns.account)?, row.get(columns.set)?), texts, &columns.sums(row)?);
             last = row.get(columns.number)?;
         }
         Ok(last)
     }
 
-    /// The number of a host, which gets one if it has none.
-    fn host(&mut self, file: &Connection, name: &str) -> rusqlite::Result<i64> {
-        if let Some(number) = self.hosts.get(name) {
-            return Ok(*number);
-        }
-        let mut select = file.prepare_cached("SELECT * FROM host WHERE name = ?1")?;
-        let known = select.query_row([name], |row| {
-            checksum::check(row, "host")?;
-            row.get("number")
-        });
-        let number = match known.optional()? {
-            Some(number) => number,
-            None => {
-                let next = "SELECT ifnull(max(number), 0) + 1 FROM host";
-                let next: i64 = file.prepare_cached(next)?.query_row([], |row| row.get(0))?;
-                let values = [ValueRef::Integer(next), ValueRef::Text(name.as_bytes())];
-                checksum::put(file, "INSERT INTO host VALUES (?1, ?2, ?3)", &values)?;
-                next
-            }
-        };
-        self.hosts.insert(name.to_owned(), number);
-        Ok(number)
-    }
-
+    /// Adds the sums to the tables, in the order of the keys.
     fn write(&self, file: &Connection) -> rusqlite::Result<()> {
-        for ((day, account, host, class, set), sums) in &self.days {
+        let mut numbers = vec![0; self.hosts.len()];
+        for (name, index) in &self.hosts {
+            numbers[*index] = number(file, name)?;
+        }
+        let key =
+            |(day, account, host, class, set): &Key| (*day, *account, numbers[*host], class.clone(), *set);
+        let in_order: BTreeMap<_, _> = self.days.iter().map(|(of, sums)| (key(of), sums)).collect();
+        for ((day, account, host, class, set), sums) in &in_order {
             let [day, account, host, set] = [*day, *account, *host, *set].map(ValueRef::Integer);
             HOST_DAY.add(file, &[day, account, host, ValueRef::Text(class.as_bytes()), set], sums)?;
         }
@@ -196,6 +245,26 @@ impl NewSums {
         packed_hosts::discard(file, days)
     }
 }
+
+/// The number of a host, which gets one if it has none.
+fn number(file: &Connection, name: &str) -> rusqlite::Result<i64> {
+    let mut select = file.prepare_cached("SELECT * FROM host WHERE name = ?1")?;
+    let known = select.query_row([name], |row| {
+        checksum::check(row, "host")?;
+        row.get("number")
+    });
+    if let Some(number) = known.optional()? {
+        return Ok(number);
+    }
+    let next = "SELECT ifnull(max(number), 0) + 1 FROM host";
+    let next: i64 = file.prepare_cached(next)?.query_row([], |row| row.get(0))?;
+    let values = [ValueRef::Integer(next), ValueRef::Text(name.as_bytes())];
+    checksum::put(file, "INSERT INTO host VALUES (?1, ?2, ?3)", &values)?;
+    Ok(next)
+}
+
+/// More sums than checkpoints leave waiting: some 20 MB.
+const APPENDED_SUMS_MAX: usize = 2 * HOST_SUM_ROWS_MAX as usize;
 
 /// The positions of columns, which are sought once and not for each row.
 struct Columns {

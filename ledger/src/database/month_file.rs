@@ -18,7 +18,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, TransactionBehavi
 use super::checksum;
 use super::columns::{CounterColumns, FlowColumns, columns};
 use super::details::{DetailKind, DetailTables};
-use super::host_sums;
+use super::host_sums::{self, Appended};
 use super::month::{DAY_NS, Month};
 use super::packed_hosts;
 use super::pairing::{self, Checkpoint};
@@ -55,6 +55,8 @@ struct OpenMonth {
     path_identity: PathIdentity,
     /// The day on which all was packed that could be; 0 if there may be more by now.
     packed_on: i64,
+    /// What was appended and not summed up by host; `None` if rows are to be read for that.
+    appended: Option<Appended>,
 }
 
 impl OpenMonth {
@@ -64,13 +66,14 @@ impl OpenMonth {
         let path_identity = PathIdentity::at(&path).map_err(|cause| failed(&path, &cause))?;
         let hourly_rows = hourly_rows(&connection)?;
         packed_hosts::delete_damaged(&connection)?;
-        Ok(OpenMonth { month, connection, hourly_rows, path_identity, packed_on: 0 })
+        let appended = Appended::begin(&connection);
+        Ok(OpenMonth { month, connection, hourly_rows, path_identity, packed_on: 0, appended })
     }
 
     /// Sums up what the file has by host, if at least `rows_min` rows wait, and packs the days that are over.
     fn sum_up(&mut self, rows_min: i64) -> Result<(), SinkError> {
         let now_ns = schema::integer(clock::wall().0);
-        let is_changed = host_sums::sum_up(&mut self.connection, rows_min)?;
+        let is_changed = host_sums::sum_up(&mut self.connection, &mut self.appended, rows_min)?;
         if is_changed || self.packed_on != now_ns / DAY_NS {
             let is_done = packed_hosts::pack(&mut self.connection, self.month, now_ns)?;
             self.packed_on = if is_done { now_ns / DAY_NS } else { 0 };
@@ -115,7 +118,7 @@ impl MonthFiles {
         write: impl FnOnce(&mut Appender<'_>) -> Result<(), SinkError>,
     ) -> Result<(), SinkError> {
         let rows_max = self.rows_max;
-        let OpenMonth { connection, hourly_rows, .. } = self.file(month)?;
+        let OpenMonth { connection, hourly_rows, appended, .. } = self.file(month)?;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let applied_lsn = applied(&transaction, origin.gateway)?;
         if applied_lsn >= last_lsn {
@@ -131,13 +134,17 @@ impl MonthFiles {
             applied_lsn,
             rows_free: rows_max.saturating_sub(rows).saturating_sub(*hourly_rows),
             new_rows: NewRows::default(),
+            // Unless the transaction commits, rows are read.
+            appended: appended.take(),
         };
         write(&mut appender)?;
         std::mem::take(&mut appender.new_rows).write(&transaction)?;
+        let committed = appender.appended.take();
         drop(appender);
         let source = [ValueRef::Integer(origin.gateway), ValueRef::Integer(last_lsn)];
         checksum::put(&transaction, PUT_SOURCE, &source)?;
         transaction.commit()?;
+        *appended = committed;
         point("apply.month-committed");
         Ok(())
     }
@@ -145,7 +152,8 @@ impl MonthFiles {
     /// Deletes the rows of `gateway`'s entries beyond `lsn` from the month's file; they will be sent again. A
     /// file that keeps some of its flows as sums only is unchanged.
     pub(crate) fn remove_beyond(&mut self, month: Month, gateway: i64, lsn: i64) -> Result<(), SinkError> {
-        let connection = &mut self.file(month)?.connection;
+        let OpenMonth { connection, appended, .. } = self.file(month)?;
+        *appended = None;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         if !has_aggregates(&transaction)? {
             remove_beyond(&transaction, gateway, lsn)?;
@@ -248,6 +256,7 @@ pub(crate) struct Appender<'a> {
     /// Rows that may still be kept one by one.
     rows_free: i64,
     new_rows: NewRows,
+    appended: Option<Appended>,
 }
 
 impl Appender<'_> {
@@ -270,7 +279,12 @@ impl Appender<'_> {
         let last = [ValueRef::Text(reason.as_bytes()), gateway, epoch, ValueRef::Integer(lsn)];
         let values = flow_columns.values().into_iter().chain(counters.values()).chain(last);
         checksum::run(&mut self.insert_flow, values)?;
-        self.new_rows.add_flow(counters.quarter, self.connection.last_insert_rowid());
+        let number = self.connection.last_insert_rowid();
+        self.new_rows.add_flow(counters.quarter, number);
+        let row = (DetailKind::Flow, number);
+        let appended = self.appended.take();
+        self.appended =
+            appended.and_then(|rows| rows.add(row, counters.quarter, flow_columns, &counters.sums_at_end()));
         Ok(())
     }
 
@@ -305,7 +319,12 @@ impl Appender<'_> {
             ValueRef::Integer(lsn),
         ];
         checksum::put(self.connection, INSERT_PART, &values)?;
-        self.new_rows.add_part(quarter, self.connection.last_insert_rowid());
+        let number = self.connection.last_insert_rowid();
+        self.new_rows.add_part(quarter, number);
+        let sums = Sums { up, down, ..Sums::default() };
+        let appended = self.appended.take();
+        self.appended =
+            appended.and_then(|rows| rows.add((DetailKind::Part, number), quarter, flow_columns, &sums));
         Ok(())
     }
 
