@@ -88,8 +88,12 @@ impl<'a> HostEntries<'a> {
     pub(crate) fn is_at_end(&self) -> bool {
         self.packed.is_empty()
     }
+}
 
-    fn take(&mut self) -> Option<HostSums<'a>> {
+impl<'a> Iterator for HostEntries<'a> {
+    type Item = HostSums<'a>;
+
+    fn next(&mut self) -> Option<HostSums<'a>> {
         let mut packed = self.packed;
         let hash = u64::from_le_bytes(*packed.split_off(..8)?.first_chunk()?);
         let length = usize::try_from(take(&mut packed)?).ok()?;
@@ -99,14 +103,6 @@ impl<'a> HostEntries<'a> {
         let sums = take_sums(&mut packed)?;
         self.packed = packed;
         Some(HostSums { hash, name, class, set: set_and_class >> 1, sums })
-    }
-}
-
-impl<'a> Iterator for HostEntries<'a> {
-    type Item = HostSums<'a>;
-
-    fn next(&mut self) -> Option<HostSums<'a>> {
-        self.take()
     }
 }
 

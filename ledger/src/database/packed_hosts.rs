@@ -3,8 +3,8 @@
 //! Guarantees: they can be made again. A change of the sums of a day discards its value and that of the month
 //! in the same transaction, and a value is not made of a damaged row.
 //!
-//! Entries are in the order of a hash of their names. So many values are merged without a search for each
-//! entry, which would miss the processor's caches.
+//! Entries are in the order of a hash of their names, and of the names where that is equal. So many values
+//! are merged without a search for each entry, which would miss the processor's caches.
 //!
 //! ```text
 //!   host_day (by account) --day is over--> packed_host_day --month is over--> packed_host_month
@@ -33,7 +33,7 @@ pub(crate) enum PackedHosts {
 
 impl PackedHosts {
     /// The table.
-    pub(crate) fn table(self) -> &'static str {
+    pub(crate) const fn table(self) -> &'static str {
         match self {
             PackedHosts::Day => "packed_host_day",
             PackedHosts::Month => "packed_host_month",
@@ -64,10 +64,10 @@ impl PackedHosts {
 }
 
 /// The tables.
-pub(crate) const TABLES: [&str; 2] = ["packed_host_day", "packed_host_month"];
+pub(crate) const TABLES: [&str; 2] = [PackedHosts::Day.table(), PackedHosts::Month.table()];
 
-/// Calls `each` with every entry of `values`, in the order of the hashes, and with the index of its value.
-/// Returns whether all could be read.
+/// Calls `each` with every entry of `values`, in the order of hashes and names, and with the index of its
+/// value. Returns whether all could be read.
 ///
 /// # Errors
 /// The first one of `each`.
@@ -80,21 +80,21 @@ pub(crate) fn merge<'v, E>(
     for (index, value) in values.iter().enumerate() {
         let mut entries = HostEntries::new(value);
         match entries.next() {
-            Some(head) => heads.push((head.hash, index, head, entries)),
+            Some(head) => heads.push((head, index, entries)),
             None => is_whole &= entries.is_at_end(),
         }
     }
     // So few values that a heap would be slower.
-    while let Some(least) = heads.iter().map(|(hash, ..)| *hash).min() {
+    while let Some(least) = heads.iter().map(|(head, ..)| (head.hash, head.name)).min() {
         let mut at = 0;
-        while let Some((hash, index, head, entries)) = heads.get_mut(at) {
-            if *hash > least {
+        while let Some((head, index, entries)) = heads.get_mut(at) {
+            if (head.hash, head.name) > least {
                 at += 1;
                 continue;
             }
             each(*index, head)?;
             match entries.next() {
-                Some(next) => (*hash, *head) = (next.hash, next),
+                Some(next) => *head = next,
                 None => {
                     is_whole &= entries.is_at_end();
                     heads.swap_remove(at);
@@ -198,11 +198,10 @@ fn pack_month(file: &Connection, month: Month) -> rusqlite::Result<()> {
     let mut all: Vec<HostSums<'_>> = Vec::new();
     let merged = merge(&days, |_, entry| {
         let is_full = all.len() >= PACKED_HOSTS_MAX;
-        let mut same_hash = all.iter_mut().rev().take_while(|known| known.hash == entry.hash);
-        let is_same = |known: &HostSums<'_>| {
-            (known.class, known.set, known.name) == (entry.class, entry.set, entry.name)
-        };
-        match same_hash.find(|known| is_same(known)) {
+        // Not all with the hash: a client can choose many names with one.
+        let is_same_host = |known: &&mut HostSums<'_>| (known.hash, known.name) == (entry.hash, entry.name);
+        let mut same_host = all.iter_mut().rev().take_while(is_same_host);
+        match same_host.find(|known| (known.class, known.set) == (entry.class, entry.set)) {
             Some(known) => known.sums.add(&entry.sums),
             None if is_full => return Err(()),
             None => all.push(*entry),
@@ -235,4 +234,33 @@ fn name(file: &Connection, host: i64) -> rusqlite::Result<Option<String>> {
 
 fn exists(file: &Connection, sql: &str, unit: i64) -> rusqlite::Result<bool> {
     Ok(file.prepare_cached(sql)?.query_row([unit], |_| Ok(())).optional()?.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client can choose many names with one hash: each is found beside its own entries alone.
+    #[test]
+    fn entries_of_one_hash_are_merged_by_name() {
+        let names = ["8yn0iYCKYHlIj4-BwPqk", "GReLUrM4wMqfg9yzV3KQ"];
+        let entry = |name, up| HostSums {
+            hash: packed::hash(name),
+            name,
+            class: Class::External,
+            set: 0,
+            sums: Sums { up, ..Sums::default() },
+        };
+        let value = |up| packed::pack_hosts(names.map(|name| entry(name, up))).unwrap();
+        let values = [value(1), value(2), value(3)];
+        let mut merged = Vec::new();
+        let each = |index, entry: &HostSums<'_>| {
+            merged.push((entry.name.to_owned(), entry.sums.up, index));
+            Ok::<_, ()>(())
+        };
+        assert_eq!(merge(&values, each), Ok(true));
+        let found: Vec<&str> = merged.iter().map(|(name, ..)| name.as_str()).collect();
+        assert_eq!(found, [[names[0]; 3], [names[1]; 3]].concat());
+        assert!(merged.iter().all(|(_, up, index)| *up == *index as i64 + 1));
+    }
 }

@@ -76,11 +76,11 @@ fn differences(report: &mut VerifyReport, file: &Connection) -> Result<usize, Qu
 
 /// The sums in a packed value; none if it cannot be read, or its order is not that of the hashes.
 fn unpacked(value: &[u8]) -> Totals {
-    let (mut totals, mut least) = (Totals::new(), 0);
+    let (mut totals, mut before) = (Totals::new(), (0, ""));
     let mut entries = HostEntries::new(value);
     let is_in_order = entries.by_ref().all(|HostSums { hash, name, class, set, sums }| {
         totals.entry((0, name.to_owned(), class.as_str().to_owned(), set)).or_default().add(&sums);
-        hash >= std::mem::replace(&mut least, hash) && hash == packed::hash(name)
+        (hash, name) >= std::mem::replace(&mut before, (hash, name)) && hash == packed::hash(name)
     });
     if is_in_order && entries.is_at_end() { totals } else { Totals::new() }
 }
