@@ -83,7 +83,8 @@ impl Packed {
         while let Some(row) = rows.next()? {
             count += 1;
             if !checksum::is_intact(row)? {
-                return Ok(count);
+                // Not counted: it must not keep the other units waiting at each call.
+                return Ok(0);
             }
             sums.entry(row.get("number")?).or_default().add(&Sums::read(row)?);
         }
@@ -163,7 +164,8 @@ fn fill(connection: &Connection) -> rusqlite::Result<()> {
     let mut select = connection.prepare("SELECT * FROM total_quarter")?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
-        let (is_intact, quarter) = (checksum::is_intact(row)?, row.get::<_, i64>("quarter")?);
+        // A damaged row may have anything.
+        let (is_intact, quarter) = (checksum::is_intact(row)?, row.get("quarter").unwrap_or(0));
         let (day, month) = (quarter / DAY_QUARTERS, Month::of_quarter(quarter).number());
         if !is_intact {
             for (table, unit) in [("total_day", day), ("total_month", month)] {

@@ -7,6 +7,7 @@
 //! and readers skip the rows beyond it. A month must never be behind: the live rows from which its rows were
 //! made are gone by then. So a month's commit is synced, and that of `ledger.db` comes later.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -55,6 +56,8 @@ struct OpenMonth {
     path_identity: PathIdentity,
     /// The day on which all was packed that could be; 0 if there may be more by now.
     packed_on: i64,
+    /// Days that cannot be packed: a row is damaged, or there are too many hosts.
+    unpackable: BTreeSet<i64>,
     /// What was appended and not summed up by host; `None` if rows are to be read for that.
     appended: Option<Appended>,
 }
@@ -67,7 +70,8 @@ impl OpenMonth {
         let hourly_rows = hourly_rows(&connection)?;
         packed_hosts::delete_damaged(&connection)?;
         let appended = Appended::begin(&connection);
-        Ok(OpenMonth { month, connection, hourly_rows, path_identity, packed_on: 0, appended })
+        let (packed_on, unpackable) = (0, BTreeSet::new());
+        Ok(OpenMonth { month, connection, hourly_rows, path_identity, packed_on, unpackable, appended })
     }
 
     /// Sums up what the file has by host, if at least `rows_min` rows wait, and packs the days that are over.
@@ -75,7 +79,7 @@ impl OpenMonth {
         let now_ns = schema::integer(clock::wall().0);
         let is_changed = host_sums::sum_up(&mut self.connection, &mut self.appended, rows_min)?;
         if is_changed || self.packed_on != now_ns / DAY_NS {
-            let is_done = packed_hosts::pack(&mut self.connection, self.month, now_ns)?;
+            let is_done = packed_hosts::pack(&mut self.connection, self.month, now_ns, &mut self.unpackable)?;
             self.packed_on = if is_done { now_ns / DAY_NS } else { 0 };
         }
         Ok(())

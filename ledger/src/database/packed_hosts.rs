@@ -10,7 +10,7 @@
 //!   host_day (by account) --day is over--> packed_host_day --month is over--> packed_host_month
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior};
@@ -125,10 +125,16 @@ pub(super) fn delete_damaged(file: &Connection) -> rusqlite::Result<()> {
 
 /// Makes values of the days of `month` before `now_ns`, and of the month itself once it is over, where they
 /// are missing. Returns whether all are made that can be: once it has read [`PACKED_ROWS_MAX`] rows, it
-/// leaves the other days to the next call.
-pub(super) fn pack(file: &mut Connection, month: Month, now_ns: i64) -> rusqlite::Result<bool> {
+/// leaves the other days to the next call. Days that cannot be packed come to `unpackable`, and are not read
+/// again.
+pub(crate) fn pack(
+    file: &mut Connection,
+    month: Month,
+    now_ns: i64,
+    unpackable: &mut BTreeSet<i64>,
+) -> rusqlite::Result<bool> {
     let transaction = file.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    match pack_days(&transaction, month, now_ns) {
+    match pack_days(&transaction, month, now_ns, unpackable) {
         Ok(is_done) => transaction.commit().map(|()| is_done),
         // No entry depends on them, and `verify` names the damage.
         Err(error) if checksum::is_damage(&error) => Ok(true),
@@ -136,17 +142,28 @@ pub(super) fn pack(file: &mut Connection, month: Month, now_ns: i64) -> rusqlite
     }
 }
 
-fn pack_days(file: &Connection, month: Month, now_ns: i64) -> rusqlite::Result<bool> {
+fn pack_days(
+    file: &Connection,
+    month: Month,
+    now_ns: i64,
+    unpackable: &mut BTreeSet<i64>,
+) -> rusqlite::Result<bool> {
     let (first, last) = (month.beginning_ns() / DAY_NS, month.last_ns() / DAY_NS);
-    let (mut rows, mut is_whole) = (0, last < now_ns / DAY_NS);
+    let mut rows = 0;
     for day in first..=last.min(now_ns / DAY_NS - 1) {
+        if unpackable.contains(&day) {
+            continue;
+        }
         if rows >= PACKED_ROWS_MAX {
             return Ok(false);
         }
         let (read, is_packed) = pack_day(file, day)?;
         rows += read;
-        is_whole &= is_packed;
+        if !is_packed {
+            unpackable.insert(day);
+        }
     }
+    let is_whole = last < now_ns / DAY_NS && unpackable.is_empty();
     if is_whole && !exists(file, "SELECT 1 FROM packed_host_month WHERE month = ?1", month.number())? {
         pack_month(file, month)?;
     }

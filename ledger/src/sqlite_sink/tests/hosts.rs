@@ -7,6 +7,7 @@ use rusqlite::types::ValueRef;
 use crate::database::checksum;
 use crate::database::host_sums::SummedTo;
 use crate::database::packed::{self, HostSums};
+use crate::database::packed_hosts;
 use crate::database::sums::Sums;
 use crate::verify::{Problem, verify};
 
@@ -218,6 +219,22 @@ fn start_packs_the_last_month() {
     store.sink.checkpoint().unwrap();
     store.sink.apply(1, 201, &[last(&Flow { id: 1 << 100, ..FLOW })]).unwrap();
     store.sink.checkpoint().unwrap();
+}
+
+/// A day that cannot be packed does not keep the others from it, nor is it read again.
+#[test]
+fn day_with_a_damaged_row_does_not_stop_the_packing_of_others() {
+    let mut store = Store::new();
+    store.sink.apply(1, 1, &hourly(200)).unwrap();
+    store.sink.seal().unwrap();
+    execute(&store, "UPDATE host_day SET up = up + 1 WHERE day = (SELECT min(day) FROM host_day)");
+    execute(&store, UNPACK);
+    let path = store.directory.path().join("usage-202602.db");
+    let (mut file, mut unpackable) = (Connection::open(path).unwrap(), Default::default());
+    let month = Month::containing(FEBRUARY as i64);
+    assert!(packed_hosts::pack(&mut file, month, i64::MAX, &mut unpackable).unwrap());
+    assert_eq!((count(&store, "packed_host_day"), count(&store, "packed_host_month")), (6, 0));
+    assert_eq!(unpackable.len(), 1);
 }
 
 /// Two texts with one FNV-1a hash.
