@@ -48,6 +48,14 @@ use rusqlite::{ErrorCode, ffi};
 use crate::sink::SinkError;
 use schema::SchemaError;
 
+/// What can be made again, with a full disk as no error: no entry waits for it.
+pub(crate) fn unless_full<T>(made: rusqlite::Result<T>) -> rusqlite::Result<Option<T>> {
+    match made {
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => Ok(None),
+        made => made.map(Some),
+    }
+}
+
 impl From<rusqlite::Error> for SinkError {
     fn from(error: rusqlite::Error) -> Self {
         let text = format!("SQLite: {error}");

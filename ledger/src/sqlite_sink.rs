@@ -34,7 +34,7 @@ use crate::database::run;
 use crate::database::schema::ledger_db::LEDGER;
 use crate::database::schema::{self, SchemaError, integer};
 use crate::database::watermarks::{Source, put_month};
-use crate::database::{derived, hourly};
+use crate::database::{derived, hourly, unless_full};
 use crate::directory::{self, PathIdentity};
 use crate::entry::{Entry, TableFinding};
 use crate::numbering::{AccountsAhead, Names, Numbers};
@@ -262,7 +262,8 @@ impl Sink for SqliteSink {
         if self.packed_from == 0 {
             self.pack_last_month();
         }
-        self.packed_from = derived::pack(&mut self.connection, integer(clock::wall().0), self.packed_from)?;
+        let packed = derived::pack(&mut self.connection, integer(clock::wall().0), self.packed_from);
+        self.packed_from = unless_full(packed)?.unwrap_or(self.packed_from);
         pairing::checkpoint(&self.connection, Checkpoint::Passive)?;
         if self.months.take_made() {
             let Self { directory, connection, months, months_max, .. } = self;

@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use rusqlite::types::ValueRef;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, TransactionBehavior};
 
-use super::checksum;
 use super::columns::{CounterColumns, FlowColumns, columns};
 use super::details::{DetailKind, DetailTables};
 use super::host_sums::{self, Appended};
@@ -27,6 +26,7 @@ use super::row_ranges::NewRows;
 use super::schema;
 use super::schema::month_db::MONTH;
 use super::sums::{AGGREGATE, Sums};
+use super::{checksum, unless_full};
 use sys::clock;
 use sys::crash::point;
 
@@ -77,9 +77,11 @@ impl OpenMonth {
     /// Sums up what the file has by host, if at least `rows_min` rows wait, and packs the days that are over.
     fn sum_up(&mut self, rows_min: i64) -> Result<(), SinkError> {
         let now_ns = schema::integer(clock::wall().0);
-        let is_changed = host_sums::sum_up(&mut self.connection, &mut self.appended, rows_min)?;
+        let summed = host_sums::sum_up(&mut self.connection, &mut self.appended, rows_min);
+        let is_changed = unless_full(summed)?.unwrap_or(false);
         if is_changed || self.packed_on != now_ns / DAY_NS {
-            let is_done = packed_hosts::pack(&mut self.connection, self.month, now_ns, &mut self.unpackable)?;
+            let packed = packed_hosts::pack(&mut self.connection, self.month, now_ns, &mut self.unpackable);
+            let is_done = unless_full(packed)?.unwrap_or(false);
             self.packed_on = if is_done { now_ns / DAY_NS } else { 0 };
         }
         Ok(())

@@ -221,6 +221,28 @@ fn start_packs_the_last_month() {
     store.sink.checkpoint().unwrap();
 }
 
+/// The journal waits for what is durable, and not for what can be made again.
+#[test]
+fn full_disk_delays_sums_by_host_alone() {
+    let hosts: Vec<String> = (0..400).map(|number| format!("host-{number}.example")).collect();
+    let flows = hosts.iter().zip(0_u64..).map(|(host, number)| {
+        last(&Flow { id: number.into(), closed: WallNanos(FEBRUARY + number), host, ..FLOW })
+    });
+    let mut store = Store::new();
+    store.sink.apply(1, 1, &flows.collect::<Vec<_>>()).unwrap();
+    store.sink.months.each_open(|file| {
+        let pages: i64 = file.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
+        file.pragma_update_and_check(None, "max_page_count", pages, |row| row.get::<_, i64>(0)).unwrap();
+    });
+    store.sink.seal().unwrap();
+    assert_eq!(count(&store, "host_day"), 0);
+    assert!(verify(store.directory.path()).unwrap().is_clean());
+    store.sink.months.applied(Month::containing(FEBRUARY as i64), 1).unwrap();
+    store.sink.seal().unwrap();
+    assert_eq!((count(&store, "host_day"), count(&store, "packed_host_day")), (400, 1));
+    assert!(verify(store.directory.path()).unwrap().is_clean());
+}
+
 /// A day that cannot be packed does not keep the others from it, nor is it read again.
 #[test]
 fn day_with_a_damaged_row_does_not_stop_the_packing_of_others() {
