@@ -19,10 +19,10 @@ use crate::directory;
 use crate::inventory::Inventory;
 use crate::journal::scan;
 use crate::loss::Loss;
-use crate::query::QueryError;
 use crate::sink::{SinkError, SinkSettings};
 use crate::sqlite_sink::SqliteSink;
 use crate::sqlite_sink::rebuild::rebuild;
+use crate::sqlite_usage::QueryError;
 use crate::storage::file::Directory;
 
 /// How far the files reach, besides the losses.

@@ -25,7 +25,7 @@ use crate::database::schema::integer;
 use crate::database::{checksum, month_file};
 use crate::directory;
 use crate::journal::scan;
-use crate::query::{QueryError, Usage};
+use crate::sqlite_usage::{QueryError, SqliteUsage};
 use crate::storage::file::Directory;
 
 /// The result of [`backup`].
@@ -122,7 +122,7 @@ fn left_out(directory: &Path, applied: &[(i64, i64)]) -> Option<u64> {
 
 /// The databases as of one moment: a read transaction on each.
 struct Snapshot {
-    usage: Usage,
+    usage: SqliteUsage,
     months: Vec<(Month, Connection)>,
 }
 
@@ -146,7 +146,7 @@ impl Snapshot {
     }
 
     fn begin(directory: &Path) -> Result<Snapshot, BackupError> {
-        let usage = Usage::open(directory)?;
+        let usage = SqliteUsage::open(directory)?;
         let mut months = Vec::new();
         for month in usage.months()?.into_keys() {
             months.extend(usage.month(month)?.map(|file| (month, file)));

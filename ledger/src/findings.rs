@@ -19,11 +19,11 @@ use crate::journal::scan;
 use crate::live_table::image::TableImage;
 use crate::live_table::locations::{FoundTables, OldTable, TableLocations};
 use crate::loss::{Loss, Losses};
-use crate::query::{self, QueryError};
 use crate::recover::{Applied, RecoverError, RecoveryScan, scan};
 use crate::sink::SinkError;
 use crate::sqlite_sink::SqliteSink;
 use crate::sqlite_sink::resend::Resend;
+use crate::sqlite_usage::{self, QueryError};
 use crate::storage::file::Directory;
 use crate::{OpenError, OpenSettings, verify};
 
@@ -284,7 +284,7 @@ fn check_versions(settings: &OpenSettings) -> Result<(), OpenError> {
         TableLocations::for_ledger(gateway, settings).map_err(RecoverError::from)?.read_unlocked()?;
     }
     for month in Month::files(directory).unwrap_or_default() {
-        match query::open_month(directory, month) {
+        match sqlite_usage::open_month(directory, month) {
             // A damaged one is reported with all other losses.
             Ok(_) | Err(QueryError::Schema(SchemaError::Sqlite { .. }) | QueryError::Sqlite(_)) => {}
             Err(QueryError::Schema(error)) => return Err(error.into()),

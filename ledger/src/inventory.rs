@@ -21,8 +21,8 @@ use crate::database::version_4::damage;
 use crate::database::watermarks::Source;
 use crate::directory;
 use crate::loss::Loss;
-use crate::query::{self, QueryError, Usage, each};
 use crate::recover::Applied;
+use crate::sqlite_usage::{self, QueryError, SqliteUsage, each};
 
 /// The state of all databases in a ledger's directory.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ impl Inventory {
             let text = "the backup was not finished: make another one".to_owned();
             inventory.damaged.push(Loss::Damaged { file: directory::PARTIAL.to_owned(), text });
         }
-        match Usage::open(directory).and_then(|usage| LedgerFile::read(&usage.connection)) {
+        match SqliteUsage::open(directory).and_then(|usage| LedgerFile::read(&usage.connection)) {
             Ok(ledger) => inventory.ledger = Some(ledger),
             Err(QueryError::Absent { .. } | QueryError::Incomplete { .. }) => {}
             Err(QueryError::Schema(error @ SchemaError::TooOld { .. })) => {
@@ -76,7 +76,7 @@ impl Inventory {
             Err(error) => inventory.note("ledger.db", error)?,
         }
         for month in Month::files(directory).unwrap_or_default() {
-            let file = query::open_month(directory, month);
+            let file = sqlite_usage::open_month(directory, month);
             match file.and_then(|file| file.as_ref().map(month_sources).transpose()) {
                 Ok(sources) => _ = inventory.months.insert(month, sources),
                 Err(error) => inventory.note(&month.file_name(), error)?,

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   reactor threads               ledger-commit     ledger-flush     ledger-apply        any process
-//!   FlowWriter: live table --hints--> Committer --> journal (sync) --> Applier --> SQLite --> query::Usage
+//!   FlowWriter: live table --hints--> Committer --> journal (sync) --> Applier --> SQLite --> SqliteUsage
 //!                  ^                      |                               |
 //!                  '---- slots freed -----'            segments released -'
 //! ```
@@ -19,7 +19,7 @@
 //! - `database.rs`: the files of that store.
 //! - `recover.rs`: what a start does first.
 //! - `numbering.rs`: requests for the numbers of accounts, sets and policies.
-//! - `query.rs`: questions about the usage.
+//! - `query.rs`: questions about the usage, which `sqlite_usage.rs` answers.
 //!
 //! `docs/ledger-format.md` describes every byte, and what each failure leaves.
 //!
@@ -32,7 +32,8 @@
 //!   acceptance
 //!   simulation sqlite_sink
 //!   backup commit inventory verify
-//!   flow_writer query recover
+//!   flow_writer recover sqlite_usage
+//!   query
 //!   apply database flush follow live_table loss
 //!   journal sink
 //!   entry
@@ -78,6 +79,7 @@ pub mod repair;
 pub mod simulation;
 mod sink;
 mod sqlite_sink;
+mod sqlite_usage;
 mod status;
 mod storage;
 pub mod verify;
@@ -106,6 +108,7 @@ use crate::open::OpenLocks;
 pub use crate::open::{Guarantees, OpenError, OpenSettings};
 pub use crate::readers::{FollowError, ReaderNameError, ReaderSettings, ReaderStatus};
 pub use crate::recover::{RecoverError, Recovery};
+pub use crate::sqlite_usage::{QueryError, SqliteUsage};
 use crate::status::{LedgerState, Stage};
 pub use crate::status::{Progress, Status, StatusHandle};
 use crate::storage::file::Directory;

@@ -1,336 +1,92 @@
-//! Queries a ledger: usage by user, destination, class and time.
+//! Questions about the usage in a ledger, and the interface of an engine that answers them.
 //!
-//! Guarantees: reads only, also while a gateway writes, and never blocks it. All results of one [`Usage`] are
-//! of one snapshot, so that rows and totals agree.
-//! Not handled here: dropping a [`Usage`] soon; the write-ahead log cannot be emptied while it exists.
-//!
-//! A byte belongs to the moment at which it was counted, as far as that is known. What a flow moved in a
-//! quarter-hour before its last one counts at that one's last nanosecond. What it moved in its last one
-//! counts when it closed, or for an open flow at its last count. So sums over whole quarter-hours are the
-//! same from details and from rollups. What a version before quarter-hours counted belongs to the last one of
-//! its hour.
-//!
-//! ```text
-//!   by host, port or protocol?
-//!          |-- yes --> details of each month in the window, and open flows; by host: a month's own sums of
-//!          |           whole days
-//!          '-- no --> whole quarter-hours: rollups;  the remaining ends of the window: details
-//! ```
+//! Guarantees: what an answer means does not depend on the engine.
 
-mod details;
-mod flows;
-mod groups;
-mod hosts;
-mod parts;
-mod read_only;
-mod rollups;
-mod row_checks;
-mod unapplied;
-mod zone;
+pub(crate) mod order;
+pub(crate) mod window;
+pub(crate) mod zone;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::error::Error;
 
 use jiff::tz::TimeZone;
-use rusqlite::{Connection, OpenFlags, Row as SqlRow};
 use sys::clock::WallNanos;
-use thiserror::Error;
 
-use crate::database::derived;
-use crate::database::month::{DAY_NS, HOUR_NS, Month, QUARTER_NS};
-use crate::database::pairing;
-use crate::database::registry::Registry;
-use crate::database::schema::ledger_db::LEDGER;
-use crate::database::schema::month_db::MONTH;
-use crate::database::schema::{self, Migration, SchemaError, integer};
-use crate::database::watermarks::Source;
-use crate::directory;
-use crate::journal::scan;
-use crate::limits::READER_BUSY_MAX;
+use crate::database::month::{DAY_NS, HOUR_NS, QUARTER_NS};
+use crate::database::schema::integer;
 use crate::record::Class;
-use crate::storage::file::Directory;
+use window::Window;
 
-pub use flows::FlowRow;
-use groups::{Groups, Item, TOTAL, Text, in_order};
-use row_checks::RowChecks;
-use unapplied::UnappliedEntries;
-use zone::Zone;
-
-/// Attempts to read a journal that a gateway writes meanwhile.
-const ATTEMPTS_MAX: u32 = 3;
-
-/// The usage of a ledger as of one snapshot, taken when it was opened.
-#[derive(Debug)]
-pub struct Usage {
-    pub(crate) directory: PathBuf,
-    pub(crate) connection: Connection,
-    /// The last applied entry of each gateway.
-    pub(crate) applied: Vec<(i64, i64)>,
-    /// What the journal has beyond that, if it was requested.
-    unapplied: UnappliedEntries,
-    /// Why a part of the journal could not be read.
-    unread: Option<String>,
-    /// The checksums of the rows that were read.
-    row_checks: RowChecks,
-    /// Whether `ledger.db` has the sums that are made of others.
-    has_derived: bool,
-    /// The numbers of accounts and sets.
-    registry: Arc<Registry>,
-    /// The zone of the answers.
-    zone: Zone,
-}
-
-impl Usage {
-    /// Opens the ledger in `directory` for reading, whether or not a gateway has it open.
-    pub fn open(directory: &Path) -> Result<Self, QueryError> {
-        let absent = || match Month::files(directory).is_ok_and(|months| !months.is_empty()) {
-            true => QueryError::Incomplete { directory: directory.to_owned() },
-            false => QueryError::Absent { directory: directory.to_owned() },
-        };
-        let path = directory::database(directory);
-        let connection = open(&path, LEDGER)?.ok_or_else(absent)?;
-        let row_checks = RowChecks::default();
-        let failed = |cause| schema::sqlite(&path, cause);
-        let applied = applied(&connection).map_err(failed)?;
-        let has_derived = derived::exist(&connection).map_err(failed)?;
-        let registry = Arc::new(Registry::read(&connection).map_err(failed)?);
-        let unapplied = UnappliedEntries::new(&registry);
-        let (unread, directory) = (None, directory.to_owned());
-        Ok(Self {
-            directory,
-            connection,
-            applied,
-            unapplied,
-            unread,
-            row_checks,
-            has_derived,
-            registry,
-            zone: Zone::utc(),
-        })
-    }
-
-    /// As [`Usage::open`], including entries that the journal has and the database lacks.
-    pub fn open_with_journal(directory: &Path) -> Result<Self, QueryError> {
-        let mut usage = Self::open(directory)?;
-        for is_last in (0..ATTEMPTS_MAX).map(|attempt| attempt + 1 == ATTEMPTS_MAX) {
-            match usage.read_journal() {
-                Ok(()) => break,
-                Err(error) if is_last => usage.unread = Some(error.to_string()),
-                // A segment was reused: the database has its entries by now.
-                Err(_) => usage = Self::open(directory)?,
-            }
-        }
-        Ok(usage)
-    }
+/// The usage of a ledger as of one moment. An implementation must guarantee:
+///
+/// 1. **One moment.** All answers have the same entries: an entry that is applied later is in none.
+/// 2. **Quarter-hours.** A byte belongs to the quarter-hour in which it was counted. What a flow moved in a
+///    quarter-hour before its last one counts at that one's last nanosecond. What it moved in its last one
+///    counts at its end; of an open flow, at its last count.
+/// 3. **Totals.** The counts of an entry are totals of its flow. A count below a known one, and a moment
+///    before the known one, change nothing; nor does an interim without any higher count.
+/// 4. **Ends.** An open flow is one of `live`. One that ended is one of `flows`, with its requests and its
+///    uncertain bytes, at its end. A run that begins ends the open flows of earlier runs, as they were last
+///    counted.
+/// 5. **Filter.** Usage is admitted that meets every field: from `since` on, and before `until`.
+/// 6. **Sums.** The rows of any keys add up to the total of the same filter.
+/// 7. **Names.** A flow belongs to the account of its first entry, to the end. Rows have the account's
+///    present name; a filter finds it by that and by each earlier name that no other account has now. A name
+///    that has no account has no usage. The same holds for sets, whose names do not change.
+/// 8. **Order.** Groups are ordered by their first key, then by the second, and so on: times ascending,
+///    others by bytes in both directions, descending, and equal ones by name.
+/// 9. **Periods.** Quarter-hours, hours, days and months are those of the zone, and have distinct names.
+/// 10. **No wrong number.** A sum beyond 2^63 - 2 is an error.
+/// 11. **Entries ahead.** An engine may also read entries that are durable in the journal and not applied.
+///     Then its rows, totals and names are as if these were applied. Flows are listed without them.
+/// 12. **Flows.** A list has open flows first, the last opened one at the top. Closed ones follow by the
+///     month of their end, and in it the last recorded first. Each has all that it moved, at whatever time.
+///
+/// What an engine does not keep any more, or finds damaged, it leaves out, and says so: [`Answer::missing`],
+/// [`Completeness`].
+pub trait Usage {
+    /// Why a question has no answer.
+    type Error: Error + Send + Sync + 'static;
 
     /// The same usage, with answers by the quarter-hours, hours, days and months of `zone`, in place of UTC.
-    pub fn in_zone(mut self, zone: TimeZone) -> Result<Self, QueryError> {
-        self.zone = Zone::new(zone);
-        Ok(self)
-    }
+    fn in_zone(self, zone: TimeZone) -> Self
+    where
+        Self: Sized;
 
-    fn read_journal(&mut self) -> Result<(), Box<dyn std::error::Error>> {
-        let storage = Directory::for_reading(&directory::journal(&self.directory));
-        let gateway = match directory::gateway(&self.directory)? {
-            // The journal has a lost number too, unless it belongs to another ledger.
-            None => scan::gateway(&storage)?.filter(|gateway| self.has_entries_of(i64::from(*gateway))),
-            found => found,
-        };
-        let Some(number) = gateway.map(i64::from) else { return Ok(()) };
-        let source = Source::read(&self.connection, number)?;
-        let applied = source.map_or((0, 0), |source| {
-            (u32::try_from(source.epoch).unwrap_or(u32::MAX), source.applied_lsn.cast_unsigned())
-        });
-        let mut unapplied = UnappliedEntries::new(&self.registry);
-        unapplied.load_live(&self.connection, number)?;
-        scan::each_proved(&storage, applied, |entry| unapplied.add(entry))?;
-        self.unapplied = unapplied;
-        Ok(())
-    }
-
-    /// Whether the database has entries of `gateway`, or of none.
-    fn has_entries_of(&self, gateway: i64) -> bool {
-        self.applied.is_empty() || self.applied.iter().any(|(found, _)| *found == gateway)
-    }
-
-    /// Why some entries of the journal are missing from the results.
-    pub fn unread_cause(&self) -> Option<&str> {
-        self.unread.as_deref()
-    }
-
-    /// Whether a result lacks a row that is damaged.
-    pub fn has_damaged_rows(&self) -> bool {
-        self.row_checks.is_broken()
-    }
-
-    /// Whether results include entries that the database lacks.
-    pub fn includes_unapplied(&self) -> bool {
-        !self.unapplied.is_empty()
-    }
-
-    /// The usage that `filter` admits, one row for each group with the same `keys`. Groups are ordered by
-    /// their first key, then by the second, and so on: times ascending, others by bytes, descending.
-    pub fn rows(&self, filter: &Filter, keys: &[GroupBy]) -> Result<Answer, QueryError> {
-        let mut groups = Groups::new(keys, &self.registry, &self.zone);
-        let missing = self.collect_groups(filter, keys, &mut groups)?;
-        let rows = in_order(groups.finish()?, keys);
-        Ok(Answer { rows, missing: missing.into_iter().map(|month| month.to_string()).collect() })
-    }
+    /// The usage that `filter` admits, one row for each group with the same `keys`.
+    fn rows(&self, filter: &Filter, keys: &[GroupBy]) -> Result<Answer, Self::Error>;
 
     /// The sum of all usage that `filter` admits, under the key `total`.
-    pub fn total(&self, filter: &Filter) -> Result<Row, QueryError> {
-        let mut groups = Groups::new(&[], &self.registry, &self.zone);
-        self.collect_groups(filter, &[], &mut groups)?;
-        let none = || Row { keys: vec![TOTAL.to_owned()], ..Row::default() };
-        Ok(groups.finish()?.pop().unwrap_or_else(none))
-    }
+    fn total(&self, filter: &Filter) -> Result<Row, Self::Error>;
 
-    /// The accepted losses: time, author and text.
-    pub fn consents(&self) -> Result<Vec<String>, QueryError> {
-        let mut select =
-            self.connection.prepare("SELECT given_ns, author, what FROM consent ORDER BY given_ns, lsn")?;
-        let consents = select.query_map([], |row| {
-            let given_at = jiff::Timestamp::from_nanosecond(row.get::<_, i64>(0)?.into()).unwrap_or_default();
-            let (author, what): (String, String) = (row.get(1)?, row.get(2)?);
-            Ok(format!("{given_at:.0} by {author}: {what}"))
-        })?;
-        Ok(consents.collect::<rusqlite::Result<_>>()?)
-    }
+    /// At most `limit` flows that `filter` admits: those that closed, or were last counted, in its span.
+    fn flows(&self, filter: &Filter, limit: usize) -> Result<Vec<FlowRow>, Self::Error>;
 
-    /// The names of users with any usage, also of removed ones, and earlier names.
-    pub fn users(&self) -> Result<BTreeSet<String>, QueryError> {
-        let sql = "SELECT account FROM rollup_month UNION SELECT account FROM live";
-        let mut select = self.connection.prepare(sql)?;
-        let accounts = select.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
-        Ok(self.registry.accounts.all_names(&accounts))
-    }
+    /// The names of users with any flow, also of removed ones, and their earlier names.
+    fn users(&self) -> Result<BTreeSet<String>, Self::Error>;
 
-    /// The named sets that flows have had.
-    pub fn sets(&self) -> impl Iterator<Item = &str> {
-        self.registry.sets.names()
-    }
+    /// Whether [`Usage::users`] has this name.
+    fn has_user(&self, name: &str) -> Result<bool, Self::Error>;
 
-    /// Sums up what `filter` admits; returns the months whose details are needed and missing.
-    fn collect_groups(
-        &self,
-        filter: &Filter,
-        keys: &[GroupBy],
-        groups: &mut Groups,
-    ) -> Result<Vec<Month>, QueryError> {
-        let window = filter.window();
-        self.unapplied.add_to(filter, keys, (window, &self.zone), groups)?;
-        let whole = window.whole_quarters().filter(|_| filter.host.is_none());
-        let Some(whole) = whole.filter(|_| keys.iter().all(|key| key.is_rolled_up())) else {
-            return self.add_details(filter, keys, window, groups);
-        };
-        self.add_rollups(filter, keys, whole, groups)?;
-        let mut missing = Vec::new();
-        for edge in window.without(whole) {
-            missing.extend(self.add_details(filter, keys, edge, groups)?);
-        }
-        missing.dedup();
-        Ok(missing)
-    }
+    /// The named sets that have a number, also those that no configuration has any more.
+    fn sets(&self) -> BTreeSet<String>;
 
-    /// The month's file in a snapshot; `None` if there is none. It may be ahead of `ledger.db`: see
-    /// [`Usage::is_visible`].
-    pub(crate) fn month(&self, month: Month) -> Result<Option<Connection>, QueryError> {
-        let file = open_month(&self.directory, month)?;
-        file.iter().try_for_each(|file| self.registry.install(file))?;
-        Ok(file)
-    }
+    /// The losses that an operator accepted: time, author and text of each.
+    fn consents(&self) -> Result<Vec<String>, Self::Error>;
 
-    /// The condition on a month's row that `ledger.db` has its entry: a month commits first.
-    pub(crate) fn is_visible(&self) -> String {
-        let gateways: String =
-            self.applied.iter().map(|(gateway, lsn)| format!("WHEN {gateway} THEN {lsn} ")).collect();
-        // Gateway 0 stands for rows without an entry.
-        format!("lsn <= CASE gateway WHEN 0 THEN lsn {gateways} ELSE -1 END")
-    }
-
-    /// The months that have had a file, and whether it was dropped.
-    pub(crate) fn months(&self) -> Result<BTreeMap<Month, bool>, QueryError> {
-        let mut select = self.connection.prepare("SELECT month, max(dropped) FROM month GROUP BY month")?;
-        let rows = select.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, bool>(1)?)))?;
-        let rows: Vec<_> = rows.collect::<rusqlite::Result<_>>()?;
-        Ok(rows
-            .into_iter()
-            .filter_map(|(month, is_dropped)| Some((Month::from_number(month)?, is_dropped)))
-            .collect())
-    }
+    /// How complete the answers so far are.
+    fn completeness(&self) -> Completeness;
 }
 
-/// Opens the file of `month` in `directory` for reading; `None` if there is none.
-pub(crate) fn open_month(directory: &Path, month: Month) -> Result<Option<Connection>, QueryError> {
-    open(&month.path(directory), MONTH)
-}
-
-/// Whether the file is a database with contents: opening an empty one would make SQLite remove its log.
-pub(crate) fn has_content(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0)
-}
-
-/// Opens a database for reading, in a transaction, so that all reads are of one snapshot; `None` if it is
-/// missing or blank.
-fn open(path: &Path, migrations: &[Migration]) -> Result<Option<Connection>, QueryError> {
-    if !has_content(path) {
-        return Ok(None);
-    }
-    let failed = |cause| schema::sqlite(path, cause);
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut connection = match Connection::open_with_flags(path, flags) {
-        // Removed since the check.
-        Err(_) if !path.is_file() => return Ok(None),
-        opened => opened.map_err(failed)?,
-    };
-    let mut is_blank = begin(&connection);
-    if is_blank.as_ref().is_err_and(|error| !schema::is_half_made(error) && read_only::is_cause(path, error))
-    {
-        connection = read_only::open(path).map_err(failed)?;
-        is_blank = begin(&connection);
-    }
-    match is_blank {
-        Ok(false) => {}
-        Ok(true) => return Ok(None),
-        // Its first transaction, which creates its tables, was interrupted: the next writer rolls it back.
-        Err(error) if schema::is_half_made(&error) => return Ok(None),
-        Err(error) => return Err(failed(error).into()),
-    }
-    let checked = schema::check(&connection, path, migrations);
-    // An earlier version is migrated: not a mixture of two moments.
-    if matches!(checked, Ok(()) | Err(SchemaError::TooOld { .. })) {
-        pairing::check(&connection).map_err(failed)?;
-    }
-    checked?;
-    Ok(Some(connection))
-}
-
-/// Begins a transaction and reads whether the database is blank: the first read fixes the snapshot.
-fn begin(connection: &Connection) -> rusqlite::Result<bool> {
-    connection.busy_timeout(READER_BUSY_MAX)?;
-    connection.execute_batch("BEGIN")?;
-    schema::is_blank(connection)
-}
-
-fn applied(connection: &Connection) -> rusqlite::Result<Vec<(i64, i64)>> {
-    let mut select = connection.prepare("SELECT gateway, applied_lsn FROM source ORDER BY gateway")?;
-    select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
-}
-
-/// Calls `on_row` with each row that `sql` selects.
-pub(crate) fn each(
-    connection: &Connection,
-    sql: &str,
-    mut on_row: impl FnMut(&SqlRow<'_>) -> rusqlite::Result<()>,
-) -> Result<(), QueryError> {
-    let mut select = connection.prepare(sql)?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
-        on_row(row)?;
-    }
-    Ok(())
+/// How complete the answers of an engine are.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Completeness {
+    /// Whether they include entries that the store lacks.
+    pub includes_unapplied: bool,
+    /// Why entries of the journal that the store lacks are missing, if some are.
+    pub unread: Option<String>,
+    /// Whether an answer lacks a row that is damaged.
+    pub has_damaged_rows: bool,
 }
 
 /// Which flows count. The default admits all.
@@ -351,81 +107,15 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// The account of the requested user; one that no user has, if it has none.
-    fn account(&self, registry: &Registry) -> Option<i64> {
-        self.user.as_ref().map(|user| registry.accounts.find(user).unwrap_or(-1))
-    }
-
-    /// The number of the requested set; one that no set has, if it has none.
-    fn set(&self, registry: &Registry) -> Option<i64> {
-        self.set.as_ref().map(|set| registry.sets.find(set).unwrap_or(-1))
-    }
-
-    fn window(&self) -> Window {
+    /// The span of the moments that are admitted.
+    pub(crate) fn window(&self) -> Window {
         let since_ns = self.since.map_or(0, |moment| integer(moment.0));
-        // The database has no later moment; it is included if there is no `until`.
+        // The ledger has no later moment; it is included if there is no `until`.
         let last_ns = match self.until.map(|moment| integer(moment.0)) {
             None | Some(i64::MAX) => i64::MAX,
             Some(end_ns) => end_ns - 1,
         };
         Window { since_ns, last_ns }
-    }
-
-    /// What the filter admits in `window`.
-    fn admission(&self, registry: &Registry, window: Window) -> Admission<'_> {
-        Admission {
-            window,
-            account: self.account(registry),
-            host: self.host.as_deref(),
-            class: self.class.map(Class::as_str),
-            set: self.set(registry),
-        }
-    }
-}
-
-/// A filter with numbers in place of names, and a span.
-struct Admission<'a> {
-    window: Window,
-    account: Option<i64>,
-    host: Option<&'a str>,
-    class: Option<&'static str>,
-    set: Option<i64>,
-}
-
-impl Admission<'_> {
-    /// The same for rows whose host is known to be admitted.
-    fn of_any_host(self) -> Self {
-        Self { host: None, ..self }
-    }
-
-    fn admits(&self, item: &Item<'_>) -> bool {
-        let has_host = |host| matches!(item.host, Text::Plain(text) if text == host);
-        (self.window.since_ns..=self.window.last_ns).contains(&item.at_ns)
-            && self.account.is_none_or(|account| account == item.account)
-            && self.host.is_none_or(has_host)
-            && self.class.is_none_or(|class| class == item.class)
-            && self.set.is_none_or(|set| set == item.set)
-    }
-}
-
-/// A span of time, both ends included; empty if the last is before the first.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Window {
-    since_ns: i64,
-    last_ns: i64,
-}
-
-impl Window {
-    /// Every moment of the database.
-    const EVER: Window = Window { since_ns: 0, last_ns: i64::MAX };
-
-    fn of_day(day: i64) -> Window {
-        let since_ns = day.saturating_mul(DAY_NS);
-        Window { since_ns, last_ns: since_ns.saturating_add(DAY_NS - 1) }
-    }
-
-    fn of(month: Month) -> Window {
-        Window { since_ns: month.beginning_ns(), last_ns: month.last_ns() }
     }
 }
 
@@ -456,12 +146,12 @@ pub enum GroupBy {
 }
 
 impl GroupBy {
-    fn is_time(self) -> bool {
+    pub(crate) fn is_time(self) -> bool {
         matches!(self, Self::Quarter | Self::Hour | Self::Day | Self::Month)
     }
 
     /// The length of its periods, if all have the same.
-    fn period_ns(self) -> Option<i64> {
+    pub(crate) fn period_ns(self) -> Option<i64> {
         match self {
             Self::Quarter => Some(QUARTER_NS),
             Self::Hour => Some(HOUR_NS),
@@ -471,12 +161,12 @@ impl GroupBy {
     }
 
     /// Whether it is the text of a flow's field.
-    fn is_text(self) -> bool {
+    pub(crate) fn is_text(self) -> bool {
         matches!(self, Self::Host | Self::Port | Self::Protocol | Self::Class)
     }
 
     /// Whether the rollups have this key.
-    fn is_rolled_up(self) -> bool {
+    pub(crate) fn is_rolled_up(self) -> bool {
         !matches!(self, Self::Host | Self::Port | Self::Protocol)
     }
 }
@@ -512,37 +202,41 @@ pub struct Row {
     pub uncertain_down: u64,
 }
 
-/// Why a query has no result.
-#[derive(Debug, Error)]
-pub enum QueryError {
-    /// There is no ledger.
-    #[error("there is no ledger in {}: `tollgate serve` makes one", directory.display())]
-    Absent {
-        /// The directory.
-        directory: PathBuf,
-    },
-    /// There are months, and no `ledger.db`.
-    #[error(
-        "ledger.db is missing in {}, and months (usage-*.db) are there: put it back or restore a backup; \
-         `tollgate ledger repair` explains what continuing without it means",
-        directory.display()
-    )]
-    Incomplete {
-        /// The directory.
-        directory: PathBuf,
-    },
-    /// A database cannot be used.
-    #[error(transparent)]
-    Schema(#[from] SchemaError),
-    /// SQLite's error.
-    #[error("the ledger could not be read: {0}")]
-    Sqlite(#[from] rusqlite::Error),
-    /// A sum reached 2^63 - 1: it is refused, since the number would be wrong.
-    #[error("the ledger could not be read: integer overflow")]
-    Overflow,
-    /// A sum is negative: the database and the entries of the journal behind it contradict each other.
-    #[error(
-        "the journal's last entries do not continue the database: `tollgate ledger verify` names the cause"
-    )]
-    Contradiction,
+/// One flow.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct FlowRow {
+    /// Unique forever.
+    pub id: u128,
+    /// When its connection was accepted.
+    pub opened: WallNanos,
+    /// When it closed; of an open flow, when it was last counted.
+    pub closed: WallNanos,
+    /// Whether it is open.
+    pub live: bool,
+    /// The user's present name.
+    pub user: String,
+    /// The host as requested.
+    pub host: String,
+    /// The port as requested.
+    pub port: u16,
+    /// The dialled address, if one was dialled.
+    pub address: Option<String>,
+    /// The client's end of its connection.
+    pub client: String,
+    /// `external` or `internal`.
+    pub class: String,
+    /// The protocol of the client's request.
+    pub protocol: String,
+    /// The rule that decided on the request.
+    pub rule: String,
+    /// The reason for its end; empty while it is open.
+    pub reason: String,
+    /// Bytes toward the upstream.
+    pub up: u64,
+    /// Bytes toward the client.
+    pub down: u64,
+    /// Bytes toward the upstream of which it is not known whether they were sent; not in `up`.
+    pub uncertain_up: u64,
+    /// Bytes toward the client of which it is not known whether they were sent; not in `down`.
+    pub uncertain_down: u64,
 }

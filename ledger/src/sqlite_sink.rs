@@ -38,8 +38,8 @@ use crate::database::{derived, hourly, unless_full};
 use crate::directory::{self, PathIdentity};
 use crate::entry::{Entry, TableFinding};
 use crate::numbering::{AccountsAhead, Names, Numbers};
-use crate::query::{self, QueryError, Usage};
 use crate::sink::{Sink, SinkError, SinkSettings};
+use crate::sqlite_usage::{self, QueryError, SqliteUsage};
 use batch::BatchAggregator;
 
 /// The connection to `ledger.db`, and the months that are open.
@@ -93,7 +93,7 @@ impl SqliteSink {
 
     /// Whether the ledger in `directory` is of an earlier version.
     pub(crate) fn needs_migration(directory: &Path) -> bool {
-        matches!(Usage::open(directory), Err(QueryError::Schema(SchemaError::TooOld { .. })))
+        matches!(SqliteUsage::open(directory), Err(QueryError::Schema(SchemaError::TooOld { .. })))
     }
 
     /// Migrates the ledger in `directory`.
@@ -112,7 +112,7 @@ impl SqliteSink {
         }
         let unread = |cause: std::io::Error| SinkError::Retryable(cause.to_string());
         for month in Month::files(&self.directory).map_err(unread)? {
-            let Some(file) = query::open_month(&self.directory, month)? else { continue };
+            let Some(file) = sqlite_usage::open_month(&self.directory, month)? else { continue };
             let has_hourly = DetailTables::read(&file)?.all().any(|table| table.is_hourly);
             let reached = month_file::applied(&file, self.gateway)?;
             drop(file);
@@ -130,7 +130,7 @@ impl SqliteSink {
         let months = Month::files(&self.directory).unwrap_or_default();
         let Some(last) = months.into_iter().rfind(|month| *month < present) else { return };
         let is_due = || {
-            let file = query::open_month(&self.directory, last).ok()??;
+            let file = sqlite_usage::open_month(&self.directory, last).ok()??;
             let has_sums = DetailTables::read(&file).ok()?.have_sums();
             Some(has_sums && PackedHosts::Month.read(&file, last.number()).ok()?.is_none())
         };

@@ -20,7 +20,8 @@ use crate::database::month::Month;
 use crate::database::month_file;
 use crate::database::schema::ledger_db::LEDGER;
 use crate::database::schema::month_db::MONTH;
-use crate::query::{QueryError, Usage};
+use crate::query::Usage as _;
+use crate::sqlite_usage::{QueryError, SqliteUsage};
 
 /// The number of problems that are listed; more are only counted.
 const PROBLEMS_MAX: usize = 1_000;
@@ -146,7 +147,7 @@ impl fmt::Display for Problem {
 ///
 /// An error means that `ledger.db` cannot be opened; all other problems are in the report.
 pub fn verify(directory: &Path) -> Result<VerifyReport, QueryError> {
-    let usage = Usage::open(directory)?;
+    let usage = SqliteUsage::open(directory)?;
     let mut report = VerifyReport::default();
     let known = usage.months();
     files::check(&mut report, "ledger.db", &usage.connection, LEDGER);
@@ -171,7 +172,7 @@ pub fn verify(directory: &Path) -> Result<VerifyReport, QueryError> {
 }
 
 /// Adds gaps and accepted losses to the report.
-fn report_gaps(report: &mut VerifyReport, usage: &Usage) -> Result<(), QueryError> {
+fn report_gaps(report: &mut VerifyReport, usage: &SqliteUsage) -> Result<(), QueryError> {
     report.accepted = usage.consents()?;
     let gaps = "SELECT count(*) FROM gap";
     let gaps: i64 = usage.connection.query_row(gaps, [], |row| row.get(0))?;
@@ -183,7 +184,11 @@ fn report_gaps(report: &mut VerifyReport, usage: &Usage) -> Result<(), QueryErro
 }
 
 /// Runs the checks that span files.
-fn check_whole(report: &mut VerifyReport, usage: &Usage, months: &[MonthState]) -> Result<(), QueryError> {
+fn check_whole(
+    report: &mut VerifyReport,
+    usage: &SqliteUsage,
+    months: &[MonthState],
+) -> Result<(), QueryError> {
     files::check_watermarks(report, usage, months)?;
     files::check_row_ranges(report, months)?;
     hosts::check(report, months)?;
@@ -205,7 +210,7 @@ struct MonthState {
     aggregated: bool,
 }
 
-fn open_month(report: &mut VerifyReport, usage: &Usage, month: Month, dropped: bool) -> MonthState {
+fn open_month(report: &mut VerifyReport, usage: &SqliteUsage, month: Month, dropped: bool) -> MonthState {
     let path = month.path(Path::new(""));
     let name = path.display().to_string();
     let mut state = MonthState { month, name, file: None, whole: false, aggregated: false };
@@ -226,7 +231,7 @@ fn open_month(report: &mut VerifyReport, usage: &Usage, month: Month, dropped: b
 /// The first problem of `file` as that of `month`: its structure, a row, or sums that differ from those of
 /// `ledger.db`.
 pub(crate) fn month_problem(
-    usage: &Usage,
+    usage: &SqliteUsage,
     month: Month,
     file: &rusqlite::Connection,
 ) -> Result<Option<Problem>, QueryError> {

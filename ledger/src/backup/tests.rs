@@ -1,10 +1,11 @@
 //! Backups between any two commits, and writes to them.
 
 use super::*;
-use crate::query::{Filter, GroupBy};
+use crate::query::{Filter, GroupBy, Usage as _};
 use crate::sink::{Sink, SinkSettings};
 use crate::sqlite_sink::SqliteSink;
 use crate::sqlite_sink::tests::{Store, mixed, small};
+use crate::sqlite_usage::SqliteUsage;
 use crate::verify::verify;
 
 #[test]
@@ -16,7 +17,7 @@ fn backup_is_a_complete_ledger() {
     assert_eq!(report.files, 3);
     assert!(verify(&target).unwrap().is_clean());
     let rows = |directory: &Path| {
-        let usage = Usage::open(directory).unwrap();
+        let usage = SqliteUsage::open(directory).unwrap();
         usage.rows(&Filter::default(), &[GroupBy::Host]).unwrap()
     };
     assert_eq!(rows(&target), rows(&store.path()));
@@ -45,7 +46,7 @@ fn backup_is_one_snapshot_and_accepts_entries() {
     let mut copy = SqliteSink::open(&target, 1, SinkSettings::default()).unwrap();
     assert_eq!(copy.applied_lsn(), Ok(Some(30)));
     for month in Month::files(&target).unwrap() {
-        let file = crate::query::open_month(&target, month).unwrap().unwrap();
+        let file = crate::sqlite_usage::open_month(&target, month).unwrap().unwrap();
         assert!(month_file::applied(&file, 1).unwrap() <= 30, "no entry is later than the snapshot");
     }
     copy.apply(1, 27, &entries[26..33]).unwrap();
@@ -53,8 +54,9 @@ fn backup_is_one_snapshot_and_accepts_entries() {
     store.sink.apply(1, 1, &entries).unwrap();
     assert!(verify(&target).unwrap().is_clean());
     for group in [GroupBy::User, GroupBy::Host, GroupBy::Hour] {
-        let rows =
-            |directory: &Path| Usage::open(directory).unwrap().rows(&Filter::default(), &[group]).unwrap();
+        let rows = |directory: &Path| {
+            SqliteUsage::open(directory).unwrap().rows(&Filter::default(), &[group]).unwrap()
+        };
         assert_eq!(rows(&target), rows(&store.path()));
     }
 }

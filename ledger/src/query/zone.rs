@@ -9,30 +9,31 @@ use jiff::fmt::strtime;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan, Zoned};
 
-use super::{GroupBy, Window};
+use super::GroupBy;
+use super::window::Window;
 use crate::database::month::QUARTER_NS;
 
 /// A time zone with the names of its periods.
 #[derive(Debug)]
-pub(super) struct Zone(TimeZone);
+pub(crate) struct Zone(TimeZone);
 
 impl Zone {
     /// The zone of the database's own sums.
-    pub(super) fn utc() -> Zone {
+    pub(crate) fn utc() -> Zone {
         Zone(TimeZone::UTC)
     }
 
-    pub(super) fn new(zone: TimeZone) -> Zone {
+    pub(crate) fn new(zone: TimeZone) -> Zone {
         Zone(zone)
     }
 
     /// Whether its days and months are those of the database's own sums.
-    pub(super) fn is_utc(&self) -> bool {
+    pub(crate) fn is_utc(&self) -> bool {
         self.0 == TimeZone::UTC
     }
 
     /// The name of the period that has the moment `at_ns`.
-    pub(super) fn name(&self, key: GroupBy, at_ns: i64) -> String {
+    pub(crate) fn name(&self, key: GroupBy, at_ns: i64) -> String {
         let (at_ns, format) = match key {
             GroupBy::Quarter => (at_ns / QUARTER_NS * QUARTER_NS, "%Y-%m-%dT%H:%M"),
             GroupBy::Hour => (at_ns, "%Y-%m-%dT%H:00"),
@@ -50,7 +51,7 @@ impl Zone {
 
     /// The parts of `window` in each day, or in each month, of the zone. It is one part where these are those
     /// of the database's own sums.
-    pub(super) fn periods(&self, keys: &[GroupBy], window: Window) -> Vec<Window> {
+    pub(crate) fn periods(&self, keys: &[GroupBy], window: Window) -> Vec<Window> {
         let is_daily = keys.contains(&GroupBy::Day);
         if self.is_utc() || !(is_daily || keys.contains(&GroupBy::Month)) {
             return vec![window];

@@ -9,6 +9,7 @@ use crate::entry::Entry;
 use crate::query::{Filter, Usage};
 use crate::sink::SinkSettings;
 use crate::sink::conformance::{SinkFixture, check};
+use crate::sqlite_usage::SqliteUsage;
 
 struct Files {
     directory: TempDir,
@@ -41,7 +42,7 @@ impl SinkFixture for Files {
     }
 
     fn finals(&mut self) -> BTreeMap<u128, u64> {
-        let usage = Usage::open(self.directory.path()).unwrap();
+        let usage = SqliteUsage::open(self.directory.path()).unwrap();
         let flows = usage.flows(&Filter::default(), 1_000).unwrap();
         let mut finals = BTreeMap::new();
         for flow in flows.into_iter().filter(|flow| !flow.live) {

@@ -24,8 +24,8 @@ use crate::database::registry::Registry;
 use crate::database::rollups::{Rollups, SumKey};
 use crate::database::sums::Sums;
 use crate::database::watermarks::{Source, put_month};
-use crate::query;
 use crate::sink::SinkError;
+use crate::sqlite_usage;
 
 /// Brings the database of `connection` to entry `to_lsn` of `gateway`, if it is behind, from the months in
 /// `directory`.
@@ -47,7 +47,7 @@ pub(crate) fn rebuild(
     let months = Month::files(directory).map_err(|cause| SinkError::Fatal(cause.to_string()))?;
     let mut files = Vec::new();
     for month in months {
-        let Some(file) = query::open_month(directory, month)? else { continue };
+        let Some(file) = sqlite_usage::open_month(directory, month)? else { continue };
         let applied = month_file::applied(&file, gateway)?;
         if applied > applied_lsn {
             check_separable(&file, month, (applied_lsn, to_lsn), applied)?;

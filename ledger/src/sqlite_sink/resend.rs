@@ -30,8 +30,8 @@ use crate::database::schema::ledger_db::LEDGER;
 use crate::database::schema::{self, integer};
 use crate::entry::Entry;
 use crate::limits::BATCH_ENTRIES_MAX;
-use crate::query::{self, Usage};
 use crate::sink::SinkError;
+use crate::sqlite_usage::{self, SqliteUsage};
 use crate::verify;
 
 /// The name of the directory for the copies.
@@ -97,7 +97,7 @@ impl Resend {
         let copies = CopyDirectory::make(directory)?;
         copy(&month.path(directory), &month.path(&copies.0))?;
         let mut totals = schema::new_in_memory(LEDGER)?;
-        let known = Usage::open(directory)?;
+        let known = SqliteUsage::open(directory)?;
         let hourly_to = hourly::read(&known.connection, gateway)?;
         Registry::read(&known.connection)?.accounts.store(&totals)?;
         rebuild(&mut totals, directory, gateway, integer(first_lsn) - 1)?;
@@ -160,8 +160,8 @@ impl Resend {
 
 /// Checks that the month in `copies` matches the `ledger.db` of `directory`.
 fn check_copy(copies: &Path, directory: &Path, month: Month) -> Result<(), SinkError> {
-    let usage = Usage::open(directory)?;
-    let file = query::open_month(copies, month)?
+    let usage = SqliteUsage::open(directory)?;
+    let file = sqlite_usage::open_month(copies, month)?
         .ok_or_else(|| SinkError::Fatal("the journal has no entries of it".to_owned()))?;
     match verify::month_problem(&usage, month, &file)? {
         None => Ok(()),
@@ -173,7 +173,7 @@ fn check_copy(copies: &Path, directory: &Path, month: Month) -> Result<(), SinkE
 
 /// Copies a snapshot of a database, its log included; no copy if it is missing or was never finished.
 fn copy(source: &Path, target: &Path) -> Result<(), SinkError> {
-    if !query::has_content(source) {
+    if !sqlite_usage::has_content(source) {
         return Ok(());
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -194,7 +194,7 @@ const PAGES: i32 = 4096;
 /// removed, since SQLite would replay it into the new one: a replacement that fails loses nothing.
 fn replace(new: &Path, old: &Path) -> Result<(), SinkError> {
     File::open(new).and_then(|file| file.sync_all()).map_err(failed(new))?;
-    if query::has_content(old) {
+    if sqlite_usage::has_content(old) {
         let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
         let is_busy: bool = schema::connect(old)?.query_row(checkpoint, [], |row| row.get(0))?;
         if is_busy {

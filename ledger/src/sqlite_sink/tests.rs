@@ -46,7 +46,7 @@ impl Store {
 
     /// Flows, up, down and the number of the last entry, as a reader sees them.
     fn totals(&self) -> (u64, u64, u64, u64) {
-        let usage = Usage::open(self.directory.path()).unwrap();
+        let usage = SqliteUsage::open(self.directory.path()).unwrap();
         let total = usage.total(&Filter::default()).unwrap();
         let applied = usage.applied.first().map_or(0, |(_, lsn)| lsn.cast_unsigned());
         let rows = usage.rows(&Filter::default(), &[GroupBy::Host]).unwrap().rows;
@@ -190,7 +190,7 @@ fn impossible_counts_are_capped_and_applied() {
         })
         .unwrap();
     assert_eq!(row, (i64::MAX, 7, i64::MAX));
-    let usage = Usage::open(store.directory.path()).unwrap();
+    let usage = SqliteUsage::open(store.directory.path()).unwrap();
     assert!(usage.total(&Filter::default()).is_err(), "an overflow is an error, never a wrong number");
 }
 
@@ -304,8 +304,8 @@ fn reader_blocks_neither_checkpoint_nor_seal() {
     assert_eq!(store.sink.checkpoint(), Ok(0));
     store.sink.apply(1, 1, &records[..1]).unwrap();
     assert_eq!(store.sink.checkpoint(), Ok(1));
-    let reader = Usage::open(store.directory.path()).unwrap();
-    let flows = |usage: &Usage| usage.total(&Filter::default()).unwrap().flows;
+    let reader = SqliteUsage::open(store.directory.path()).unwrap();
+    let flows = |usage: &SqliteUsage| usage.total(&Filter::default()).unwrap().flows;
     assert_eq!(flows(&reader), 1);
     store.sink.apply(1, 2, &records[1..2]).unwrap();
     store.sink.apply(1, 3, &records[2..]).unwrap();

@@ -8,7 +8,7 @@ use crate::database::details::DetailTables;
 use crate::database::schema::month_db::{self, HOURLY, MONTH};
 use crate::database::schema::{self, Migration};
 use crate::database::{month_file, row_ranges};
-use crate::query::{QueryError, Usage};
+use crate::sqlite_usage::{QueryError, SqliteUsage};
 
 /// Checks one file by itself; returns whether all of it could be read.
 pub(super) fn check(
@@ -124,7 +124,7 @@ pub(super) fn check_row_ranges(report: &mut VerifyReport, months: &[MonthState])
 /// Checks that each file has come as far as `ledger.db` says, and has no rows beyond its own watermark.
 pub(super) fn check_watermarks(
     report: &mut VerifyReport,
-    usage: &Usage,
+    usage: &SqliteUsage,
     months: &[MonthState],
 ) -> Result<(), QueryError> {
     let mut impossible = |file: &str, text: String| {

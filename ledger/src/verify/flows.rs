@@ -7,7 +7,7 @@ use rusqlite::{Connection, Row};
 use super::{MonthState, Problem, VerifyReport};
 use crate::database::details::{DetailKind, DetailTable, DetailTables};
 use crate::database::month::Month;
-use crate::query::{QueryError, Usage, each};
+use crate::sqlite_usage::{QueryError, SqliteUsage, each};
 
 /// Bytes up and down.
 type Bytes = (i64, i64);
@@ -24,7 +24,7 @@ struct Before {
 /// first: only the parts of flows that are open at that point are in memory.
 pub(super) fn check_parts(
     report: &mut VerifyReport,
-    usage: &Usage,
+    usage: &SqliteUsage,
     months: &[MonthState],
 ) -> Result<(), QueryError> {
     let uncertain_months: BTreeSet<Month> =
@@ -70,7 +70,7 @@ pub(super) fn check_parts(
 /// Checks that no flow exists twice: in one month, in two, or both open and closed.
 pub(super) fn check_duplicates(
     report: &mut VerifyReport,
-    usage: &Usage,
+    usage: &SqliteUsage,
     months: &[MonthState],
 ) -> Result<(), QueryError> {
     let visible = usage.is_visible();

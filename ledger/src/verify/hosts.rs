@@ -11,7 +11,7 @@ use crate::database::packed::{self, HostEntries, HostSums};
 use crate::database::packed_hosts::PackedHosts;
 use crate::database::row_ranges::RowRanges;
 use crate::database::sums::{DAY_QUARTERS, Sums};
-use crate::query::QueryError;
+use crate::sqlite_usage::QueryError;
 
 /// The account, the host, the class and the set.
 type Key = (i64, String, String, i64);

@@ -11,7 +11,7 @@ use crate::database::month::{Month, QUARTER_NS};
 use crate::database::month_file;
 use crate::database::packed;
 use crate::database::sums::Sums;
-use crate::query::{QueryError, Usage};
+use crate::sqlite_usage::{QueryError, SqliteUsage};
 
 /// The time, the account, the class and the set.
 type Key = (i64, i64, String, i64);
@@ -23,7 +23,7 @@ const QUARTERS: &str = "SELECT quarter AS time, * FROM rollup_quarter WHERE quar
 /// Compares the rollup of each quarter-hour with the details of its month and the open flows.
 pub(super) fn check_quarters(
     report: &mut VerifyReport,
-    usage: &Usage,
+    usage: &SqliteUsage,
     months: &[MonthState],
 ) -> Result<(), QueryError> {
     let states: BTreeMap<Month, &MonthState> = months.iter().map(|state| (state.month, state)).collect();
@@ -46,7 +46,7 @@ pub(super) fn check_quarters(
 /// Compares the rollups of the quarter-hours of `month` with the details in its file and the open flows.
 pub(super) fn check_month(
     report: &mut VerifyReport,
-    usage: &Usage,
+    usage: &SqliteUsage,
     month: Month,
     file: Option<&Connection>,
 ) -> Result<(), QueryError> {
@@ -65,7 +65,7 @@ pub(super) fn check_month(
 }
 
 /// Compares the rollups of days, of months and of all accounts with those of their quarter-hours.
-pub(super) fn check_rollups(report: &mut VerifyReport, usage: &Usage) -> Result<(), QueryError> {
+pub(super) fn check_rollups(report: &mut VerifyReport, usage: &SqliteUsage) -> Result<(), QueryError> {
     let (mut days, mut months) = (Totals::new(), Totals::new());
     let mut totals: [Totals; 3] = Default::default();
     each(&usage.connection, QUARTERS, EVER, |(quarter, account, class, set), sums| {
@@ -95,7 +95,7 @@ pub(super) fn check_rollups(report: &mut VerifyReport, usage: &Usage) -> Result<
 }
 
 /// Compares packed values with the sums of which they were made.
-fn check_packed(report: &mut VerifyReport, usage: &Usage, kind: Packed) -> Result<(), QueryError> {
+fn check_packed(report: &mut VerifyReport, usage: &SqliteUsage, kind: Packed) -> Result<(), QueryError> {
     let mut select = usage.connection.prepare(&format!("SELECT * FROM {}", kind.table()))?;
     let mut values = select.query([])?;
     let mut sums = usage.connection.prepare(&kind.rows())?;
@@ -123,7 +123,7 @@ const DAY_QUARTERS: i64 = 96;
 const EVER: (i64, i64) = (0, i64::MAX);
 
 /// Adds the rows of a month's file; returns the number of its flows.
-fn add_details(totals: &mut Totals, usage: &Usage, file: &Connection) -> Result<u64, QueryError> {
+fn add_details(totals: &mut Totals, usage: &SqliteUsage, file: &Connection) -> Result<u64, QueryError> {
     let mut flows = 0;
     for table in DetailTables::read(file)?.all() {
         let visible = match table.kind {
@@ -186,14 +186,14 @@ fn compare(report: &mut VerifyReport, table: &'static str, expected: &Totals, fo
 }
 
 /// The months that have rollups.
-fn rolled_up(usage: &Usage) -> rusqlite::Result<BTreeSet<Month>> {
+fn rolled_up(usage: &SqliteUsage) -> rusqlite::Result<BTreeSet<Month>> {
     let mut select = usage.connection.prepare("SELECT DISTINCT quarter FROM rollup_quarter")?;
     let quarters = select.query_map([], |row| row.get(0))?;
     quarters.map(|quarter| Ok(Month::of_quarter(quarter?))).collect()
 }
 
 /// Whether the file has later entries of a gateway than `ledger.db`.
-fn is_ahead(usage: &Usage, file: Option<&Connection>) -> rusqlite::Result<bool> {
+fn is_ahead(usage: &SqliteUsage, file: Option<&Connection>) -> rusqlite::Result<bool> {
     let Some(file) = file else { return Ok(false) };
     for (gateway, applied_lsn) in &usage.applied {
         if month_file::applied(file, *gateway)? > *applied_lsn {

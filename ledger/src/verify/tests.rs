@@ -8,10 +8,11 @@ use crate::random::Random;
 use crate::sink::{Sink, SinkSettings};
 use crate::sqlite_sink::SqliteSink;
 use crate::sqlite_sink::tests::{later, small};
+use crate::sqlite_usage::SqliteUsage;
 
 /// All results that a bill uses.
 fn bills(directory: &Path) -> Result<(Vec<Answer>, Row, Vec<FlowRow>), QueryError> {
-    let usage = Usage::open(directory)?;
+    let usage = SqliteUsage::open(directory)?;
     let all = Filter::default();
     let groups = [GroupBy::User, GroupBy::Host, GroupBy::Class, GroupBy::Hour, GroupBy::Day, GroupBy::Month];
     let answers = groups.map(|group| usage.rows(&all, &[group])).into_iter().collect::<Result<_, _>>()?;

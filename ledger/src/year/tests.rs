@@ -6,6 +6,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::*;
 use crate::database::month::Month;
 use crate::query::{Filter, GroupBy, Row, Usage};
+use crate::sqlite_usage::SqliteUsage;
 use crate::verify::verify;
 
 fn made(seed: u64) -> (tempfile::TempDir, YearReport) {
@@ -48,7 +49,7 @@ fn seed_gives_the_same_rows_each_time() {
 fn usage_of_a_year_equals_what_was_made() {
     let (parent, report) = made(1);
     let directory = parent.path().join("year");
-    let usage = Usage::open_with_journal(&directory).unwrap();
+    let usage = SqliteUsage::open_with_journal(&directory).unwrap();
     let total = usage.total(&Filter::default()).unwrap();
     assert_eq!((total.flows, total.up, total.down, total.live), (100, report.up, report.down, 0));
     for key in [GroupBy::User, GroupBy::Host, GroupBy::Day] {

@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
+use ledger::SqliteUsage;
 use ledger::query::{Filter, GroupBy, Usage};
 
 use crate::fixture::Fixture;
@@ -73,7 +74,7 @@ fn adopt(path: &Path, boot_at: usize, crc_at: usize) {
 pub(crate) fn usage(fixture: &Fixture) -> String {
     let report = ledger::verify::verify(&fixture.directory()).unwrap();
     assert!(report.is_clean(), "{:?}", report.problems);
-    let usage = Usage::open(&fixture.directory()).unwrap();
+    let usage = SqliteUsage::open(&fixture.directory()).unwrap();
     let answer = usage.rows(&Filter::default(), &[GroupBy::Hour, GroupBy::User, GroupBy::Class]).unwrap();
     assert!(answer.missing.is_empty(), "{:?}", answer.missing);
     let line = |row: &ledger::query::Row| {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ledger::SqliteUsage;
 use ledger::query::{Filter, Usage};
 use ledger::record::{Class, CloseReason, Flow, Identity, Legs, Protocol, Uncertain};
 use ledger::{FlowWriter, Ledger, LiveFlow, OpenError, OpenSettings, Recovery};
@@ -90,7 +91,7 @@ pub(crate) fn bill(directory: &Path) -> Bill {
     let report = ledger::verify::verify(directory).unwrap();
     assert!(report.is_clean(), "{:?}", report.problems);
     let mut bill = Bill::new();
-    for flow in Usage::open(directory).unwrap().flows(&Filter::default(), usize::MAX >> 1).unwrap() {
+    for flow in SqliteUsage::open(directory).unwrap().flows(&Filter::default(), usize::MAX >> 1).unwrap() {
         assert!(!flow.live, "{flow:?}");
         assert_eq!(bill.insert(flow.id, (flow.up, flow.down, flow.reason)), None, "{:x} twice", flow.id);
     }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use blake2::Blake2b;
 use blake2::digest::{Digest, consts::U8};
+use ledger::SqliteUsage;
 use ledger::query::Usage;
 use ledger::repair::{examine, inspect, repair};
 use sys::clock::WallNanos;
@@ -104,8 +105,8 @@ fn proved_entry_of_an_unknown_kind_is_refused_unchanged() {
         for refusal in refusals {
             assert!(refusal.contains("an entry of an unknown kind, written by a later version"), "{refusal}");
         }
-        let usage = Usage::open_with_journal(&fixture.directory()).unwrap();
-        let cause = usage.unread_cause().unwrap();
+        let usage = SqliteUsage::open_with_journal(&fixture.directory()).unwrap();
+        let cause = usage.completeness().unread.unwrap();
         assert!(cause.contains("later version"), "{cause}");
         assert_eq!(contents(&fixture), before);
     }

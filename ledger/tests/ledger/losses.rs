@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ledger::SqliteUsage;
 use ledger::query::{Filter, GroupBy, Usage};
 use ledger::repair::{examine, inspect, repair};
 use ledger::{Ledger, Loss, OpenError, OpenSettings, Recovery};
@@ -163,7 +164,7 @@ fn unrecoverable_month_is_refused_and_loss_recorded() {
     assert!(matches!(&losses(&fixture)[..], [Loss::Missing { file, .. }] if file == MONTH));
     repaired(&fixture);
     assert_eq!(accepted(&fixture).len(), 1);
-    let usage = Usage::open(&fixture.directory()).unwrap();
+    let usage = SqliteUsage::open(&fixture.directory()).unwrap();
     assert_eq!(usage.total(&Filter::default()).unwrap().flows, 60, "the sums are kept");
     assert_eq!(usage.rows(&Filter::default(), &[GroupBy::Host]).unwrap().missing, ["2026-05"]);
     fixture.restart();
@@ -178,7 +179,7 @@ fn missing_ledger_db_is_rebuilt_from_its_months() {
     assert!(matches!(losses(&fixture)[..], [Loss::Between { applied: 0, first_lsn: 2.. }]));
     repaired(&fixture);
     assert_eq!(fixture.bill(), before);
-    assert_eq!(Usage::open(&fixture.directory()).unwrap().total(&Filter::default()).unwrap().up, 600);
+    assert_eq!(SqliteUsage::open(&fixture.directory()).unwrap().total(&Filter::default()).unwrap().up, 600);
     assert_eq!(accepted(&fixture).len(), 1);
 }
 
@@ -353,7 +354,7 @@ fn databases_of_another_ledger_are_refused() {
         assert!(matches!(&lost[..], [Loss::Foreign { file: found, .. }] if found == file), "{lost:?}");
         repaired(&damaged);
         assert_eq!(accepted(&damaged).len(), 1);
-        let total = Usage::open(&damaged.directory()).unwrap().total(&Filter::default()).unwrap();
+        let total = SqliteUsage::open(&damaged.directory()).unwrap().total(&Filter::default()).unwrap();
         assert_eq!((total.flows, total.up), (60, 600), "{file}");
     }
 }
@@ -420,15 +421,15 @@ fn usage_includes_unapplied_journal_entries() {
     wait_for(|| ledger.status().durable >= 23 && ledger.status().waiting == 0);
     // The next frame proves that they are durable.
     std::thread::sleep(Duration::from_secs(1));
-    let sums = |usage: &Usage, keys: &[GroupBy]| {
+    let sums = |usage: &SqliteUsage, keys: &[GroupBy]| {
         let rows = usage.rows(&Filter::default(), keys).unwrap().rows;
         rows.iter().fold((0, 0, 0, 0), |sum, row| {
             (sum.0 + row.flows, sum.1 + row.live, sum.2 + row.up, sum.3 + row.down)
         })
     };
-    assert_eq!(sums(&Usage::open(&fixture.directory()).unwrap(), &[GroupBy::User]).0, 0);
-    let usage = Usage::open_with_journal(&fixture.directory()).unwrap();
-    assert_eq!(usage.unread_cause(), None);
+    assert_eq!(sums(&SqliteUsage::open(&fixture.directory()).unwrap(), &[GroupBy::User]).0, 0);
+    let usage = SqliteUsage::open_with_journal(&fixture.directory()).unwrap();
+    assert_eq!(usage.completeness().unread.as_deref(), None);
     let expected = (20, 1, (18 << 20) + 200, 402);
     for keys in
         [&[GroupBy::User][..], &[GroupBy::Host], &[GroupBy::Port, GroupBy::Protocol], &[GroupBy::Hour]]
@@ -442,8 +443,8 @@ fn usage_includes_unapplied_journal_entries() {
     drop(lock);
     close(&mut writer, flow);
     close_ledger(ledger, writer);
-    let usage = Usage::open_with_journal(&fixture.directory()).unwrap();
-    assert!(!usage.includes_unapplied());
+    let usage = SqliteUsage::open_with_journal(&fixture.directory()).unwrap();
+    assert!(!usage.completeness().includes_unapplied);
     assert_eq!(sums(&usage, &[GroupBy::Host]), (21, 0, expected.2, expected.3));
     assert_eq!(bill(&fixture.directory()).len(), 21);
 }
@@ -522,11 +523,11 @@ fn months_alone_are_refused_then_used_by_repair() {
     fs::remove_dir_all(fixture.journal()).unwrap();
     let lost = losses(&fixture);
     assert!(matches!(&lost[..], [Loss::Missing { file, .. }] if file == "ledger.db"), "{lost:?}");
-    let reported = Usage::open(&fixture.directory()).unwrap_err().to_string();
+    let reported = SqliteUsage::open(&fixture.directory()).unwrap_err().to_string();
     assert!(reported.contains("ledger.db is missing"), "{reported}");
     repaired(&fixture);
     assert_eq!(fixture.bill(), before);
-    assert_eq!(Usage::open(&fixture.directory()).unwrap().total(&Filter::default()).unwrap().up, 600);
+    assert_eq!(SqliteUsage::open(&fixture.directory()).unwrap().total(&Filter::default()).unwrap().up, 600);
     assert_eq!(accepted(&fixture).len(), 1);
 }
 
@@ -560,7 +561,7 @@ fn rebuilt_ledger_db_has_sums_of_both_gateways() {
     assert!(matches!(&lost[..], [Loss::Missing { file, .. }] if file == "ledger.db"), "{lost:?}");
     repaired(&restored);
     assert_eq!(restored.bill(), before);
-    assert_eq!(Usage::open(&restored.directory()).unwrap().total(&Filter::default()).unwrap().up, 80);
+    assert_eq!(SqliteUsage::open(&restored.directory()).unwrap().total(&Filter::default()).unwrap().up, 80);
 }
 
 #[test]
@@ -573,7 +574,7 @@ fn month_under_another_name_is_refused() {
     assert!(error.contains("usage-202604.db has flows of another month: move it"), "{error}");
     fs::remove_file(copy).unwrap();
     repaired(&fixture);
-    assert_eq!(Usage::open(&fixture.directory()).unwrap().total(&Filter::default()).unwrap().up, 600);
+    assert_eq!(SqliteUsage::open(&fixture.directory()).unwrap().total(&Filter::default()).unwrap().up, 600);
 }
 
 /// A power failure during the creation of a month leaves a rollback journal of SQLite beside a file without
@@ -597,7 +598,10 @@ fn stale_rollback_journal_does_not_undo_a_month() {
         fs::write(failed.directory().join(format!("{MONTH}-journal")), &journal).unwrap();
         failed.restart();
         assert_eq!(failed.bill(), all_flows(false), "{pages} pages");
-        assert_eq!(Usage::open(&failed.directory()).unwrap().total(&Filter::default()).unwrap().flows, 20);
+        assert_eq!(
+            SqliteUsage::open(&failed.directory()).unwrap().total(&Filter::default()).unwrap().flows,
+            20
+        );
     }
 }
 
@@ -614,7 +618,7 @@ fn lost_month_and_ledger_db_are_rebuilt_from_journal() {
     let (copy, _) = repair(&fixture.settings(1, 64), "root", WallNanos(8)).unwrap();
     assert!(copy.is_dir());
     let bill = fixture.bill();
-    let total = Usage::open(&fixture.directory()).unwrap().total(&Filter::default()).unwrap();
+    let total = SqliteUsage::open(&fixture.directory()).unwrap().total(&Filter::default()).unwrap();
     assert_eq!((total.flows, total.up), (bill.len() as u64, bill.len() as u64 * 10));
     assert!((60..=65).all(|id| bill.contains_key(&id)), "the journal has the end of the first run: {bill:?}");
 }
@@ -644,7 +648,10 @@ fn damaged_journal_and_lost_ledger_db_bill_once() {
         remove(&broken.directory(), "ledger.db");
         repaired(&broken);
         assert_eq!(broken.bill(), all_flows(false), "the month has all flows");
-        assert_eq!(Usage::open(&broken.directory()).unwrap().total(&Filter::default()).unwrap().up, 200);
+        assert_eq!(
+            SqliteUsage::open(&broken.directory()).unwrap().total(&Filter::default()).unwrap().up,
+            200
+        );
     }
 }
 
@@ -751,19 +758,19 @@ fn usage_without_a_damaged_row_says_so() {
         let file = if damage.contains("rollup") { "ledger.db" } else { MONTH };
         let database = rusqlite::Connection::open(fixture.directory().join(file)).unwrap();
         database.execute_batch(damage).unwrap();
-        let is_broken = |query: &dyn Fn(&Usage) -> u64, due: u64| {
-            let usage = Usage::open(&fixture.directory()).unwrap();
+        let is_broken = |query: &dyn Fn(&SqliteUsage) -> u64, due: u64| {
+            let usage = SqliteUsage::open(&fixture.directory()).unwrap();
             assert_eq!(query(&usage), due, "{damage}");
-            usage.has_damaged_rows()
+            usage.completeness().has_damaged_rows
         };
         assert_eq!(is_broken(&|usage| usage.total(&filter).unwrap().flows, flows), flows < 60);
-        let by_host = |usage: &Usage| {
+        let by_host = |usage: &SqliteUsage| {
             let answer = usage.rows(&filter, &[GroupBy::Host]).unwrap();
             assert!(answer.rows.iter().all(|row| row.down < 1 << 30));
             answer.rows.iter().map(|row| row.flows).sum()
         };
         assert_eq!(is_broken(&by_host, rows), rows < 60);
-        let listed = |usage: &Usage| usage.flows(&filter, 100).unwrap().len() as u64;
+        let listed = |usage: &SqliteUsage| usage.flows(&filter, 100).unwrap().len() as u64;
         assert_eq!(is_broken(&listed, rows), rows < 60);
     }
 }
@@ -858,8 +865,8 @@ fn unapplied(fixture: &Fixture, ids: RangeInclusive<u128>) -> Fixture {
 
 /// The number of flows that `usage` shows, of the journal too.
 fn flows_in_usage(fixture: &Fixture) -> u64 {
-    let usage = Usage::open_with_journal(&fixture.directory()).unwrap();
-    assert_eq!(usage.unread_cause(), None);
+    let usage = SqliteUsage::open_with_journal(&fixture.directory()).unwrap();
+    assert_eq!(usage.completeness().unread.as_deref(), None);
     usage.total(&Filter::default()).unwrap().flows
 }
 

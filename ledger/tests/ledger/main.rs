@@ -24,6 +24,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use ledger::SqliteUsage;
 use ledger::live_table::SLOT_BYTES;
 use ledger::query::{Filter, Usage};
 use ledger::{Durability, Ledger, LedgerError, OpenError, OpenSettings, RecoverError, Recovery};
@@ -127,7 +128,7 @@ fn interrupted_call_is_reported_as_uncertain() {
     fs::write(&table, at_end).unwrap();
     assert_eq!(fixture.restart().uncertain, 77);
     assert_eq!(fixture.bill(), billed(&[(1, 100, 200, "killed")]));
-    let flows = Usage::open(&fixture.directory()).unwrap().flows(&Filter::default(), 9).unwrap();
+    let flows = SqliteUsage::open(&fixture.directory()).unwrap().flows(&Filter::default(), 9).unwrap();
     assert_eq!((flows[0].uncertain_up, flows[0].uncertain_down), (77, 0));
 }
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
+use ledger::SqliteUsage;
 use ledger::query::{Filter, Usage};
 use ledger::record::{Flow, Identity};
 use ledger::{FlowWriter, Ledger, Names, Numbers, Status, UserNames};
@@ -45,7 +46,7 @@ fn run_flow(writer: &mut FlowWriter, id: u128, user: &str, account: u32) {
 
 fn flows_of(fixture: &Fixture, user: &str) -> u64 {
     let filter = Filter { user: Some(user.to_owned()), ..Filter::default() };
-    Usage::open(&fixture.directory()).unwrap().total(&filter).unwrap().flows
+    SqliteUsage::open(&fixture.directory()).unwrap().total(&filter).unwrap().flows
 }
 
 /// A copy of `ledger.db` is put back that lacks an account, and the journal has a flow of that account.

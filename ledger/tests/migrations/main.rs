@@ -24,6 +24,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ledger::Ledger;
+use ledger::SqliteUsage;
 use ledger::query::{Filter, GroupBy, Usage};
 use sys::clock;
 
@@ -67,7 +68,7 @@ fn killed_migration_bills_each_byte_once() {
 fn check(fixture: &Fixture, name: &str) {
     let before = expected(name);
     assert_eq!(usage(fixture), before);
-    let reader = Usage::open(&fixture.directory()).unwrap();
+    let reader = SqliteUsage::open(&fixture.directory()).unwrap();
     type Key = fn(&str, &str) -> String;
     let groups: [(GroupBy, Key); 4] = [
         (GroupBy::User, |_, user| user.to_owned()),

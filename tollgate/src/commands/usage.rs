@@ -3,7 +3,6 @@
 //! Guarantees: exact bytes for programs (`--json`, `--csv`), decimal units for people. Works while `serve`
 //! runs. A user that neither the configuration nor the ledger knows is an error.
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -16,7 +15,8 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 use ledger::Losses;
-use ledger::query::{Answer, Filter, GroupBy, Row, Usage};
+use ledger::SqliteUsage;
+use ledger::query::{Answer, Completeness, Filter, GroupBy, Row, Usage};
 use ledger::record::Class;
 use ledger::repair::inspect;
 use serde_json::{Value, json};
@@ -140,7 +140,7 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
     };
     // Before the query, so that a loss reported here is also missing in its answer.
     let losses = inspect(&read_settings(&config))?.losses;
-    let usage = Usage::open_with_journal(&config.ledger.directory)?.in_zone(zone)?;
+    let usage = SqliteUsage::open_with_journal(&config.ledger.directory)?.in_zone(zone);
     if let Some(user) = &filter.user {
         check_user(user, &config, &usage)?;
     }
@@ -150,10 +150,11 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
     let by = keys(&options.by);
     let answer = usage.rows(&filter, &by.iter().map(|key| key.group()).collect::<Vec<_>>())?;
     let total = usage.total(&filter)?;
+    let completeness = usage.completeness();
     let status = AnswerStatus {
-        problems: problems(&usage, &losses, &answer, &total),
+        problems: problems(&completeness, &losses, &answer, &total),
         accepted: usage.consents()?,
-        is_ahead: usage.includes_unapplied(),
+        is_ahead: completeness.includes_unapplied,
     };
     if options.json {
         print_json(&as_json(&by, &answer, &total, &status))?;
@@ -178,15 +179,15 @@ struct AnswerStatus {
 
 /// Why an answer is wrong: losses, unreadable entries, and rows that do not add up to their total although no
 /// month's flows were removed.
-fn problems(usage: &Usage, losses: &Losses, answer: &Answer, total: &Row) -> Vec<String> {
+fn problems(completeness: &Completeness, losses: &Losses, answer: &Answer, total: &Row) -> Vec<String> {
     let mut problems: Vec<String> = losses.0.iter().map(ToString::to_string).collect();
-    problems.extend(usage.unread_cause().map(|cause| {
+    problems.extend(completeness.unread.as_ref().map(|cause| {
         format!(
             "these figures lack journal entries that are not yet in the database, because the journal \
                  cannot be read: {cause}"
         )
     }));
-    if usage.has_damaged_rows() {
+    if completeness.has_damaged_rows {
         problems.push(
             "a row of the database is damaged and left out: `tollgate ledger verify` names it".to_owned(),
         );
@@ -215,7 +216,7 @@ fn keys(by: &[By]) -> Vec<By> {
 }
 
 /// Checks that the user is in the configuration, or was when a flow was recorded.
-fn check_user(user: &str, config: &Config, usage: &Usage) -> anyhow::Result<()> {
+fn check_user(user: &str, config: &Config, usage: &impl Usage) -> anyhow::Result<()> {
     if config.user(user).is_some() || usage.has_user(user)? {
         return Ok(());
     }
@@ -227,13 +228,14 @@ fn check_user(user: &str, config: &Config, usage: &Usage) -> anyhow::Result<()> 
 }
 
 /// Checks that the set is in the configuration, or was when a flow was recorded.
-fn check_set(set: &str, config: &Config, usage: &Usage) -> anyhow::Result<()> {
-    let sets = config.policy.sets().iter().map(String::as_str);
-    let known: BTreeSet<&str> = usage.sets().chain(sets).collect();
+fn check_set(set: &str, config: &Config, usage: &impl Usage) -> anyhow::Result<()> {
+    let sets = config.policy.sets().iter();
+    let mut known = usage.sets();
+    known.extend(sets.cloned());
     if known.contains(set) {
         return Ok(());
     }
-    let known: Vec<&str> = known.into_iter().collect();
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
     let hint = nearest(set, &known).map_or(String::new(), |name| format!(": did you mean `{name}`?"));
     anyhow::bail!("there is no set `{set}` in `[destinations]`, and the ledger has had none{hint}")
 }

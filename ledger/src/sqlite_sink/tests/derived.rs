@@ -64,9 +64,9 @@ fn damage_in_a_migrated_ledger_is_still_reported() {
     take_back(&store.directory.path().join("ledger.db"), &OF_LEDGER);
     store.ledger().execute_batch("UPDATE total_quarter SET up = up + 1").unwrap();
     store.reopen();
-    let usage = Usage::open(store.directory.path()).unwrap();
+    let usage = SqliteUsage::open(store.directory.path()).unwrap();
     assert_eq!(usage.total(&Filter::default()).unwrap().flows, 0);
-    assert!(usage.has_damaged_rows());
+    assert!(usage.completeness().has_damaged_rows);
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn day_with_a_damaged_row_is_not_packed() {
     store.reopen();
     store.sink.checkpoint().unwrap();
     assert_eq!(count(&store.ledger(), "packed_day"), 0);
-    let usage = Usage::open(store.directory.path()).unwrap();
+    let usage = SqliteUsage::open(store.directory.path()).unwrap();
     usage.rows(&Filter::default(), &[GroupBy::User, GroupBy::Day]).unwrap();
-    assert!(usage.has_damaged_rows());
+    assert!(usage.completeness().has_damaged_rows);
 }

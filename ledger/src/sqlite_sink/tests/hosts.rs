@@ -38,7 +38,7 @@ pub(super) fn hourly(count: u64) -> Vec<Entry> {
 
 /// Windows, users, hosts and keys in all combinations.
 pub(super) fn answers(directory: &Path) -> Vec<(UsageRow, Vec<UsageRow>)> {
-    let usage = Usage::open(directory).unwrap();
+    let usage = SqliteUsage::open(directory).unwrap();
     let windows = [
         (None, None),
         (Some(FEBRUARY), None),
@@ -151,10 +151,10 @@ fn rows_behind_a_damaged_one_are_not_summed_up() {
     store.sink.apply(1, 3, &finals(3)[2..]).unwrap();
     store.sink.seal().unwrap();
     assert_eq!(summed(&store, "usage-197001.db").flow, 1);
-    let usage = Usage::open(store.directory.path()).unwrap();
+    let usage = SqliteUsage::open(store.directory.path()).unwrap();
     let rows = usage.rows(&Filter::default(), &[GroupBy::Host]).unwrap().rows;
     assert_eq!((rows.len(), rows[0].up), (1, 1 + 4), "the damaged row is left out");
-    assert!(usage.has_damaged_rows());
+    assert!(usage.completeness().has_damaged_rows);
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn many_hosts_are_merged() {
     store.sink.seal().unwrap();
     assert_eq!((count(&store, "packed_host_day"), count(&store, "packed_host_month")), (28, 1));
     let usage = |filter: &Filter, keys: &[GroupBy]| {
-        let usage = Usage::open(store.directory.path()).unwrap();
+        let usage = SqliteUsage::open(store.directory.path()).unwrap();
         usage.rows(filter, keys).unwrap().rows
     };
     let mut expected = std::collections::BTreeMap::<&str, [u64; 3]>::new();

@@ -25,7 +25,7 @@ fn flow(id: u32, user: &str, account: u32) -> Entry {
 }
 
 fn by_user(store: &Store) -> Vec<(String, u64)> {
-    let usage = Usage::open(store.directory.path()).unwrap();
+    let usage = SqliteUsage::open(store.directory.path()).unwrap();
     let rows = usage.rows(&Filter::default(), &[GroupBy::User]).unwrap().rows;
     let mut rows: Vec<_> = rows.into_iter().map(|mut row| (row.keys.remove(0), row.up)).collect();
     rows.sort();
@@ -54,7 +54,7 @@ fn renamed_user_keeps_its_account() {
     assert_eq!(by_user(&store), [("bob".to_owned(), 15)]);
     store.reopen();
     assert_eq!(accounts(&mut store, &[renamed]), [1]);
-    let usage = Usage::open(store.directory.path()).unwrap();
+    let usage = SqliteUsage::open(store.directory.path()).unwrap();
     for name in ["bob", "robert"] {
         let filter = Filter { user: Some(name.to_owned()), ..Filter::default() };
         assert_eq!(usage.total(&filter).unwrap().up, 15, "{name}");
@@ -106,7 +106,7 @@ fn numbers_of_entries_are_taken_over() {
         );
         store.reopen();
     }
-    let usage = Usage::open(store.directory.path()).unwrap();
+    let usage = SqliteUsage::open(store.directory.path()).unwrap();
     let rows = usage.rows(&Filter::default(), &[GroupBy::Set]).unwrap().rows;
     assert_eq!(rows[0].keys, ["cdn"]);
     let of_set = |set: &str| Filter { set: Some(set.to_owned()), ..Filter::default() };

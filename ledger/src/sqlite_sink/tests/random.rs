@@ -113,7 +113,7 @@ fn class(slot: u8) -> Class {
 type TextOf = fn(u8) -> String;
 
 /// Whether a month exceeds its row limit, so that ports and protocols of some flows are not known.
-fn has_aggregates(usage: &Usage) -> bool {
+fn has_aggregates(usage: &SqliteUsage) -> bool {
     let files = usage.months().unwrap().into_keys().filter_map(|month| usage.month(month).unwrap());
     let rows = |file: Connection| file.query_row("SELECT count(*) FROM aggregate", [], |row| row.get(0));
     files.map(|file| rows(file).unwrap()).any(|rows: i64| rows > 0)
@@ -234,7 +234,7 @@ impl Model {
     }
 
     /// Checks every pair of keys, and the sums of every pair with a time, against the model and the total.
-    fn check_several(&self, usage: &Usage, all: &Filter) {
+    fn check_several(&self, usage: &SqliteUsage, all: &Filter) {
         let texts: [(GroupBy, TextOf); 5] = [
             (GroupBy::User, |slot| user(slot).to_owned()),
             (GroupBy::Host, |slot| host(slot).to_owned()),
@@ -272,7 +272,7 @@ impl Model {
     /// Days and months of a zone, alone and by user, are the sums of the model's quarter-hours.
     fn check_zone(&self, directory: &Path, all: &Filter, zone: &str) {
         let zone = TimeZone::get(zone).unwrap();
-        let usage = Usage::open(directory).unwrap().in_zone(zone.clone()).unwrap();
+        let usage = SqliteUsage::open(directory).unwrap().in_zone(zone.clone());
         for (key, format) in [(GroupBy::Day, "%Y-%m-%d"), (GroupBy::Month, "%Y-%m")] {
             let period = |quarter: u64| {
                 let beginning = Timestamp::from_nanosecond(i128::from(quarter) * i128::from(QUARTER_NS));
@@ -290,7 +290,7 @@ impl Model {
     }
 
     fn check(&self, directory: &Path) {
-        let usage = Usage::open(directory).unwrap();
+        let usage = SqliteUsage::open(directory).unwrap();
         let window = |quarters: Option<(u64, u64)>| Filter {
             since: quarters.map(|(first, _)| WallNanos(first * QUARTER_NS as u64)),
             until: quarters.map(|(_, end)| WallNanos(end * QUARTER_NS as u64)),

@@ -87,7 +87,7 @@ fn ledger_of_schema_5_gets_edges() {
     let mut connection = Connection::open(&path).unwrap();
     schema::migrate(&mut connection, &path, &LEDGER[..5]).unwrap();
     drop(connection);
-    Usage::open(directory.path()).unwrap();
+    SqliteUsage::open(directory.path()).unwrap();
     let sink = SqliteSink::open(directory.path(), 1, SinkSettings::default()).unwrap();
     let mut store = Store { sink, directory };
     store.sink.apply(1, 1, &[Entry::Edge { epoch: 1, at: WallNanos(FEBRUARY) }]).unwrap();
@@ -137,7 +137,7 @@ fn run_began_ends_flows_of_earlier_runs_only() {
         store.sink.apply(epoch, lsn, &[flow]).unwrap();
     }
     store.sink.apply(3, 4, &[ended(2)]).unwrap();
-    let usage = Usage::open(store.directory.path()).unwrap();
+    let usage = SqliteUsage::open(store.directory.path()).unwrap();
     let flows = usage.flows(&Filter::default(), 10).unwrap();
     let shown: Vec<_> =
         flows.iter().map(|flow| (flow.id, flow.reason.as_str(), flow.live, flow.up)).collect();
@@ -220,7 +220,7 @@ fn retention_keeps_newest_months_and_all_sums() {
     let months = |name: &String| name.starts_with("usage");
     let kept: Vec<String> = names(store.directory.path()).into_iter().filter(months).collect();
     assert_eq!(kept, ["usage-202604.db", "usage-202605.db"]);
-    let usage = Usage::open(store.directory.path()).unwrap();
+    let usage = SqliteUsage::open(store.directory.path()).unwrap();
     assert_eq!(usage.total(&Filter::default()).unwrap().up, 15);
     let by_host = usage.rows(&Filter::default(), &[GroupBy::Host]).unwrap();
     assert_eq!((by_host.rows[0].up, by_host.missing), (12, vec!["2026-02".to_owned(), "2026-03".to_owned()]));
@@ -238,7 +238,7 @@ fn retention_keeps_newest_months_and_all_sums() {
     assert_eq!(Month::files(store.directory.path()).unwrap().len(), 2);
     // A late row for a dropped month is kept until the next month; the month stays marked as incomplete.
     store.sink.apply(1, 7, &[Entry::Final(record(7, FEBRUARY, 64))]).unwrap();
-    let usage = Usage::open(store.directory.path()).unwrap();
+    let usage = SqliteUsage::open(store.directory.path()).unwrap();
     let february = Filter { until: Some(WallNanos(FEBRUARY + month / 2)), ..Filter::default() };
     let by_host = usage.rows(&february, &[GroupBy::Host]).unwrap();
     assert_eq!((by_host.rows[0].up, by_host.missing), (64, vec!["2026-02".to_owned()]));
@@ -299,7 +299,7 @@ fn live_flow_survives_rolled_back_batches() {
     store.sink.apply(1, 6, &[final_of(3, 64), interim(3, 192)]).unwrap();
     store.sink.apply(1, 8, &[final_of(3, 192), final_of(2, 48)]).unwrap();
     assert_eq!(store.sink.live.ids().len(), 0, "no ended flow stays in the live set");
-    let usage = Usage::open(store.directory.path()).unwrap();
+    let usage = SqliteUsage::open(store.directory.path()).unwrap();
     assert_eq!(usage.total(&Filter::default()).unwrap().up, 3 + 48 + 192 + 64);
 }
 
@@ -331,7 +331,7 @@ fn version_1_flows_are_migrated_without_loss() {
     let check = |directory: &TempDir| {
         let mut sink = SqliteSink::open(directory.path(), 1, SinkSettings::default()).unwrap();
         assert_eq!(sink.applied_lsn(), Ok(None));
-        let usage = Usage::open(directory.path()).unwrap();
+        let usage = SqliteUsage::open(directory.path()).unwrap();
         let hosts = usage.rows(&Filter::default(), &[GroupBy::Host]).unwrap().rows;
         let hosts: Vec<_> =
             hosts.iter().map(|row| (row.keys[0].as_str(), row.flows, row.up, row.down)).collect();
@@ -347,7 +347,7 @@ fn version_1_flows_are_migrated_without_loss() {
         sink.apply(1, 1, &[Entry::Final(record(9, FEBRUARY, 1))]).unwrap();
     };
     let directory = version_1();
-    assert!(Usage::open(directory.path()).unwrap_err().to_string().contains("tollgate serve"));
+    assert!(SqliteUsage::open(directory.path()).unwrap_err().to_string().contains("tollgate serve"));
     check(&directory);
     let reopened = SqliteSink::open(directory.path(), 1, SinkSettings::default()).unwrap().applied_lsn();
     assert_eq!(reopened, Ok(Some(1)));
@@ -498,7 +498,7 @@ fn groups_are_ordered_key_by_key() {
         flow(5, "bob", "large", 55),
     ];
     store.sink.apply(1, 1, &flows).unwrap();
-    let usage = Usage::open(store.directory.path()).unwrap();
+    let usage = SqliteUsage::open(store.directory.path()).unwrap();
     let order = |keys: &[GroupBy]| {
         let rows = usage.rows(&Filter::default(), keys).unwrap().rows;
         rows.iter().map(|row| row.keys.join(" ")).collect::<Vec<_>>()

@@ -1,5 +1,6 @@
 //! Reads the flows of a gateway from its ledger.
 
+use ledger::SqliteUsage;
 use ledger::query::{Filter, FlowRow, Usage};
 
 use crate::harness::Gateway;
@@ -10,7 +11,7 @@ const FLOWS_MAX: usize = 1000;
 /// Stops the gateway; returns all flows of its ledger.
 pub(crate) fn flows(gateway: &mut Gateway) -> Vec<FlowRow> {
     gateway.stop();
-    let usage = Usage::open(&gateway.path("tollgate-data")).unwrap();
+    let usage = SqliteUsage::open(&gateway.path("tollgate-data")).unwrap();
     usage.flows(&Filter::default(), FLOWS_MAX).unwrap()
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ledger::SqliteUsage;
 use ledger::query::{Filter, FlowRow, Usage};
 use serde_json::Value;
 
@@ -14,7 +15,7 @@ const FLOWS_MAX: usize = 1000;
 
 fn flows(gateway: &mut Gateway) -> Vec<FlowRow> {
     gateway.stop();
-    let usage = Usage::open(&gateway.path("tollgate-data")).unwrap();
+    let usage = SqliteUsage::open(&gateway.path("tollgate-data")).unwrap();
     usage.flows(&Filter::default(), FLOWS_MAX).unwrap()
 }
 

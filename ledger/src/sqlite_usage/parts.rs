@@ -10,10 +10,12 @@ use rusqlite::Row as SqlRow;
 
 use super::details::MonthDetails;
 use super::groups::{Item, Text};
-use super::{Filter, Groups, QueryError, Usage, Window, each};
+use super::{Groups, QueryError, SqliteUsage, each};
 use crate::database::details::{self, DetailKind};
 use crate::database::host_sums::SummedTo;
 use crate::database::month::Month;
+use crate::query::Filter;
+use crate::query::window::Window;
 
 /// A flow's id as the database stores it.
 type Id = [u8; 16];
@@ -25,7 +27,7 @@ type PortProtocol = (Option<i64>, String);
 #[derive(Default)]
 pub(super) struct PortProtocols(HashMap<Id, PortProtocol>);
 
-impl Usage {
+impl SqliteUsage {
     /// Reads the port and protocol of the flows with parts in `window`, which begins in `first`.
     pub(super) fn port_protocols(
         &self,

@@ -2,16 +2,16 @@
 //!
 //! Guarantees: a group's key is a number while rows are added, and its text is made once.
 
-use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 
-use super::zone::Zone;
-use super::{GroupBy, QueryError, Row};
+use super::QueryError;
 use crate::database::month::{DAY_NS, Month};
 use crate::database::registry::Registry;
 use crate::database::sums;
+use crate::query::zone::Zone;
+use crate::query::{GroupBy, Row};
 
 pub(super) const TOTAL: &str = "total";
 
@@ -284,31 +284,4 @@ fn row(keys: Vec<String>, sums: Sums) -> Result<Row, QueryError> {
     }
     let [flows, live, requests, up, down, uncertain_up, uncertain_down] = sums.map(i64::cast_unsigned);
     Ok(Row { keys, flows, live, requests, up, down, uncertain_up, uncertain_down })
-}
-
-/// Sorts rows, which are in the order of their keys, as [`super::Usage::rows`] documents.
-pub(super) fn in_order(mut rows: Vec<Row>, keys: &[GroupBy]) -> Vec<Row> {
-    let own_bytes = |row: &Row| u128::from(row.up) + u128::from(row.down);
-    // With its last key a row is alone: its bytes are not stored again, for there may be very many rows.
-    let last = keys.len().saturating_sub(1);
-    let mut bytes = HashMap::<Vec<String>, u128>::new();
-    for row in &rows {
-        for length in 1..=last {
-            *bytes.entry(row.keys[..length].to_vec()).or_default() += own_bytes(row);
-        }
-    }
-    let most_first = |row: &Row, index: usize| match keys[index].is_time() {
-        true => 0,
-        false if index == last => own_bytes(row),
-        false => bytes[&row.keys[..=index]],
-    };
-    rows.sort_by(|one, other| {
-        // Equal sums in the order of their keys, so that the result is the same each time.
-        let level = |index: usize| {
-            let by_bytes = most_first(other, index).cmp(&most_first(one, index));
-            by_bytes.then_with(|| one.keys[index].cmp(&other.keys[index]))
-        };
-        (0..keys.len()).map(level).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
-    });
-    rows
 }

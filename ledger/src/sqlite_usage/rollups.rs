@@ -14,12 +14,14 @@
 use rusqlite::{Params, Statement};
 
 use super::groups::{Item, closed, closed_columns};
-use super::{Admission, Filter, GroupBy, Groups, QueryError, Usage, Window};
+use super::{Admission, Groups, QueryError, SqliteUsage};
 use crate::database::checksum::{self, Checker};
 use crate::database::derived::Packed;
 use crate::database::month::{DAY_NS, Month, QUARTER_NS};
 use crate::database::packed;
 use crate::database::sums::DAY_QUARTERS;
+use crate::query::window::Window;
+use crate::query::{Filter, GroupBy};
 
 /// A table of rollups.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -80,54 +82,6 @@ struct Source<'a> {
 }
 
 impl Window {
-    /// The largest part of the window that consists of whole quarter-hours, if there is any.
-    pub(super) fn whole_quarters(self) -> Option<Window> {
-        self.whole(QUARTER_NS)
-    }
-
-    /// The part in `month`; empty if there is none.
-    pub(super) fn within(self, month: Month) -> Window {
-        let Window { since_ns, last_ns } = Window::of(month);
-        Window { since_ns: self.since_ns.max(since_ns), last_ns: self.last_ns.min(last_ns) }
-    }
-
-    /// The largest part that consists of whole days.
-    pub(super) fn whole_days(self) -> Option<Window> {
-        self.whole(DAY_NS)
-    }
-
-    /// The largest part that consists of whole units of `unit_ns`.
-    fn whole(self, unit_ns: i64) -> Option<Window> {
-        let first = self.since_ns.checked_add(unit_ns - 1)? / unit_ns;
-        // The database's last moment counts as the end of a unit too.
-        let end = match self.last_ns {
-            i64::MAX => return Some(Window { since_ns: first * unit_ns, ..self }),
-            last => (last + 1) / unit_ns,
-        };
-        (first < end).then_some(Window { since_ns: first * unit_ns, last_ns: end * unit_ns - 1 })
-    }
-
-    /// The largest part that consists of whole months.
-    fn whole_months(self) -> Option<Window> {
-        let mut first = Month::containing(self.since_ns);
-        if first.beginning_ns() < self.since_ns {
-            first = first.next()?;
-        }
-        let mut last = Month::containing(self.last_ns);
-        if last.last_ns() > self.last_ns {
-            last = Month::containing(last.beginning_ns().checked_sub(1).filter(|ns| *ns >= 0)?);
-        }
-        let whole = Window { since_ns: first.beginning_ns(), last_ns: last.last_ns() };
-        (first <= last && whole.since_ns >= self.since_ns).then_some(whole)
-    }
-
-    /// The parts of the window before and after `inner`.
-    pub(super) fn without(self, inner: Window) -> impl Iterator<Item = Window> {
-        let before = (self.since_ns < inner.since_ns).then(|| Window { last_ns: inner.since_ns - 1, ..self });
-        let after = (inner.last_ns < self.last_ns).then(|| Window { since_ns: inner.last_ns + 1, ..self });
-        before.into_iter().chain(after)
-    }
-
     /// The tables that have the sums of this window, which consists of whole quarter-hours, and their parts
     /// of it. `coarsest`: the longest unit that the keys permit.
     fn units(self, coarsest: Unit) -> Vec<(Unit, Window)> {
@@ -143,7 +97,7 @@ impl Window {
     }
 }
 
-impl Usage {
+impl SqliteUsage {
     /// Adds the sums of a window of whole quarter-hours.
     pub(super) fn add_rollups(
         &self,
@@ -310,7 +264,7 @@ impl Usage {
     }
 
     /// Whether a user with this name had any usage; also a removed one, and by an earlier name.
-    pub fn has_user(&self, name: &str) -> Result<bool, QueryError> {
+    pub(super) fn find_user(&self, name: &str) -> Result<bool, QueryError> {
         let Some(account) = self.registry.accounts.find(name) else { return Ok(false) };
         let mut is_live = self.connection.prepare("SELECT 1 FROM live WHERE account = ?1")?;
         if is_live.exists([account])? {

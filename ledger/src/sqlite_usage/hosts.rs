@@ -12,7 +12,7 @@
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params_from_iter};
 
 use super::groups::{Item, Text, closed, closed_columns};
-use super::{Filter, GroupBy, Groups, QueryError, Usage, Window};
+use super::{Groups, QueryError, SqliteUsage};
 use crate::database::checksum::{self, Checker};
 use crate::database::details::DetailTables;
 use crate::database::host_sums::SummedTo;
@@ -20,6 +20,8 @@ use crate::database::month::{DAY_NS, Month};
 use crate::database::packed;
 use crate::database::packed_hosts::{self, PackedHosts};
 use crate::limits::MERGED_VALUES_MAX;
+use crate::query::window::Window;
+use crate::query::{Filter, GroupBy};
 
 /// In so many days most hosts of a month have a flow: their names are read all at once.
 const EVERY_NAME_DAYS_MIN: i64 = 7;
@@ -31,7 +33,7 @@ pub(super) struct SummedDays {
     pub(super) to: SummedTo,
 }
 
-impl Usage {
+impl SqliteUsage {
     /// Adds the sums by host of the whole days of `window` in the file of `month`, packed ones to `packed`;
     /// `None` if it has none, or the question needs none.
     pub(super) fn add_host_sums(
@@ -225,7 +227,7 @@ impl HostRows {
 
 /// The hosts in the sums of a file.
 struct Hosts<'a> {
-    usage: &'a Usage,
+    usage: &'a SqliteUsage,
     file: &'a Connection,
     /// By number, that of the host's name in [`Groups`]. The numbers of a file begin with 1 and have no gaps.
     interned: Vec<Option<i64>>,
@@ -234,7 +236,7 @@ struct Hosts<'a> {
 }
 
 impl<'a> Hosts<'a> {
-    fn new(usage: &'a Usage, file: &'a Connection, is_every: bool) -> Self {
+    fn new(usage: &'a SqliteUsage, file: &'a Connection, is_every: bool) -> Self {
         Self { usage, file, interned: Vec::new(), is_every }
     }
 

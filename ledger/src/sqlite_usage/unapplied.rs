@@ -11,13 +11,15 @@ use std::sync::Arc;
 use rusqlite::Connection;
 
 use super::groups::{Groups, Sums, TOTAL};
-use super::zone::Zone;
-use super::{Filter, GroupBy, QueryError, Window, each};
+use super::{QueryError, each};
 use crate::database::month::QUARTER_NS;
 use crate::database::registry::Registry;
 use crate::database::schema::integer;
 use crate::database::{checksum, named_sets};
 use crate::entry::Entry;
+use crate::query::window::Window;
+use crate::query::zone::Zone;
+use crate::query::{Filter, GroupBy};
 use crate::record::{Flow, Record};
 
 /// The changes of the sums by entries beyond the database's last one.

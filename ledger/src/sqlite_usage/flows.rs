@@ -1,59 +1,19 @@
 //! Lists flows one by one.
-//!
-//! Guarantees: open flows come first, then closed ones, the last recorded first. A flow's bytes are all that
-//! it moved, in whichever hours.
 
 use rusqlite::{Connection, Row as SqlRow, params};
 use sys::clock::WallNanos;
 
-use super::{Filter, QueryError, Usage, Window};
+use super::{QueryError, SqliteUsage};
 use crate::database::checksum;
 use crate::database::details::{DetailKind, DetailTables};
+use crate::query::window::Window;
+use crate::query::{Filter, FlowRow};
 use crate::record::Class;
 
-/// One flow.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct FlowRow {
-    /// Unique forever.
-    pub id: u128,
-    /// When its connection was accepted.
-    pub opened: WallNanos,
-    /// When it closed; of an open flow, when it was last counted.
-    pub closed: WallNanos,
-    /// Whether it is open.
-    pub live: bool,
-    /// The user's present name.
-    pub user: String,
-    /// The host as requested.
-    pub host: String,
-    /// The port as requested.
-    pub port: u16,
-    /// The dialled address, if one was dialled.
-    pub address: Option<String>,
-    /// The client's end of its connection.
-    pub client: String,
-    /// `external` or `internal`.
-    pub class: String,
-    /// The protocol of the client's request.
-    pub protocol: String,
-    /// The rule that decided on the request.
-    pub rule: String,
-    /// The reason for its end; empty while it is open.
-    pub reason: String,
-    /// Bytes toward the upstream.
-    pub up: u64,
-    /// Bytes toward the client.
-    pub down: u64,
-    /// Bytes toward the upstream of which it is not known whether they were sent; not in `up`.
-    pub uncertain_up: u64,
-    /// Bytes toward the client of which it is not known whether they were sent; not in `down`.
-    pub uncertain_down: u64,
-}
-
-impl Usage {
-    /// At most `limit` flows that `filter` admits: those that closed, or were last counted, in its span.
-    /// Flows beyond a month's row limit, and those of dropped months, are kept as sums only and not listed.
-    pub fn flows(&self, filter: &Filter, limit: usize) -> Result<Vec<FlowRow>, QueryError> {
+impl SqliteUsage {
+    /// At most `limit` flows that `filter` admits. Flows beyond a month's row limit, and those of dropped
+    /// months, are kept as sums only and not listed.
+    pub(super) fn list_flows(&self, filter: &Filter, limit: usize) -> Result<Vec<FlowRow>, QueryError> {
         let window = filter.window();
         let mut flows = Vec::new();
         let live = "SELECT *, counted_ns AS at_ns, upstream_tx AS up, client_tx AS down, '' AS reason,

@@ -9,12 +9,14 @@ use rusqlite::{Connection, Row as SqlRow};
 
 use super::groups::{Item, Text};
 use super::hosts::{PackedValues, SummedDays};
-use super::{Admission, Filter, GroupBy, Groups, QueryError, Usage, Window};
+use super::{Admission, Groups, QueryError, SqliteUsage};
 use crate::database::checksum::Checker;
 use crate::database::details::{self, DetailKind, DetailTable, DetailTables};
 use crate::database::host_sums::SummedTo;
 use crate::database::month::{Month, QUARTER_NS};
 use crate::database::row_ranges::RowRanges;
+use crate::query::window::Window;
+use crate::query::{Filter, GroupBy};
 
 /// A month's file with what is known of its rows.
 pub(super) struct MonthDetails {
@@ -24,7 +26,7 @@ pub(super) struct MonthDetails {
     ranges: OnceCell<RowRanges>,
 }
 
-impl Usage {
+impl SqliteUsage {
     /// Adds the details in `window`; returns the months whose details are missing, wholly or in part.
     pub(super) fn add_details(
         &self,
