@@ -65,6 +65,8 @@ mod journal;
 pub mod limits;
 pub mod live_table;
 mod loss;
+#[cfg(test)]
+mod memory_usage;
 mod numbering;
 mod open;
 mod parker;

@@ -1,7 +1,9 @@
 //! Questions about the usage in a ledger, and the interface of an engine that answers them.
 //!
-//! Guarantees: what an answer means does not depend on the engine.
+//! Guarantees: what an answer means does not depend on the engine. `query/conformance.rs` has that as tests.
 
+#[cfg(test)]
+pub(crate) mod conformance;
 pub(crate) mod order;
 pub(crate) mod window;
 pub(crate) mod zone;
@@ -29,7 +31,8 @@ use window::Window;
 ///    uncertain bytes, at its end. A run that begins ends the open flows of earlier runs, as they were last
 ///    counted.
 /// 5. **Filter.** Usage is admitted that meets every field: from `since` on, and before `until`.
-/// 6. **Sums.** The rows of any keys add up to the total of the same filter.
+/// 6. **Sums.** The rows of any keys add up to the total of the same filter. A group without flows, requests
+///    and bytes has no row.
 /// 7. **Names.** A flow belongs to the account of its first entry, to the end. Rows have the account's
 ///    present name; a filter finds it by that and by each earlier name that no other account has now. A name
 ///    that has no account has no usage. The same holds for sets, whose names do not change.

@@ -22,7 +22,7 @@ mod rollups;
 mod row_checks;
 mod unapplied;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -131,11 +131,22 @@ impl SqliteUsage {
         let applied = source.map_or((0, 0), |source| {
             (u32::try_from(source.epoch).unwrap_or(u32::MAX), source.applied_lsn.cast_unsigned())
         });
-        let mut unapplied = UnappliedEntries::new(&self.registry);
-        unapplied.load_live(&self.connection, number)?;
+        let mut unapplied = UnappliedEntries::read(&self.registry, &self.connection, number)?;
         scan::each_proved(&storage, applied, |entry| unapplied.add(entry))?;
         self.unapplied = unapplied;
         Ok(())
+    }
+
+    /// The same usage, with entries of `gateway` that are not applied.
+    #[cfg(test)]
+    pub(crate) fn with_unapplied<'e>(
+        mut self,
+        gateway: i64,
+        entries: impl Iterator<Item = &'e crate::entry::Entry>,
+    ) -> Result<Self, QueryError> {
+        self.unapplied = UnappliedEntries::read(&self.registry, &self.connection, gateway)?;
+        entries.for_each(|entry| self.unapplied.add(entry));
+        Ok(self)
     }
 
     /// Whether the database has entries of `gateway`, or of none.
@@ -221,16 +232,25 @@ impl Usage for SqliteUsage {
     fn users(&self) -> Result<BTreeSet<String>, QueryError> {
         let sql = "SELECT account FROM rollup_month UNION SELECT account FROM live";
         let mut select = self.connection.prepare(sql)?;
-        let accounts = select.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
-        Ok(self.registry.accounts.all_names(&accounts))
+        let accounts = select.query_map([], |row| row.get(0))?;
+        let mut accounts: HashSet<i64> = accounts.collect::<rusqlite::Result<_>>()?;
+        let ahead = || self.unapplied.users();
+        accounts.extend(ahead().filter_map(|user| self.registry.accounts.find(user)));
+        let mut users = self.registry.accounts.all_names(&accounts);
+        users.extend(ahead().map(str::to_owned));
+        Ok(users)
     }
 
     fn has_user(&self, name: &str) -> Result<bool, QueryError> {
-        self.find_user(name)
+        let account = self.registry.accounts.find(name);
+        let is_ahead =
+            |user: &str| user == name || (account.is_some() && self.registry.accounts.find(user) == account);
+        Ok(self.unapplied.users().any(is_ahead) || self.find_user(name)?)
     }
 
     fn sets(&self) -> BTreeSet<String> {
-        self.registry.sets.names().map(str::to_owned).collect()
+        let ahead = self.unapplied.sets().filter(|set| !set.is_empty());
+        self.registry.sets.names().chain(ahead).map(str::to_owned).collect()
     }
 
     fn consents(&self) -> Result<Vec<String>, QueryError> {

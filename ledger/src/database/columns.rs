@@ -186,6 +186,16 @@ impl CounterColumns {
         .map(ValueRef::Integer)
     }
 
+    /// The moment at which the last counted bytes count: `at_ns`, or the first one of a later `quarter`.
+    pub(crate) fn moment_ns(&self) -> i64 {
+        self.at_ns.max(self.quarter.saturating_mul(QUARTER_NS))
+    }
+
+    /// The last moment of `quarter`.
+    pub(crate) fn quarter_end_ns(&self) -> i64 {
+        self.quarter.saturating_mul(QUARTER_NS).saturating_add(QUARTER_NS - 1)
+    }
+
     /// Bytes up and down that were counted in `quarter`.
     pub(crate) fn in_last_quarter(&self) -> (i64, i64) {
         (self.up - self.up_before, self.down - self.down_before)

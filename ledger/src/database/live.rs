@@ -61,8 +61,12 @@ impl LiveFlows {
         &self.ids
     }
 
-    /// The last counts of a flow; `None` if it has ended or is unknown.
-    pub(crate) fn find(&self, connection: &Connection, id: u128) -> rusqlite::Result<Option<CounterColumns>> {
+    /// The account and the last counts of a flow; `None` if it has ended or is unknown.
+    pub(crate) fn find(
+        &self,
+        connection: &Connection,
+        id: u128,
+    ) -> rusqlite::Result<Option<(i64, CounterColumns)>> {
         if !self.ids.contains(&id) {
             return Ok(None);
         }
@@ -70,7 +74,7 @@ impl LiveFlows {
         let mut rows = select.query([id.to_be_bytes()])?;
         let Some(row) = rows.next()? else { return Ok(None) };
         checksum::check(row, "live")?;
-        CounterColumns::read(row, "counted_ns").map(Some)
+        Ok(Some((row.get("account")?, CounterColumns::read(row, "counted_ns")?)))
     }
 
     /// Stores the counts of an open flow.

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-use super::{GroupBy, Row};
+use super::{GroupBy, Row, zone};
 
 /// Sorts the rows of `keys` as [`super::Usage`] documents.
 pub(crate) fn in_order(mut rows: Vec<Row>, keys: &[GroupBy]) -> Vec<Row> {
@@ -25,7 +25,10 @@ pub(crate) fn in_order(mut rows: Vec<Row>, keys: &[GroupBy]) -> Vec<Row> {
         // Equal sums in the order of their keys, so that the result is the same each time.
         let level = |index: usize| {
             let by_bytes = most_first(other, index).cmp(&most_first(one, index));
-            by_bytes.then_with(|| one.keys[index].cmp(&other.keys[index]))
+            by_bytes.then_with(|| match keys[index].is_time() {
+                true => zone::compare(&one.keys[index], &other.keys[index]),
+                false => one.keys[index].cmp(&other.keys[index]),
+            })
         };
         (0..keys.len()).map(level).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
     });

@@ -4,6 +4,8 @@
 //! have been multiples of 15 minutes since 1980. A period that a change of the clocks repeats has its offset
 //! in its name.
 
+use std::cmp::Ordering;
+
 use jiff::civil::Date;
 use jiff::fmt::strtime;
 use jiff::tz::TimeZone;
@@ -83,6 +85,22 @@ impl Zone {
         Timestamp::from_nanosecond(at_ns.into()).unwrap_or_default().to_zoned(self.0.clone())
     }
 }
+
+/// Compares the names of two periods of one zone by their beginnings.
+pub(crate) fn compare(one: &str, other: &str) -> Ordering {
+    let offset = |name| str::get(name, LOCAL_BYTES..);
+    // Days and months have none.
+    if offset(one) == offset(other) {
+        return one.cmp(other);
+    }
+    match (one.parse::<Timestamp>(), other.parse::<Timestamp>()) {
+        (Ok(one), Ok(other)) => one.cmp(&other),
+        _ => one.cmp(other),
+    }
+}
+
+/// The bytes of a local time in a name, as `2026-01-31T23:45`.
+const LOCAL_BYTES: usize = 16;
 
 #[cfg(test)]
 mod tests {

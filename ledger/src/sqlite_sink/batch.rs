@@ -90,7 +90,7 @@ impl<'a> BatchAggregator<'a> {
     /// Adds the entry with the number `lsn`, the next one.
     pub(crate) fn add(&mut self, lsn: i64, entry: &'a Entry) -> Result<(), SinkError> {
         match entry {
-            Entry::Interim(record) => Ok(self.count(&self.unpack(lsn, record))?),
+            Entry::Interim(record) => Ok(self.count(self.unpack(lsn, record))?),
             Entry::Final(record) => Ok(self.close(self.unpack(lsn, record))?),
             Entry::RunBegan { epoch, at, run, table } => {
                 self.write_details(lsn - 1)?;
@@ -147,18 +147,28 @@ impl<'a> BatchAggregator<'a> {
         EntryFlow { lsn, flow, cut: record.identity().is_cut(), account }
     }
 
-    fn count(&mut self, entry: &EntryFlow<'a>) -> rusqlite::Result<()> {
-        let counters = self.counters(entry);
-        let earlier = self.live.find(self.connection, entry.flow.id)?;
+    /// The last counts of the entry's flow, if it was open before. It stays with its account then: its user
+    /// may have another name by now, and another user the name.
+    fn earlier(&self, entry: &mut EntryFlow<'a>) -> rusqlite::Result<Option<CounterColumns>> {
+        let Some((account, counters)) = self.live.find(self.connection, entry.flow.id)? else {
+            return Ok(None);
+        };
+        entry.account = account;
+        Ok(Some(counters))
+    }
+
+    fn count(&mut self, mut entry: EntryFlow<'a>) -> rusqlite::Result<()> {
+        let counters = self.counters(&entry);
+        let earlier = self.earlier(&mut entry)?;
         if earlier.is_some_and(|earlier| !counters.exceeds(&earlier)) {
             return Ok(());
         }
-        let next = self.advance(entry, earlier, 0);
+        let next = self.advance(&entry, earlier, 0);
         self.live.put(self.connection, self.origin, &entry.columns(), &next)
     }
 
-    fn close(&mut self, entry: EntryFlow<'a>) -> rusqlite::Result<()> {
-        let earlier = self.live.find(self.connection, entry.flow.id)?;
+    fn close(&mut self, mut entry: EntryFlow<'a>) -> rusqlite::Result<()> {
+        let earlier = self.earlier(&mut entry)?;
         let next = self.advance(&entry, earlier, 1);
         if earlier.is_some() {
             self.live.remove(self.connection, entry.flow.id)?;

@@ -1,4 +1,4 @@
-//! The SQLite sink under the tests of every sink.
+//! The databases under the tests of every sink, and of every engine that answers questions.
 
 use std::collections::BTreeMap;
 
@@ -6,21 +6,26 @@ use tempfile::TempDir;
 
 use super::SqliteSink;
 use crate::entry::Entry;
+use crate::numbering::{Names, Numbers};
+use crate::query::conformance::comparison::check_histories;
+use crate::query::conformance::{self, UsageFixture};
 use crate::query::{Filter, Usage};
-use crate::sink::SinkSettings;
 use crate::sink::conformance::{SinkFixture, check};
+use crate::sink::{Sink as _, SinkSettings};
 use crate::sqlite_usage::SqliteUsage;
 
 struct Files {
     directory: TempDir,
     sink: SqliteSink,
+    /// The number of the last entry, where the sink does not know it.
+    applied: u64,
 }
 
 impl Files {
     fn new() -> Files {
         let directory = tempfile::tempdir().unwrap();
         let sink = SqliteSink::open(directory.path(), 1, SinkSettings::default()).unwrap();
-        Files { directory, sink }
+        Files { directory, sink, applied: 0 }
     }
 }
 
@@ -55,4 +60,32 @@ impl SinkFixture for Files {
 #[test]
 fn sqlite_keeps_the_contract_of_a_sink() {
     check(Files::new);
+}
+
+impl UsageFixture for Files {
+    type Usage = SqliteUsage;
+
+    fn number(&mut self, names: &Names) -> Numbers {
+        self.sink.number(names).unwrap()
+    }
+
+    fn apply(&mut self, epoch: u32, entries: &[Entry]) {
+        self.sink.apply(epoch, self.applied + 1, entries).unwrap();
+        self.applied += entries.len() as u64;
+    }
+
+    fn usage(&mut self, unapplied: &[(u32, Entry)]) -> SqliteUsage {
+        let unapplied = unapplied.iter().map(|(_, entry)| entry);
+        SqliteUsage::open(self.directory.path()).unwrap().with_unapplied(1, unapplied).unwrap()
+    }
+}
+
+#[test]
+fn sqlite_keeps_the_contract_of_usage() {
+    conformance::check(Files::new);
+}
+
+#[test]
+fn sqlite_answers_as_memory_does() {
+    check_histories(Files::new);
 }

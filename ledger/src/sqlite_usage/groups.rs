@@ -190,7 +190,7 @@ impl<'a> Groups<'a> {
             if let Some(more) = named.remove(&keys) {
                 add(&mut sums, more)?;
             }
-            rows.push(row(keys, sums)?);
+            rows.extend(row(keys, sums)?);
         }
         // Several accounts or sets may have one name.
         let is_unique = self.keys.iter().all(|key| !matches!(key, GroupBy::User | GroupBy::Set));
@@ -201,12 +201,12 @@ impl<'a> Groups<'a> {
                 keys => keys.iter().zip(&numbers).map(|(key, number)| self.name(*key, *number)).collect(),
             };
             if is_unique && named.is_empty() {
-                rows.push(row(texts, sums)?);
+                rows.extend(row(texts, sums)?);
             } else {
                 add(named.entry(texts).or_default(), sums)?;
             }
         }
-        named.into_iter().try_for_each(|(keys, sums)| row(keys, sums).map(|row| rows.push(row)))?;
+        named.into_iter().try_for_each(|(keys, sums)| row(keys, sums).map(|row| rows.extend(row)))?;
         Ok(rows)
     }
 
@@ -274,7 +274,8 @@ impl Interner {
     }
 }
 
-fn row(keys: Vec<String>, sums: Sums) -> Result<Row, QueryError> {
+/// The row of a group, if it has any usage.
+fn row(keys: Vec<String>, sums: Sums) -> Result<Option<Row>, QueryError> {
     // The largest number stands for any larger sum too.
     if sums.contains(&i64::MAX) {
         return Err(QueryError::Overflow);
@@ -282,6 +283,9 @@ fn row(keys: Vec<String>, sums: Sums) -> Result<Row, QueryError> {
     if sums.iter().any(|sum| *sum < 0) {
         return Err(QueryError::Contradiction);
     }
+    if sums == Sums::default() {
+        return Ok(None);
+    }
     let [flows, live, requests, up, down, uncertain_up, uncertain_down] = sums.map(i64::cast_unsigned);
-    Ok(Row { keys, flows, live, requests, up, down, uncertain_up, uncertain_down })
+    Ok(Some(Row { keys, flows, live, requests, up, down, uncertain_up, uncertain_down }))
 }

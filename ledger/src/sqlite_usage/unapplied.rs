@@ -1,20 +1,19 @@
 //! Entries that the journal has and the database lacks: while the database cannot be written, or between two
 //! transactions.
 //!
-//! Guarantees: an entry counts once, when its frame is proved to be durable. Each change is the one that the
-//! applier will make to the sums. Entries that nothing proves, and flows that only the live table has, are
-//! not included.
+//! Guarantees: an entry counts once, when its frame is proved to be durable. All sums are those that they
+//! will be once the entries are applied. Entries that nothing proves, and flows that only the live table has,
+//! are not included.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use rusqlite::Connection;
 
-use super::groups::{Groups, Sums, TOTAL};
+use super::groups::{Groups, Sums, TOTAL, closed};
 use super::{QueryError, each};
-use crate::database::month::QUARTER_NS;
+use crate::database::columns::CounterColumns;
 use crate::database::registry::Registry;
-use crate::database::schema::integer;
 use crate::database::{checksum, named_sets};
 use crate::entry::Entry;
 use crate::query::window::Window;
@@ -28,19 +27,19 @@ pub(super) struct UnappliedEntries {
     registry: Arc<Registry>,
     changes: Vec<Change>,
     /// The open flows.
-    flows: HashMap<u128, LiveCounts>,
+    flows: HashMap<u128, OpenFlow>,
 }
 
 /// A change of the sums, and the fields of its flow.
 #[derive(Clone, Debug)]
 struct Change {
     at_ns: i64,
-    fields: GroupFields,
+    fields: Arc<GroupFields>,
     sums: Sums,
 }
 
 /// The fields by which flows are grouped.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct GroupFields {
     /// The present name.
     user: String,
@@ -51,15 +50,19 @@ struct GroupFields {
     class: String,
 }
 
-/// The last counts of an open flow.
-#[derive(Clone, Debug)]
-struct LiveCounts {
-    at_ns: i64,
-    up: i64,
-    down: i64,
-    requests: i64,
-    uncertain: (i64, i64),
-    fields: GroupFields,
+/// An open flow as it was last counted.
+#[derive(Debug)]
+struct OpenFlow {
+    counters: CounterColumns,
+    fields: Arc<GroupFields>,
+}
+
+impl OpenFlow {
+    /// What it has in the sums at its last count, besides what it moved in earlier quarter-hours.
+    fn sums(&self) -> Sums {
+        let (up, down) = self.counters.in_last_quarter();
+        [0, 1, 0, up, down, 0, 0]
+    }
 }
 
 impl UnappliedEntries {
@@ -73,8 +76,18 @@ impl UnappliedEntries {
         self.changes.is_empty()
     }
 
-    /// Loads the open flows of `gateway` from the database.
-    pub(super) fn load_live(&mut self, connection: &Connection, gateway: i64) -> Result<(), QueryError> {
+    /// No entries, with the open flows of `gateway` in the database.
+    pub(super) fn read(
+        registry: &Arc<Registry>,
+        connection: &Connection,
+        gateway: i64,
+    ) -> Result<UnappliedEntries, QueryError> {
+        let mut unapplied = UnappliedEntries::new(registry);
+        unapplied.load_live(connection, gateway)?;
+        Ok(unapplied)
+    }
+
+    fn load_live(&mut self, connection: &Connection, gateway: i64) -> Result<(), QueryError> {
         each(connection, &format!("SELECT * FROM live WHERE gateway = {gateway}"), |row| {
             checksum::check(row, "live")?;
             let id: [u8; 16] = row.get("id")?;
@@ -86,16 +99,9 @@ impl UnappliedEntries {
                 protocol: row.get("protocol")?,
                 class: row.get("class")?,
             };
-            let earlier = LiveCounts {
-                // As in `live`: of a flow that was counted by hours, the end of its hour.
-                at_ns: row.get::<_, i64>("counted_ns")?.max(row.get::<_, i64>("quarter")? * QUARTER_NS),
-                up: row.get("upstream_tx")?,
-                down: row.get("client_tx")?,
-                requests: row.get("requests")?,
-                uncertain: (row.get("uncertain_up")?, row.get("uncertain_down")?),
-                fields,
-            };
-            self.flows.insert(u128::from_be_bytes(id), earlier);
+            let counters = CounterColumns::read(row, "counted_ns")?;
+            let open = OpenFlow { counters, fields: Arc::new(fields) };
+            self.flows.insert(u128::from_be_bytes(id), open);
             Ok(())
         })
     }
@@ -116,39 +122,65 @@ impl UnappliedEntries {
 
     fn count(&mut self, record: &Record, is_over: bool) {
         let flow = record.flow();
-        let requests = integer(flow.requests);
-        let earlier = self.flows.remove(&flow.id);
-        let before = earlier.as_ref().map_or((0, 0), |earlier| (earlier.up, earlier.down));
-        let up = integer(flow.legs.upstream_tx).max(before.0);
-        let down = integer(flow.legs.client_tx).max(before.1);
-        let uncertain = (flow.uncertain.up.into(), flow.uncertain.down.into());
-        // A clock that goes back does not move a flow into an earlier hour.
-        let at_ns = integer(flow.closed.0).max(earlier.as_ref().map_or(0, |earlier| earlier.at_ns));
-        let fields = earlier
-            .as_ref()
-            .map_or_else(|| GroupFields::new(&self.registry, &flow), |earlier| earlier.fields.clone());
-        if let Some(earlier) = earlier {
-            self.change(earlier.at_ns, &earlier.fields, [0, -1, 0, 0, 0, 0, 0]);
+        let counters = CounterColumns::from_flow(&flow);
+        let earlier = self.flows.get(&flow.id);
+        if !is_over && earlier.is_some_and(|earlier| !counters.exceeds(&earlier.counters)) {
+            return;
         }
-        let moved = (up - before.0, down - before.1);
+        let open = match self.flows.remove(&flow.id) {
+            None => OpenFlow { counters, fields: Arc::new(GroupFields::new(&self.registry, &flow)) },
+            Some(earlier) => {
+                let counters = counters.merged_with(&earlier.counters);
+                self.leave(&earlier, &counters);
+                OpenFlow { counters, ..earlier }
+            }
+        };
         if is_over {
-            self.change(at_ns, &fields, [1, 0, requests, moved.0, moved.1, uncertain.0, uncertain.1]);
+            self.end(&open);
         } else {
-            self.change(at_ns, &fields, [0, 1, 0, moved.0, moved.1, 0, 0]);
-            self.flows.insert(flow.id, LiveCounts { at_ns, up, down, requests, uncertain, fields });
+            self.change(open.counters.moment_ns(), &open.fields, open.sums());
+            self.flows.insert(flow.id, open);
         }
     }
 
-    /// A run began: the flows that were open have ended.
+    /// Takes an open flow from its last count, as it is counted anew or ends. What it moved stays in its
+    /// quarter-hour, if it leaves that.
+    fn leave(&mut self, open: &OpenFlow, next: &CounterColumns) {
+        let OpenFlow { counters, fields } = open;
+        self.change(counters.moment_ns(), fields, open.sums().map(|sum| -sum));
+        if next.quarter > counters.quarter {
+            let (up, down) = counters.in_last_quarter();
+            self.change(counters.quarter_end_ns(), fields, [0, 0, 0, up, down, 0, 0]);
+        }
+    }
+
+    fn end(&mut self, open: &OpenFlow) {
+        let sums = closed(&open.counters.sums_at_end());
+        self.change(open.counters.moment_ns(), &open.fields, sums);
+    }
+
+    /// A run began, behind all that earlier ones wrote: the open flows have ended.
     fn end_all(&mut self) {
-        for earlier in std::mem::take(&mut self.flows).into_values() {
-            let (up, down) = earlier.uncertain;
-            self.change(earlier.at_ns, &earlier.fields, [1, -1, earlier.requests, 0, 0, up, down]);
+        for open in std::mem::take(&mut self.flows).into_values() {
+            self.leave(&open, &open.counters);
+            self.end(&open);
         }
     }
 
-    fn change(&mut self, at_ns: i64, fields: &GroupFields, sums: Sums) {
-        self.changes.push(Change { at_ns, fields: fields.clone(), sums });
+    fn change(&mut self, at_ns: i64, fields: &Arc<GroupFields>, sums: Sums) {
+        if sums != Sums::default() {
+            self.changes.push(Change { at_ns, fields: Arc::clone(fields), sums });
+        }
+    }
+
+    /// The present names of the users with a change.
+    pub(super) fn users(&self) -> impl Iterator<Item = &str> {
+        self.changes.iter().map(|change| change.fields.user.as_str())
+    }
+
+    /// The sets with a change; empty for none.
+    pub(super) fn sets(&self) -> impl Iterator<Item = &str> {
+        self.changes.iter().map(|change| change.fields.set.as_str())
     }
 
     /// Adds the changes that `filter` admits in `window`.
@@ -165,7 +197,7 @@ impl UnappliedEntries {
         };
         let filtered_user = filter.user.as_ref().map(present);
         let admits = |change: &&Change| {
-            let GroupFields { user, host, class, set, .. } = &change.fields;
+            let GroupFields { user, host, class, set, .. } = &*change.fields;
             (window.since_ns..=window.last_ns).contains(&change.at_ns)
                 && filtered_user.as_ref().is_none_or(|value| value == user)
                 && filter.set.as_ref().is_none_or(|value| value == set)
