@@ -330,8 +330,8 @@ impl<S: Storage> JournalState<S> {
 
     /// Whether another segment is permitted.
     pub(super) fn check_bound(&self, segments: &Segments<S::File>) -> Result<(), JournalError> {
-        // The closed ones, the current one, and the new one.
-        self.check_count(segments.counted(&self.readers) + 2)
+        // The closed ones, the current one unless the committer has ended it for the new one, and that.
+        self.check_count(segments.counted(&self.readers) + u64::from(segments.current.is_some()) + 1)
     }
 
     fn check_count(&self, segments: u64) -> Result<(), JournalError> {

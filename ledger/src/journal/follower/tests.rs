@@ -144,6 +144,23 @@ fn journal_is_not_full_of_what_is_kept() {
     assert!(journal.segments() as u64 <= needed + 2);
 }
 
+/// Also where the flusher is late, so that the committer makes each segment itself.
+#[test]
+fn bound_is_the_same_without_preparation() {
+    let fill = |prepares: bool| {
+        let mut journal = Journal::new(3, &[]);
+        let mut entries = 0;
+        while journal.append().is_ok() {
+            entries += 1;
+            let _ = prepares.then(|| journal.shared().prepare());
+        }
+        (entries, journal.segments())
+    };
+    let (entries, segments) = fill(true);
+    assert!(entries > 8 && segments == 3, "{entries} entries in {segments} segments");
+    assert_eq!(fill(false), (entries, segments));
+}
+
 #[test]
 fn reader_beyond_its_bound_lapses_once_and_goes_on() {
     let mut journal = Journal::new(64, &[("a", 3 * SEGMENT), ("b", UNBOUNDED)]);
