@@ -1,7 +1,7 @@
 //! The databases of a ledger: `ledger.db` with its totals, and a file of details for each month.
 //!
 //! Guarantees: each row has a checksum, and each file the numbers of the entries that it has.
-//! Not handled here: which entries become which rows (`sqlite_sink`), and questions (`query`).
+//! Not handled here: which entries become which rows (`sqlite_sink`), and questions (`sqlite_usage`).
 //!
 //! ```text
 //!   schema.rs      migrations of a file; version_1.rs, version_4.rs  the steps that SQL alone cannot do
