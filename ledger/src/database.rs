@@ -15,7 +15,7 @@
 //!   checksum.rs    the last column of each row
 //!   row_ranges.rs  where the rows of a quarter-hour lie  host_sums.rs  sums by host
 //!   derived.rs     sums that are made of sums          packed.rs      many sums in one value
-//!   packed_hosts.rs  sums by host as such values
+//!   packed_hosts.rs  sums by host as such values       number_hasher.rs  of tables by numbers
 //! ```
 
 mod accounts;
@@ -29,6 +29,7 @@ pub(crate) mod live;
 pub(crate) mod month;
 pub(crate) mod month_file;
 pub(crate) mod named_sets;
+pub(crate) mod number_hasher;
 pub(crate) mod packed;
 pub(crate) mod packed_hosts;
 pub(crate) mod pairing;

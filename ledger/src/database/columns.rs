@@ -3,6 +3,7 @@
 //! Guarantees: merged counters never decrease, and a flow's moments never go back.
 
 use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
 
 use rusqlite::Row;
 use rusqlite::types::ValueRef;
@@ -59,8 +60,8 @@ impl<'a> FlowColumns<'a> {
             user: flow.user,
             host: flow.host,
             port: flow.port.into(),
-            address: flow.address.map(|address| Cow::Owned(address.to_string())),
-            client: Cow::Owned(flow.client.to_string()),
+            address: flow.address.map(|address| Cow::Owned(address_text(address))),
+            client: Cow::Owned(client_text(flow.client)),
             class: flow.class.as_str(),
             protocol: flow.protocol.as_str(),
             rule: flow.rule,
@@ -113,6 +114,31 @@ impl<'a> FlowColumns<'a> {
             ValueRef::Integer(self.cut.into()),
         ]
     }
+}
+
+/// The text of an address. The standard formatter took a twentieth of the applier's time.
+fn address_text(address: IpAddr) -> String {
+    let IpAddr::V4(address) = address else { return address.to_string() };
+    let mut text = String::with_capacity("255.255.255.255:65535".len());
+    let mut digits = itoa::Buffer::new();
+    for (index, octet) in address.octets().into_iter().enumerate() {
+        if index > 0 {
+            text.push('.');
+        }
+        text.push_str(digits.format(octet));
+    }
+    text
+}
+
+/// The text of an address with its port.
+fn client_text(client: SocketAddr) -> String {
+    if client.is_ipv6() {
+        return client.to_string();
+    }
+    let mut text = address_text(client.ip());
+    text.push(':');
+    text.push_str(itoa::Buffer::new().format(client.port()));
+    text
 }
 
 /// The counters of a flow at a moment. No field is negative.
@@ -238,5 +264,24 @@ impl CounterColumns {
         let bytes = [self.client_rx, self.up, self.upstream_rx, self.down];
         let [client_rx, up, upstream_rx, down] = bytes;
         [client_rx, up, upstream_rx, down, self.uncertain_up, self.uncertain_down, self.requests]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_written_as_by_the_standard_library() {
+        for text in ["0.0.0.0", "10.200.3.99", "255.255.255.255", "::", "2001:db8::1", "::ffff:192.0.2.1"] {
+            let address: IpAddr = text.parse().unwrap();
+            assert_eq!(address_text(address), address.to_string());
+            for port in [0, 80, 65_535] {
+                let client = SocketAddr::new(address, port);
+                assert_eq!(client_text(client), client.to_string());
+            }
+        }
+        let scoped: SocketAddr = "[fe80::1%3]:443".parse().unwrap();
+        assert_eq!(client_text(scoped), scoped.to_string());
     }
 }

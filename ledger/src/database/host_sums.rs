@@ -8,7 +8,6 @@
 //! So rows are summed up many at a time, in the order of the keys, and by day, so that the changed pages are
 //! those of one day.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use rusqlite::types::ValueRef;
@@ -17,12 +16,13 @@ use rusqlite::{Connection, OptionalExtension, Row, Statement, TransactionBehavio
 use super::checksum;
 use super::columns::FlowColumns;
 use super::details::DetailKind;
+use super::number_hasher::NumberMap;
 use super::packed_hosts;
 use super::sums::{DAY_QUARTERS, HOST_DAY, Sums};
 use crate::limits::HOST_SUM_ROWS_MAX;
 
-/// A key of sums: day, account, the index of the host, class and set.
-type Key = (i64, i64, usize, Cow<'static, str>, i64);
+/// A key of sums: day, account, the indices of the host and the class, and set.
+type Key = (i64, i64, i64, i64, i64);
 
 /// The last rows of flows and parts that are summed up.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -185,9 +185,11 @@ impl Appended {
 /// Sums that are to be added to the tables.
 #[derive(Default)]
 struct NewSums {
-    days: HashMap<Key, Sums>,
+    days: NumberMap<Key, Sums>,
     /// The indices of the hosts that were met.
-    hosts: HashMap<String, usize>,
+    hosts: HashMap<String, i64>,
+    /// The classes that were met.
+    classes: Vec<String>,
 }
 
 impl NewSums {
@@ -195,17 +197,21 @@ impl NewSums {
         let host = match self.hosts.get(host) {
             Some(index) => *index,
             None => {
-                let index = self.hosts.len();
+                let index = self.hosts.len() as i64;
                 self.hosts.insert(host.to_owned(), index);
                 index
             }
         };
-        let class = match class {
-            "external" => Cow::Borrowed("external"),
-            "internal" => Cow::Borrowed("internal"),
-            other => Cow::Owned(other.to_owned()),
-        };
+        let class = self.class(class);
         self.days.entry((day, account, host, class, set)).or_default().add(sums);
+    }
+
+    fn class(&mut self, class: &str) -> i64 {
+        let index = self.classes.iter().position(|known| known == class).unwrap_or(self.classes.len());
+        if index == self.classes.len() {
+            self.classes.push(class.to_owned());
+        }
+        index as i64
     }
 
     /// Adds the rows behind number `from`, up to a damaged one; returns the number of the last.
@@ -232,10 +238,11 @@ impl NewSums {
     fn write(&self, file: &Connection) -> rusqlite::Result<()> {
         let mut numbers = vec![0; self.hosts.len()];
         for (name, index) in &self.hosts {
-            numbers[*index] = number(file, name)?;
+            numbers[*index as usize] = number(file, name)?;
         }
-        let key =
-            |(day, account, host, class, set): &Key| (*day, *account, numbers[*host], class.clone(), *set);
+        let key = |(day, account, host, class, set): &Key| {
+            (*day, *account, numbers[*host as usize], &self.classes[*class as usize], *set)
+        };
         let in_order: BTreeMap<_, _> = self.days.iter().map(|(of, sums)| (key(of), sums)).collect();
         for ((day, account, host, class, set), sums) in &in_order {
             let [day, account, host, set] = [*day, *account, *host, *set].map(ValueRef::Integer);

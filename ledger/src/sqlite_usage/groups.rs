@@ -3,11 +3,11 @@
 //! Guarantees: a group's key is a number while rows are added, and its text is made once.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 
 use super::QueryError;
 use crate::database::month::{DAY_NS, Month};
+use crate::database::number_hasher::NumberMap;
 use crate::database::registry::Registry;
 use crate::database::sums;
 use crate::query::zone::Zone;
@@ -70,7 +70,7 @@ pub(super) struct Groups<'a> {
     /// Of one key that is a text: by the text's number, from 0 on.
     by_text: Vec<Option<Sums>>,
     /// By a number for each key: of one key, or of several.
-    of_one: HashMap<i64, Sums, BuildHasherDefault<NumberHasher>>,
+    of_one: NumberMap<i64, Sums>,
     sums: HashMap<Box<[i64]>, Sums>,
     /// Those of which only texts are known.
     named: HashMap<Vec<String>, Sums>,
@@ -90,7 +90,7 @@ impl<'a> Groups<'a> {
             zone,
             texts: Interner::default(),
             by_text: Vec::new(),
-            of_one: HashMap::default(),
+            of_one: NumberMap::default(),
             sums: HashMap::new(),
             named: HashMap::new(),
             numbers: Vec::new(),
@@ -225,29 +225,6 @@ fn add(sums: &mut Sums, more: Sums) -> Result<(), QueryError> {
         *sum = sum.checked_add(more).ok_or(QueryError::Overflow)?;
     }
     Ok(())
-}
-
-/// Hashes one number, which no client chose: by a multiplication, as Fibonacci hashing does.
-#[derive(Default)]
-struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        let product = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = product ^ (product >> 32);
-    }
-
-    fn write_i64(&mut self, number: i64) {
-        self.write_u64(number.cast_unsigned());
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
 }
 
 /// A number for each text.
