@@ -249,8 +249,7 @@ impl Usage for SqliteUsage {
     }
 
     fn sets(&self) -> BTreeSet<String> {
-        let ahead = self.unapplied.sets().filter(|set| !set.is_empty());
-        self.registry.sets.names().chain(ahead).map(str::to_owned).collect()
+        self.registry.sets.names().chain(self.unapplied.sets()).map(str::to_owned).collect()
     }
 
     fn consents(&self) -> Result<Vec<String>, QueryError> {

@@ -55,6 +55,11 @@ impl Accounts {
         known.map(|(name, _)| name.clone()).chain(present).collect()
     }
 
+    /// Whether an account has a name.
+    pub(crate) fn has_name(&self, account: i64) -> bool {
+        self.names.contains_key(&account)
+    }
+
     /// The account of `name`, if it has one.
     pub(crate) fn find(&self, name: &str) -> Option<i64> {
         self.by_name.get(name).copied()

@@ -447,7 +447,8 @@ fn removed_set_keeps_its_usage(fixture: &mut impl UsageFixture) {
     fixture.number(&sets(&["lab"]));
     // Numbers that no numbering gave, of an older copy of a ledger: a rule tells the name, or not.
     fixture.apply(1, &[of(4, 7, "@edge[2] b", 8), of(5, 8, "rule", 16)]);
-    let unapplied = [(1, of(6, 9, "@later[0] c", 32)), (1, of(7, 1, "@corp[0] a", 64))];
+    let later = [of(6, 9, "@later[0] c", 32), of(7, 1, "@corp[0] a", 64), of(8, 10, "rule", 3)];
+    let unapplied = later.map(|entry| (1, entry));
     let usage = fixture.usage(&unapplied);
     let expected = [
         ("corp", [2, 0, 65, 0]),
@@ -455,6 +456,7 @@ fn removed_set_keeps_its_usage(fixture: &mut impl UsageFixture) {
         ("set 8", [1, 0, 16, 0]),
         ("edge", [1, 0, 8, 0]),
         ("cdn", [1, 0, 4, 0]),
+        ("set 10", [1, 0, 3, 0]),
         ("", [1, 0, 2, 0]),
     ];
     assert_rows(&usage, &all(), &[GroupBy::Set], &expected);

@@ -41,9 +41,14 @@ struct Change {
 /// The fields by which flows are grouped.
 #[derive(Debug)]
 struct GroupFields {
+    /// 0 if the database does not know it.
+    account: i64,
     /// The present name.
     user: String,
+    set_number: i64,
     set: String,
+    /// Whether the database lacks the set, and its rule has the name.
+    has_new_set: bool,
     host: String,
     port: String,
     protocol: String,
@@ -91,9 +96,13 @@ impl UnappliedEntries {
         each(connection, &format!("SELECT * FROM live WHERE gateway = {gateway}"), |row| {
             checksum::check(row, "live")?;
             let id: [u8; 16] = row.get("id")?;
+            let (account, set_number) = (row.get("account")?, row.get("set_number")?);
             let fields = GroupFields {
-                user: self.registry.accounts.name(row.get("account")?),
-                set: self.registry.sets.name(row.get("set_number")?),
+                account,
+                user: self.registry.accounts.name(account),
+                set_number,
+                set: self.registry.sets.name(set_number),
+                has_new_set: false,
                 host: row.get("host")?,
                 port: row.get::<_, i64>("port")?.to_string(),
                 protocol: row.get("protocol")?,
@@ -178,9 +187,10 @@ impl UnappliedEntries {
         self.changes.iter().map(|change| change.fields.user.as_str())
     }
 
-    /// The sets with a change; empty for none.
+    /// The names of sets that the database lacks.
     pub(super) fn sets(&self) -> impl Iterator<Item = &str> {
-        self.changes.iter().map(|change| change.fields.set.as_str())
+        let fields = self.changes.iter().map(|change| &*change.fields);
+        fields.filter(|fields| fields.has_new_set).map(|fields| fields.set.as_str())
     }
 
     /// Adds the changes that `filter` admits in `window`.
@@ -191,16 +201,12 @@ impl UnappliedEntries {
         (window, zone): (Window, &Zone),
         groups: &mut Groups<'_>,
     ) -> Result<(), QueryError> {
-        let present = |name: &String| {
-            let account = self.registry.accounts.find(name);
-            account.map_or_else(|| name.clone(), |account| self.registry.accounts.name(account))
-        };
-        let filtered_user = filter.user.as_ref().map(present);
+        let (account, set) = (filter.account(&self.registry), filter.set(&self.registry));
         let admits = |change: &&Change| {
-            let GroupFields { user, host, class, set, .. } = &*change.fields;
+            let GroupFields { host, class, .. } = &*change.fields;
             (window.since_ns..=window.last_ns).contains(&change.at_ns)
-                && filtered_user.as_ref().is_none_or(|value| value == user)
-                && filter.set.as_ref().is_none_or(|value| value == set)
+                && account.is_none_or(|account| change.fields.is_of_user(account, filter))
+                && set.is_none_or(|set| change.fields.is_of_set(set, filter))
                 && filter.host.as_ref().is_none_or(|value| value == host)
                 && filter.class.is_none_or(|value| value.as_str() == class)
         };
@@ -217,20 +223,38 @@ impl UnappliedEntries {
 
 impl GroupFields {
     fn new(registry: &Registry, flow: &Flow<'_>) -> GroupFields {
-        let account = registry.account(flow.account, flow.user);
-        let has_name = account > 0 && !registry.accounts.lacks(flow.user, account);
+        let (account, set_number) = (registry.account(flow.account, flow.user), flow.set.into());
+        let has_name = registry.accounts.has_name(account);
+        // The applier will name an account after its user's name, and a set by the rule.
+        let name = named_sets::name_in_rule(flow.rule);
+        let has_new_set = registry.sets.lacks(set_number) && !name.is_empty();
+        let set = if has_new_set { name.to_owned() } else { registry.sets.name(set_number) };
         GroupFields {
-            // The applier will name an account after its user's name.
+            account: if has_name { account } else { 0 },
             user: if has_name { registry.accounts.name(account) } else { flow.user.to_owned() },
-            set: match registry.sets.lacks(flow.set.into()) {
-                true => named_sets::name_in_rule(flow.rule).to_owned(),
-                false => registry.sets.name(flow.set.into()),
-            },
+            set_number,
+            set,
+            has_new_set,
             host: flow.host.to_owned(),
             port: flow.port.to_string(),
             protocol: flow.protocol.as_str().to_owned(),
             class: flow.class.as_str().to_owned(),
         }
+    }
+}
+
+impl GroupFields {
+    /// Whether a filter by user admits them, whose name has this account in the database, if it has any.
+    fn is_of_user(&self, account: i64, filter: &Filter) -> bool {
+        match self.account {
+            0 => filter.user.as_ref() == Some(&self.user),
+            known => known == account,
+        }
+    }
+
+    /// Whether a filter by set admits them, whose name has this number in the database, if it has any.
+    fn is_of_set(&self, set: i64, filter: &Filter) -> bool {
+        self.set_number == set || (set < 0 && filter.set.as_ref() == Some(&self.set))
     }
 }
 
