@@ -24,29 +24,33 @@ use window::Window;
 /// 1. **One moment.** All answers have the same entries: an entry that is applied later is in none.
 /// 2. **Quarter-hours.** A byte belongs to the quarter-hour in which it was counted. What a flow moved in a
 ///    quarter-hour before its last one counts at that one's last nanosecond. What it moved in its last one
-///    counts at its end; of an open flow, at its last count.
+///    counts when the flow ends; of an open flow, at its last count.
 /// 3. **Totals.** The counts of an entry are totals of its flow. A count below a known one, and a moment
 ///    before the known one, change nothing; nor does an interim without any higher count.
 /// 4. **Ends.** An open flow is one of `live`. One that ended is one of `flows`, with its requests and its
 ///    uncertain bytes, at its end. A run that begins ends the open flows of earlier runs, as they were last
 ///    counted.
-/// 5. **Filter.** Usage is admitted that meets every field: from `since` on, and before `until`.
+/// 5. **Filter.** Usage is admitted that meets every field: from `since` on, and before `until`. The last
+///    moment, 2^63 - 1 ns, stands for all later ones, and is before an `until` of that moment or later.
 /// 6. **Sums.** The rows of any keys add up to the total of the same filter. A group without flows, requests
 ///    and bytes has no row.
 /// 7. **Names.** A flow belongs to the account of its first entry, to the end. Rows have the account's
 ///    present name; a filter finds it by that and by each earlier name that no other account has now. A name
-///    that has no account has no usage. The same holds for sets, whose names do not change.
+///    that has no account has no usage. A set is found by its name, which does not change.
 /// 8. **Order.** Groups are ordered by their first key, then by the second, and so on: times ascending,
 ///    others by bytes in both directions, descending, and equal ones by name.
 /// 9. **Periods.** Quarter-hours, hours, days and months are those of the zone, and have distinct names.
 /// 10. **No wrong number.** A sum beyond 2^63 - 2 is an error.
 /// 11. **Entries ahead.** An engine may also read entries that are durable in the journal and not applied.
-///     Then its rows, totals and names are as if these were applied. Flows are listed without them.
+///     Then its rows, totals, users and sets are as if these were applied. Flows and consents are listed
+///     without them.
 /// 12. **Flows.** A list has open flows first, the last opened one at the top. Closed ones follow by the
-///     month of their end, and in it the last recorded first. Each has all that it moved, at whatever time.
+///     month of their end, the latest first, and in it the last recorded first. Each has all that it moved,
+///     at whatever time.
 ///
-/// What an engine does not keep any more, or finds damaged, it leaves out, and says so: [`Answer::missing`],
-/// [`Completeness`].
+/// An engine may keep a part of a month's flows as sums by user, host, class, set and quarter-hour: those
+/// count at the end of their quarter-hour, have no port and protocol, and are not listed. Rows leave out what
+/// is not kept any more ([`Answer::missing`]); rows and totals what is damaged ([`Completeness`]).
 pub trait Usage {
     /// Why a question has no answer.
     type Error: Error + Send + Sync + 'static;
@@ -84,7 +88,7 @@ pub trait Usage {
 /// How complete the answers of an engine are.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Completeness {
-    /// Whether they include entries that the store lacks.
+    /// Whether they include entries that the store lacks, and that change a sum.
     pub includes_unapplied: bool,
     /// Why entries of the journal that the store lacks are missing, if some are.
     pub unread: Option<String>,

@@ -214,7 +214,7 @@ impl Usage for SqliteUsage {
     fn rows(&self, filter: &Filter, keys: &[GroupBy]) -> Result<Answer, QueryError> {
         let mut groups = Groups::new(keys, &self.registry, &self.zone);
         let missing = self.collect_groups(filter, keys, &mut groups)?;
-        let rows = in_order(groups.finish()?, keys);
+        let rows = in_order(groups.finish()?, keys, &self.zone);
         Ok(Answer { rows, missing: missing.into_iter().map(|month| month.to_string()).collect() })
     }
 

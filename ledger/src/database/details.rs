@@ -117,7 +117,13 @@ impl DetailTable {
             (DetailKind::Flow, true) => last_quarter(&format!("(closed_ns / {HOUR_NS})")),
             (_, true) => last_quarter("hour"),
         };
-        let end_ns = format!("({quarter}) * {QUARTER_NS} + {}", QUARTER_NS - 1);
+        // The last quarter-hour that the database can hold is cut.
+        let last = i64::MAX / QUARTER_NS;
+        let end_ns = format!(
+            "CASE WHEN ({quarter}) < {last} THEN ({quarter}) * {QUARTER_NS} + {} ELSE {} END",
+            QUARTER_NS - 1,
+            i64::MAX
+        );
         let at_ns = match (kind, is_hourly) {
             (DetailKind::Flow, false) => format!("max(closed_ns, quarter * {QUARTER_NS})"),
             _ => end_ns,

@@ -275,7 +275,7 @@ impl<S: Storage> JournalState<S> {
     }
 
     /// Writes a part of a new segment; the last part makes it the spare.
-    fn extend_unfinished(&self) -> Result<bool, JournalError> {
+    pub(super) fn extend_unfinished(&self) -> Result<bool, JournalError> {
         let mut unfinished = lock(&self.unfinished);
         let (file, at) = match unfinished.take() {
             Some(unfinished) => unfinished,
@@ -287,6 +287,8 @@ impl<S: Storage> JournalState<S> {
             return Ok(false);
         }
         let mut segments = lock(&self.segments);
+        // Once more: the committer may have needed a segment meanwhile, and made one.
+        self.check_bound(&segments)?;
         let name = segment::name(segments.next);
         self.storage.rename(UNFINISHED_NAME, &name)?;
         self.storage.sync_names()?;

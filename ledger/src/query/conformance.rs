@@ -165,12 +165,16 @@ fn empty_ledger_has_no_usage(fixture: &mut impl UsageFixture) {
 fn answers_are_of_one_moment(fixture: &mut impl UsageFixture) {
     fixture.apply(1, &[open(flow(1, EVENING, 10, 1)), end(flow(2, EVENING, 20, 2))]);
     let before = fixture.usage(&[]);
-    fixture.apply(1, &[end(flow(1, FEBRUARY, 40, 4)), end(flow(3, EVENING, 80, 8))]);
+    fixture.number(&users(&[("later", &["ci"])]));
+    let later = Flow { user: "later", ..flow(3, EVENING, 80, 8) };
+    fixture.apply(1, &[end(flow(1, FEBRUARY, 40, 4)), end(later)]);
     for _ in 0..2 {
         assert_eq!(total(&before, &all()), [1, 1, 30, 3]);
         assert_rows(&before, &all(), &[GroupBy::Host], &[("example.com", [1, 1, 30, 3])]);
+        assert_rows(&before, &all(), &[GroupBy::User], &[("ci", [1, 1, 30, 3])]);
         assert_rows(&before, &all(), &[GroupBy::Month], &[("2026-01", [1, 1, 30, 3])]);
         assert_eq!(before.flows(&all(), 9).unwrap().len(), 2);
+        assert!(!before.has_user("later").unwrap() && !before.users().unwrap().contains("later"));
     }
     assert_eq!(total(&fixture.usage(&[]), &all()), [3, 0, 140, 14]);
 }
@@ -487,6 +491,9 @@ fn groups_are_ordered_key_by_key(fixture: &mut impl UsageFixture) {
     assert_eq!(names(&[GroupBy::User]), ["big", "even", "small"]);
     assert_eq!(names(&[GroupBy::User, GroupBy::Host]), ["big b", "big a", "even b", "small a", "small c"]);
     assert_eq!(names(&[GroupBy::Host]), ["b", "a", "c"]);
+    let by_three = names(&[GroupBy::Class, GroupBy::User, GroupBy::Host]);
+    let due = ["big b", "big a", "even b", "small a", "small c"].map(|names| format!("external {names}"));
+    assert_eq!(by_three, due);
     assert_eq!(
         names(&[GroupBy::Quarter, GroupBy::User]),
         [
@@ -523,6 +530,7 @@ fn periods_are_those_of_the_zone(fixture: &mut impl UsageFixture) {
             vec!["2026-10-25T03:00+05:45", "2026-10-25T06:00+05:45", "2026-10-25T07:00+05:45"],
         ),
         ("America/St_Johns", GroupBy::Day, vec!["2026-10-24"]),
+        ("UTC", GroupBy::Hour, vec!["2026-10-24T22:00Z", "2026-10-25T00:00Z", "2026-10-25T01:00Z"]),
         ("Pacific/Kiritimati", GroupBy::Month, vec!["2026-10"]),
         ("UTC", GroupBy::Day, vec!["2026-10-24", "2026-10-25"]),
     ] {
@@ -552,6 +560,10 @@ fn sum_beyond_the_bound_is_an_error(fixture: &mut impl UsageFixture) {
     let usage = fixture.usage(&[]);
     assert!(usage.total(&all()).is_err() && usage.rows(&all(), &[GroupBy::Day]).is_err());
     assert_eq!(total(&usage, &of_user("ci")), [1, 0, most, 1]);
+    // Every sum, not bytes alone.
+    let many = |id| end(Flow { user: "many", requests: most, ..flow(id, EVENING, 1, 1) });
+    fixture.apply(1, &[many(3), many(4)]);
+    assert!(fixture.usage(&[]).total(&of_user("many")).is_err());
 }
 
 fn entries_ahead_count_as_if_applied(fixture: &mut impl UsageFixture) {

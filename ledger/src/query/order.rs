@@ -3,10 +3,11 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-use super::{GroupBy, Row, zone};
+use super::zone::Zone;
+use super::{GroupBy, Row};
 
-/// Sorts the rows of `keys` as [`super::Usage`] documents.
-pub(crate) fn in_order(mut rows: Vec<Row>, keys: &[GroupBy]) -> Vec<Row> {
+/// Sorts the rows of `keys`, with periods of `zone`, as [`super::Usage`] documents.
+pub(crate) fn in_order(mut rows: Vec<Row>, keys: &[GroupBy], zone: &Zone) -> Vec<Row> {
     let own_bytes = |row: &Row| u128::from(row.up) + u128::from(row.down);
     // With its last key a row is alone: its bytes are not stored again, for there may be very many rows.
     let last = keys.len().saturating_sub(1);
@@ -26,7 +27,7 @@ pub(crate) fn in_order(mut rows: Vec<Row>, keys: &[GroupBy]) -> Vec<Row> {
         let level = |index: usize| {
             let by_bytes = most_first(other, index).cmp(&most_first(one, index));
             by_bytes.then_with(|| match keys[index].is_time() {
-                true => zone::compare(&one.keys[index], &other.keys[index]),
+                true => zone.compare(keys[index], &one.keys[index], &other.keys[index]),
                 false => one.keys[index].cmp(&other.keys[index]),
             })
         };

@@ -81,21 +81,29 @@ impl Zone {
         i64::try_from(beginning.as_nanosecond()).ok()
     }
 
+    /// Compares the names of two periods by their beginnings.
+    pub(crate) fn compare(&self, key: GroupBy, one: &str, other: &str) -> Ordering {
+        let offset = |name| str::get(name, LOCAL_BYTES..);
+        // Days and months have none.
+        if offset(one) == offset(other) {
+            return one.cmp(other);
+        }
+        match (self.beginning(key, one), self.beginning(key, other)) {
+            (Some(one), Some(other)) => one.cmp(&other),
+            _ => one.cmp(other),
+        }
+    }
+
+    /// The first moment of a period that has an offset in its name. It may be later than the name's time: the
+    /// clocks of Pacific/Chatham go from 02:45 to 03:45, into an hour that is named 03:00.
+    fn beginning(&self, key: GroupBy, name: &str) -> Option<i64> {
+        let nominal = i64::try_from(name.parse::<Timestamp>().ok()?.as_nanosecond()).ok()?;
+        let quarters = (0..4).map(|quarter| nominal.saturating_add(quarter * QUARTER_NS));
+        quarters.into_iter().find(|at_ns| self.name(key, *at_ns) == name)
+    }
+
     fn at(&self, at_ns: i64) -> Zoned {
         Timestamp::from_nanosecond(at_ns.into()).unwrap_or_default().to_zoned(self.0.clone())
-    }
-}
-
-/// Compares the names of two periods of one zone by their beginnings.
-pub(crate) fn compare(one: &str, other: &str) -> Ordering {
-    let offset = |name| str::get(name, LOCAL_BYTES..);
-    // Days and months have none.
-    if offset(one) == offset(other) {
-        return one.cmp(other);
-    }
-    match (one.parse::<Timestamp>(), other.parse::<Timestamp>()) {
-        (Ok(one), Ok(other)) => one.cmp(&other),
-        _ => one.cmp(other),
     }
 }
 
@@ -128,6 +136,21 @@ mod tests {
         }
         let quarter = zone("Asia/Kathmandu").name(GroupBy::Quarter, ns("2026-01-31T18:14:59Z"));
         assert_eq!(quarter, "2026-01-31T23:45+05:45");
+    }
+
+    /// Clocks of Chatham go from 02:45 to 03:45, and from 03:45 back to 02:45.
+    #[test]
+    fn hours_are_in_order_where_clocks_change() {
+        let zone = zone("Pacific/Chatham");
+        for change in ["2026-09-26T14:00:00Z", "2026-04-04T14:00:00Z"] {
+            let quarters = (-8..8).map(|quarter| ns(change) + quarter * QUARTER_NS);
+            let mut names: Vec<String> = quarters.map(|at| zone.name(GroupBy::Hour, at)).collect();
+            names.dedup();
+            let mut sorted = names.clone();
+            sorted.reverse();
+            sorted.sort_by(|one, other| zone.compare(GroupBy::Hour, one, other));
+            assert_eq!(sorted, names, "{change}");
+        }
     }
 
     #[test]

@@ -60,6 +60,8 @@ struct GroupFields {
 struct OpenFlow {
     counters: CounterColumns,
     fields: Arc<GroupFields>,
+    /// Whether an entry beyond the database's last one counted it: the database has it otherwise.
+    is_ahead: bool,
 }
 
 impl OpenFlow {
@@ -78,7 +80,14 @@ impl UnappliedEntries {
 
     /// Whether there are no changes.
     pub(super) fn is_empty(&self) -> bool {
-        self.changes.is_empty()
+        self.each().next().is_none()
+    }
+
+    /// All changes: the fields of a flow, a moment, and sums.
+    fn each(&self) -> impl Iterator<Item = (&GroupFields, i64, Sums)> {
+        let changes = self.changes.iter().map(|change| (&*change.fields, change.at_ns, change.sums));
+        let open = self.flows.values().filter(|open| open.is_ahead);
+        changes.chain(open.map(|open| (&*open.fields, open.counters.moment_ns(), open.sums())))
     }
 
     /// No entries, with the open flows of `gateway` in the database.
@@ -109,7 +118,7 @@ impl UnappliedEntries {
                 class: row.get("class")?,
             };
             let counters = CounterColumns::read(row, "counted_ns")?;
-            let open = OpenFlow { counters, fields: Arc::new(fields) };
+            let open = OpenFlow { counters, fields: Arc::new(fields), is_ahead: false };
             self.flows.insert(u128::from_be_bytes(id), open);
             Ok(())
         })
@@ -137,17 +146,19 @@ impl UnappliedEntries {
             return;
         }
         let open = match self.flows.remove(&flow.id) {
-            None => OpenFlow { counters, fields: Arc::new(GroupFields::new(&self.registry, &flow)) },
+            None => {
+                let fields = Arc::new(GroupFields::new(&self.registry, &flow));
+                OpenFlow { counters, fields, is_ahead: true }
+            }
             Some(earlier) => {
                 let counters = counters.merged_with(&earlier.counters);
                 self.leave(&earlier, &counters);
-                OpenFlow { counters, ..earlier }
+                OpenFlow { counters, is_ahead: true, ..earlier }
             }
         };
         if is_over {
             self.end(&open);
         } else {
-            self.change(open.counters.moment_ns(), &open.fields, open.sums());
             self.flows.insert(flow.id, open);
         }
     }
@@ -155,8 +166,10 @@ impl UnappliedEntries {
     /// Takes an open flow from its last count, as it is counted anew or ends. What it moved stays in its
     /// quarter-hour, if it leaves that.
     fn leave(&mut self, open: &OpenFlow, next: &CounterColumns) {
-        let OpenFlow { counters, fields } = open;
-        self.change(counters.moment_ns(), fields, open.sums().map(|sum| -sum));
+        let OpenFlow { counters, fields, is_ahead } = open;
+        if !is_ahead {
+            self.change(counters.moment_ns(), fields, open.sums().map(|sum| -sum));
+        }
         if next.quarter > counters.quarter {
             let (up, down) = counters.in_last_quarter();
             self.change(counters.quarter_end_ns(), fields, [0, 0, 0, up, down, 0, 0]);
@@ -184,13 +197,13 @@ impl UnappliedEntries {
 
     /// The present names of the users with a change.
     pub(super) fn users(&self) -> impl Iterator<Item = &str> {
-        self.changes.iter().map(|change| change.fields.user.as_str())
+        self.each().map(|(fields, ..)| fields.user.as_str())
     }
 
     /// The names of sets that the database lacks.
     pub(super) fn sets(&self) -> impl Iterator<Item = &str> {
-        let fields = self.changes.iter().map(|change| &*change.fields);
-        fields.filter(|fields| fields.has_new_set).map(|fields| fields.set.as_str())
+        let new = self.each().filter(|(fields, ..)| fields.has_new_set);
+        new.map(|(fields, ..)| fields.set.as_str())
     }
 
     /// Adds the changes that `filter` admits in `window`.
@@ -202,20 +215,19 @@ impl UnappliedEntries {
         groups: &mut Groups<'_>,
     ) -> Result<(), QueryError> {
         let (account, set) = (filter.account(&self.registry), filter.set(&self.registry));
-        let admits = |change: &&Change| {
-            let GroupFields { host, class, .. } = &*change.fields;
-            (window.since_ns..=window.last_ns).contains(&change.at_ns)
-                && account.is_none_or(|account| change.fields.is_of_user(account, filter))
-                && set.is_none_or(|set| change.fields.is_of_set(set, filter))
-                && filter.host.as_ref().is_none_or(|value| value == host)
-                && filter.class.is_none_or(|value| value.as_str() == class)
+        let admits = |fields: &GroupFields, at_ns| {
+            (window.since_ns..=window.last_ns).contains(&at_ns)
+                && account.is_none_or(|account| fields.is_of_user(account, filter))
+                && set.is_none_or(|set| fields.is_of_set(set, filter))
+                && filter.host.as_ref().is_none_or(|value| *value == fields.host)
+                && filter.class.is_none_or(|value| value.as_str() == fields.class)
         };
-        for change in self.changes.iter().filter(admits) {
+        for (fields, at_ns, sums) in self.each().filter(|(fields, at_ns, _)| admits(fields, *at_ns)) {
             let key = match keys {
                 [] => vec![TOTAL.to_owned()],
-                keys => keys.iter().map(|key| change.key(*key, zone)).collect(),
+                keys => keys.iter().map(|key| fields.key(*key, at_ns, zone)).collect(),
             };
-            groups.sum(key, change.sums)?;
+            groups.sum(key, sums)?;
         }
         Ok(())
     }
@@ -254,21 +266,22 @@ impl GroupFields {
 
     /// Whether a filter by set admits them, whose name has this number in the database, if it has any.
     fn is_of_set(&self, set: i64, filter: &Filter) -> bool {
-        self.set_number == set || (set < 0 && filter.set.as_ref() == Some(&self.set))
+        match self.has_new_set {
+            true => filter.set.as_ref() == Some(&self.set),
+            false => self.set_number == set,
+        }
     }
-}
 
-impl Change {
-    /// The value of this key, as the database query would return it.
-    fn key(&self, key: GroupBy, zone: &Zone) -> String {
+    /// The value of this key at a moment, as the database query would return it.
+    fn key(&self, key: GroupBy, at_ns: i64, zone: &Zone) -> String {
         match key {
-            GroupBy::User => self.fields.user.clone(),
-            GroupBy::Host => self.fields.host.clone(),
-            GroupBy::Port => self.fields.port.clone(),
-            GroupBy::Protocol => self.fields.protocol.clone(),
-            GroupBy::Class => self.fields.class.clone(),
-            GroupBy::Set => self.fields.set.clone(),
-            GroupBy::Quarter | GroupBy::Hour | GroupBy::Day | GroupBy::Month => zone.name(key, self.at_ns),
+            GroupBy::User => self.user.clone(),
+            GroupBy::Host => self.host.clone(),
+            GroupBy::Port => self.port.clone(),
+            GroupBy::Protocol => self.protocol.clone(),
+            GroupBy::Class => self.class.clone(),
+            GroupBy::Set => self.set.clone(),
+            GroupBy::Quarter | GroupBy::Hour | GroupBy::Day | GroupBy::Month => zone.name(key, at_ns),
         }
     }
 }

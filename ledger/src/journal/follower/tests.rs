@@ -7,7 +7,7 @@ use super::*;
 use crate::journal::reader::numbers;
 use crate::journal::writer::JournalPosition;
 use crate::journal::{JournalError, Settings, TableReference, Writer};
-use crate::limits::READERS_MAX;
+use crate::limits::{READERS_MAX, ZEROES_BYTES};
 use crate::random::Random;
 use crate::readers::{ReaderSettings, ReaderStatus, Readers};
 use crate::storage::faulty::{Call, Fault, Faulty};
@@ -26,14 +26,18 @@ struct Journal {
 impl Journal {
     /// A journal of at most `segments` segments, with readers for which so many bytes may be kept.
     fn new(segments: u64, kept: &[(&str, u64)]) -> Journal {
+        Journal::of_segments(SEGMENT, segments, kept)
+    }
+
+    fn of_segments(segment_bytes: u64, segments: u64, kept: &[(&str, u64)]) -> Journal {
         let is_disk_full = Arc::new(AtomicBool::new(false));
         let fails = Arc::clone(&is_disk_full);
         let plan = Box::new(move |call, _| {
             (call == Call::Reserve && fails.load(Ordering::Relaxed)).then_some(Fault::Full)
         });
         let storage = Faulty::new(Memory::default(), Random::from_seed(1), plan);
-        let bytes_max = segments * SEGMENT;
-        let settings = Settings { gateway: 1, epoch: 1, run: 1, segment_bytes: SEGMENT, bytes_max };
+        let bytes_max = segments * segment_bytes;
+        let settings = Settings { gateway: 1, epoch: 1, run: 1, segment_bytes, bytes_max };
         let begin = JournalPosition { next_lsn: 1, next_segment: 1, ..JournalPosition::default() };
         let kept = kept.iter().map(|(name, kept_bytes_max)| ReaderSettings {
             name: (*name).to_owned(),
@@ -159,6 +163,25 @@ fn bound_is_the_same_without_preparation() {
     let (entries, segments) = fill(true);
     assert!(entries > 8 && segments == 3, "{entries} entries in {segments} segments");
     assert_eq!(fill(false), (entries, segments));
+}
+
+/// The committer needs a segment while the flusher makes one, and makes it itself: two of them do not fit.
+#[test]
+fn bound_holds_while_the_flusher_is_late() {
+    let mut journal = Journal::of_segments(2 * ZEROES_BYTES as u64, 3, &[]);
+    while journal.segments() < 2 {
+        journal.append().unwrap();
+    }
+    assert_eq!(journal.shared().prepare().ok(), Some(false), "a part of a segment");
+    while journal.segments() < 3 {
+        journal.append().unwrap();
+    }
+    // The last part, which the flusher began before that.
+    assert!(matches!(journal.shared().extend_unfinished(), Err(JournalError::Full { .. })));
+    assert!(matches!(journal.shared().prepare(), Err(JournalError::Full { .. })));
+    while journal.append().is_ok() {}
+    let names = journal.shared().storage().names().unwrap();
+    assert_eq!(names.iter().filter(|name| name.starts_with("segment")).count(), 3, "{names:?}");
 }
 
 #[test]

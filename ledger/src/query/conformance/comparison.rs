@@ -149,8 +149,11 @@ fn compare_answers(
 /// Compares rows of which some have no port or protocol: no other exceeds the expected one, and those have
 /// the difference.
 fn compare_as_far_as_known(found: &[Row], expected: &[Row]) {
-    let sums = |row: &Row| [row.flows, row.live, row.requests, row.up, row.down, row.uncertain_up];
-    let due: BTreeMap<&[String], [u64; 6]> = expected.iter().map(|row| (&row.keys[..], sums(row))).collect();
+    let sums = |row: &Row| {
+        let uncertain = [row.uncertain_up, row.uncertain_down];
+        [row.flows, row.live, row.requests, row.up, row.down, uncertain[0], uncertain[1]]
+    };
+    let due: BTreeMap<&[String], [u64; 7]> = expected.iter().map(|row| (&row.keys[..], sums(row))).collect();
     for row in found.iter().filter(|row| row.keys.iter().all(|key| !key.is_empty())) {
         let most = due.get(&row.keys[..]).unwrap_or_else(|| panic!("{row:?} in {due:?}"));
         assert!(sums(row).iter().zip(most).all(|(sum, most)| sum <= most), "{row:?} of {most:?}");
@@ -158,7 +161,7 @@ fn compare_as_far_as_known(found: &[Row], expected: &[Row]) {
     let all = |rows: &[Row]| {
         rows.iter()
             .map(sums)
-            .fold([0; 6], |one, other| std::array::from_fn(|index| one[index] + other[index]))
+            .fold([0; 7], |one, other| std::array::from_fn(|index| one[index] + other[index]))
     };
     assert_eq!(all(found), all(expected));
 }

@@ -192,7 +192,7 @@ impl Maker {
         let (up, down) = (flow.legs.upstream_tx + step.up, flow.legs.client_tx + step.down);
         flow.legs = Legs { client_rx: up, upstream_tx: up, upstream_rx: down, client_tx: down };
         flow.requests += step.requests;
-        flow.uncertain = Uncertain { up: step.uncertain, down: 0 };
+        flow.uncertain = Uncertain { up: step.uncertain, down: step.uncertain / 2 };
         Flow { closed: at, ..*flow }
     }
 

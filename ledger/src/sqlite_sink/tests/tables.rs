@@ -193,6 +193,19 @@ fn rows_beyond_the_cap_become_exact_sums() {
 
 /// The rows that an earlier version wrote did not count, so that the month could have twice as many.
 #[test]
+fn sums_beyond_the_cap_may_end_at_the_last_moment() {
+    let mut store = Store::with(SinkSettings { rows_per_month_max: 1, ..SinkSettings::default() });
+    let ends: Vec<Entry> = (0..3).map(|id| Entry::Final(record(id, u64::MAX, 1 << id))).collect();
+    store.sink.apply(1, 1, &ends).unwrap();
+    let usage = SqliteUsage::open(store.directory.path()).unwrap();
+    for filter in [Filter::default(), Filter { since: Some(WallNanos(u64::MAX)), ..Filter::default() }] {
+        let rows = usage.rows(&filter, &[GroupBy::Host]).unwrap().rows;
+        assert_eq!((rows[0].flows, rows[0].up), (3, 7));
+    }
+    check_clean(&store);
+}
+
+#[test]
 fn rows_of_an_earlier_version_count_for_the_cap() {
     let mut store = Store::with(SinkSettings { rows_per_month_max: 4, ..SinkSettings::default() });
     let path = store.directory.path().join("usage-202602.db");
