@@ -5,7 +5,7 @@
 //! will be once the entries are applied. Entries that nothing proves, and flows that only the live table has,
 //! are not included.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use rusqlite::Connection;
@@ -28,6 +28,8 @@ pub(super) struct UnappliedEntries {
     changes: Vec<Change>,
     /// The open flows.
     flows: HashMap<u128, OpenFlow>,
+    /// The fields of all, each once: a full journal has millions of flows to some thousands of hosts.
+    fields: HashSet<Arc<GroupFields>>,
 }
 
 /// A change of the sums, and the fields of its flow.
@@ -39,7 +41,7 @@ struct Change {
 }
 
 /// The fields by which flows are grouped.
-#[derive(Debug)]
+#[derive(Debug, Eq, Hash, PartialEq)]
 struct GroupFields {
     /// 0 if the database does not know it.
     account: i64,
@@ -75,7 +77,8 @@ impl OpenFlow {
 impl UnappliedEntries {
     /// No entries.
     pub(super) fn new(registry: &Arc<Registry>) -> UnappliedEntries {
-        UnappliedEntries { registry: Arc::clone(registry), changes: Vec::new(), flows: HashMap::new() }
+        let (changes, flows, fields) = Default::default();
+        UnappliedEntries { registry: Arc::clone(registry), changes, flows, fields }
     }
 
     /// Whether there are no changes.
@@ -118,7 +121,7 @@ impl UnappliedEntries {
                 class: row.get("class")?,
             };
             let counters = CounterColumns::read(row, "counted_ns")?;
-            let open = OpenFlow { counters, fields: Arc::new(fields), is_ahead: false };
+            let open = OpenFlow { counters, fields: self.share(fields), is_ahead: false };
             self.flows.insert(u128::from_be_bytes(id), open);
             Ok(())
         })
@@ -147,7 +150,7 @@ impl UnappliedEntries {
         }
         let open = match self.flows.remove(&flow.id) {
             None => {
-                let fields = Arc::new(GroupFields::new(&self.registry, &flow));
+                let fields = self.share(GroupFields::new(&self.registry, &flow));
                 OpenFlow { counters, fields, is_ahead: true }
             }
             Some(earlier) => {
@@ -189,21 +192,31 @@ impl UnappliedEntries {
         }
     }
 
+    fn share(&mut self, fields: GroupFields) -> Arc<GroupFields> {
+        let fields = Arc::new(fields);
+        match self.fields.get(&fields) {
+            Some(known) => Arc::clone(known),
+            None => {
+                self.fields.insert(Arc::clone(&fields));
+                fields
+            }
+        }
+    }
+
     fn change(&mut self, at_ns: i64, fields: &Arc<GroupFields>, sums: Sums) {
         if sums != Sums::default() {
             self.changes.push(Change { at_ns, fields: Arc::clone(fields), sums });
         }
     }
 
-    /// The present names of the users with a change.
+    /// The present names of the users of these entries, and of the open flows.
     pub(super) fn users(&self) -> impl Iterator<Item = &str> {
-        self.each().map(|(fields, ..)| fields.user.as_str())
+        self.fields.iter().map(|fields| fields.user.as_str())
     }
 
     /// The names of sets that the database lacks.
     pub(super) fn sets(&self) -> impl Iterator<Item = &str> {
-        let new = self.each().filter(|(fields, ..)| fields.has_new_set);
-        new.map(|(fields, ..)| fields.set.as_str())
+        self.fields.iter().filter(|fields| fields.has_new_set).map(|fields| fields.set.as_str())
     }
 
     /// Adds the changes that `filter` admits in `window`.
