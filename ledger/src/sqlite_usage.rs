@@ -4,6 +4,8 @@
 //! answers of one [`SqliteUsage`] are of one snapshot. What a version before quarter-hours counted belongs to
 //! the last one of its hour.
 //! Not handled here: dropping a [`SqliteUsage`] soon; the write-ahead log cannot be emptied while it exists.
+//! Nor a month beyond its row limit that is ahead of the snapshot: sums of several flows have no number of an
+//! entry, so that an answer from details has later ones too, and its rows do not add up to the total.
 //!
 //! ```text
 //!   by host, port or protocol?
