@@ -50,7 +50,8 @@ use window::Window;
 ///
 /// An engine may keep a part of a month's flows as sums by user, host, class, set and quarter-hour: those
 /// count at the end of their quarter-hour, have no port and protocol, and are not listed. Rows leave out what
-/// is not kept any more ([`Answer::missing`]); rows and totals what is damaged ([`Completeness`]).
+/// is not kept any more ([`Answer::missing`]). Rows and totals leave out what is damaged, and may have later
+/// ones of the sums that are kept ([`Completeness`]).
 pub trait Usage {
     /// Why a question has no answer.
     type Error: Error + Send + Sync + 'static;
@@ -94,6 +95,9 @@ pub struct Completeness {
     pub unread: Option<String>,
     /// Whether an answer lacks a row that is damaged.
     pub has_damaged_rows: bool,
+    /// The months, as `2026-01`, of which an answer has sums of later entries too. While a gateway writes,
+    /// another snapshot has the answer.
+    pub months_ahead: Vec<String>,
 }
 
 /// Which flows count. The default admits all.

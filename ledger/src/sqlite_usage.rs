@@ -4,8 +4,6 @@
 //! answers of one [`SqliteUsage`] are of one snapshot. What a version before quarter-hours counted belongs to
 //! the last one of its hour.
 //! Not handled here: dropping a [`SqliteUsage`] soon; the write-ahead log cannot be emptied while it exists.
-//! Nor a month beyond its row limit that is ahead of the snapshot: sums of several flows have no number of an
-//! entry, so that an answer from details has later ones too, and its rows do not add up to the total.
 //!
 //! ```text
 //!   by host, port or protocol?
@@ -24,6 +22,7 @@ mod rollups;
 mod row_checks;
 mod unapplied;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,6 +34,7 @@ use thiserror::Error;
 
 use crate::database::derived;
 use crate::database::month::Month;
+use crate::database::month_file;
 use crate::database::pairing;
 use crate::database::registry::Registry;
 use crate::database::schema::ledger_db::LEDGER;
@@ -70,6 +70,8 @@ pub struct SqliteUsage {
     unread: Option<String>,
     /// The checksums of the rows that were read.
     row_checks: RowChecks,
+    /// Months of which an answer has later sums too.
+    months_ahead: RefCell<BTreeSet<Month>>,
     /// Whether `ledger.db` has the sums that are made of others.
     has_derived: bool,
     /// The numbers of accounts and sets.
@@ -101,6 +103,7 @@ impl SqliteUsage {
             unapplied,
             unread,
             row_checks,
+            months_ahead: RefCell::default(),
             has_derived,
             registry,
             zone: Zone::utc(),
@@ -184,6 +187,16 @@ impl SqliteUsage {
         let file = open_month(&self.directory, month)?;
         file.iter().try_for_each(|file| self.registry.install(file))?;
         Ok(file)
+    }
+
+    /// Whether a month's file has later entries of a gateway than `ledger.db`.
+    pub(crate) fn is_ahead(&self, file: &Connection) -> rusqlite::Result<bool> {
+        for (gateway, applied_lsn) in &self.applied {
+            if month_file::applied(file, *gateway)? > *applied_lsn {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The condition on a month's row that `ledger.db` has its entry: a month commits first.
@@ -270,6 +283,7 @@ impl Usage for SqliteUsage {
             includes_unapplied: !self.unapplied.is_empty(),
             unread: self.unread.clone(),
             has_damaged_rows: self.row_checks.is_broken(),
+            months_ahead: self.months_ahead.borrow().iter().map(Month::to_string).collect(),
         }
     }
 }

@@ -99,6 +99,11 @@ impl DetailTable {
         format!("SELECT {}, {name}.* FROM {name} WHERE {condition}", self.columns(), name = self.name)
     }
 
+    /// Whether it has no row.
+    pub(crate) fn is_empty(&self, file: &Connection) -> rusqlite::Result<bool> {
+        file.query_row(&format!("SELECT NOT EXISTS (SELECT 1 FROM {})", self.name), [], |row| row.get(0))
+    }
+
     /// Whether it has a row with a higher number than `number`.
     pub(crate) fn has_rows_behind(&self, file: &Connection, number: i64) -> rusqlite::Result<bool> {
         let last = format!("SELECT ifnull(max(rowid), 0) > ?1 FROM {}", self.name);

@@ -381,8 +381,7 @@ fn hourly_rows(file: &Connection) -> rusqlite::Result<i64> {
 /// Whether a month's file keeps some of its flows as sums only.
 pub(crate) fn has_aggregates(file: &Connection) -> rusqlite::Result<bool> {
     for table in DetailTables::read(file)?.of(DetailKind::Aggregate) {
-        let count = format!("SELECT count(*) FROM {}", table.name);
-        if file.query_row(&count, [], |row| row.get::<_, i64>(0))? > 0 {
+        if !table.is_empty(file)? {
             return Ok(true);
         }
     }

@@ -60,6 +60,10 @@ impl Store {
         self.directory.path().to_owned()
     }
 
+    fn usage(&self) -> SqliteUsage {
+        SqliteUsage::open(self.directory.path()).unwrap()
+    }
+
     fn reopen(&mut self) {
         self.sink = SqliteSink::open(self.directory.path(), 1, SinkSettings::default()).unwrap();
     }

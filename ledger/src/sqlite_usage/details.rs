@@ -26,6 +26,15 @@ pub(super) struct MonthDetails {
     ranges: OnceCell<RowRanges>,
 }
 
+impl MonthDetails {
+    /// Whether it has sums of several flows, which have no number of an entry by which later ones could be
+    /// left out. Those of an earlier version do not change any more.
+    fn has_aggregates(&self) -> rusqlite::Result<bool> {
+        let table = self.tables.of(DetailKind::Aggregate).find(|table| !table.is_hourly);
+        table.map_or(Ok(false), |table| Ok(!table.is_empty(&self.file)?))
+    }
+}
+
 impl SqliteUsage {
     /// Adds the details in `window`; returns the months whose details are missing, wholly or in part.
     pub(super) fn add_details(
@@ -51,6 +60,9 @@ impl SqliteUsage {
                 missing.push(month);
             }
             let Some(details) = details else { continue };
+            if self.is_ahead(&details.file)? && details.has_aggregates()? {
+                self.months_ahead.borrow_mut().insert(month);
+            }
             let file = (month, &details.file, &details.tables);
             let summed = self.add_host_sums(file, filter, keys, window, (&mut packed, groups))?;
             let is_wanted = |kind| port_protocols.is_none() || kind != DetailKind::Part;

@@ -4,8 +4,11 @@
 //! runs. A user that neither the configuration nor the ledger knows is an error.
 
 use std::fmt::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::thread;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use gateway::config::settings::duration;
@@ -140,16 +143,14 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
     };
     // Before the query, so that a loss reported here is also missing in its answer.
     let losses = inspect(&read_settings(&config))?.losses;
-    let usage = SqliteUsage::open_with_journal(&config.ledger.directory)?.in_zone(zone);
+    let by = keys(&options.by);
+    let (usage, answer, total) = ask(&config.ledger.directory, &zone, &filter, &by)?;
     if let Some(user) = &filter.user {
         check_user(user, &config, &usage)?;
     }
     if let Some(set) = &filter.set {
         check_set(set, &config, &usage)?;
     }
-    let by = keys(&options.by);
-    let answer = usage.rows(&filter, &by.iter().map(|key| key.group()).collect::<Vec<_>>())?;
-    let total = usage.total(&filter)?;
     let completeness = usage.completeness();
     let status = AnswerStatus {
         problems: problems(&completeness, &losses, &answer, &total),
@@ -166,6 +167,30 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
     }
     Ok(if status.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
+
+/// Answers a question as of one moment: where a month is ahead of it, as a gateway writes, as of another one.
+fn ask(
+    directory: &Path,
+    zone: &TimeZone,
+    filter: &Filter,
+    by: &[By],
+) -> anyhow::Result<(SqliteUsage, Answer, Row)> {
+    let keys: Vec<GroupBy> = by.iter().map(|key| key.group()).collect();
+    let mut attempt = 1;
+    loop {
+        let usage = SqliteUsage::open_with_journal(directory)?.in_zone(zone.clone());
+        let (answer, total) = (usage.rows(filter, &keys)?, usage.total(filter)?);
+        if attempt == ATTEMPTS_MAX || usage.completeness().months_ahead.is_empty() {
+            return Ok((usage, answer, total));
+        }
+        attempt += 1;
+        thread::sleep(ATTEMPT_PAUSE);
+    }
+}
+
+/// A gateway commits a month some milliseconds before `ledger.db`.
+const ATTEMPTS_MAX: u32 = 10;
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(7);
 
 /// How complete and correct an answer is.
 struct AnswerStatus {
@@ -192,6 +217,12 @@ fn problems(completeness: &Completeness, losses: &Losses, answer: &Answer, total
             "a row of the database is damaged and left out: `tollgate ledger verify` names it".to_owned(),
         );
     }
+    problems.extend(completeness.months_ahead.iter().map(|month| {
+        format!(
+            "the sums of {month} have later entries than the totals, and may count them twice: start the \
+             gateway, which completes what was interrupted, or repeat the command while it runs"
+        )
+    }));
     let sum = |column: fn(&Row) -> u64| answer.rows.iter().map(column).fold(0, u64::saturating_add);
     let rows = (sum(|row| row.flows), sum(|row| row.up), sum(|row| row.down));
     if answer.missing.is_empty() && rows != (total.flows, total.up, total.down) {
@@ -258,7 +289,7 @@ fn zone(text: &str) -> Result<TimeZone, String> {
 enum When {
     Moment(WallNanos),
     Day(Date),
-    Ago(std::time::Duration),
+    Ago(Duration),
 }
 
 impl FromStr for When {
@@ -426,6 +457,21 @@ pub(super) fn bytes(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_reason_for_a_wrong_answer_is_told() {
+        let told = |completeness: &Completeness| {
+            problems(completeness, &Losses::default(), &Answer::default(), &Row::default())
+        };
+        assert_eq!(told(&Completeness { includes_unapplied: true, ..Completeness::default() }), [""; 0]);
+        let ahead = Completeness { months_ahead: vec!["2026-02".to_owned()], ..Completeness::default() };
+        let unread = Completeness { unread: Some("a cut segment".to_owned()), ..Completeness::default() };
+        let damaged = Completeness { has_damaged_rows: true, ..Completeness::default() };
+        for (completeness, word) in [(ahead, "2026-02"), (unread, "a cut segment"), (damaged, "damaged")] {
+            let told = told(&completeness);
+            assert!(told.len() == 1 && told[0].contains(word), "{told:?}");
+        }
+    }
 
     #[test]
     fn bytes_have_decimal_units() {
