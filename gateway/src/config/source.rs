@@ -1,10 +1,11 @@
 //! Finds and reads the texts of a configuration: the file, and the user files beside it.
 //!
-//! Guarantees: reads are bounded, and of regular files only. Each text is named by its absolute path.
+//! Guarantees: reads are bounded, and of regular files only. A text is what two reads in a row found. Each text
+//! is named by its absolute path.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +21,9 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Longest user file in bytes.
 const USER_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Most reads of one file that another program keeps writing.
+const READS_MAX: usize = 10;
 
 /// The bit of a mode by which accounts other than the owner's and the group's may write (inode(7)).
 const WRITE_BY_OTHERS: u32 = 0o002;
@@ -167,8 +171,7 @@ fn read_bounded(path: &Path, bytes_max: u64, report: &mut Report) -> io::Result<
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
     warn_if_world_writable(path, &metadata, report);
-    let mut bytes = Vec::new();
-    File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    let bytes = read_settled(&mut File::open(path)?, bytes_max)?;
     if bytes.len() as u64 > bytes_max {
         let text = format!("it is longer than {bytes_max} bytes");
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
@@ -182,6 +185,28 @@ fn read_bounded(path: &Path, bytes_max: u64, report: &mut Report) -> io::Result<
     })
 }
 
+/// Reads a file until two reads in a row agree, up to one byte beyond the bound.
+///
+/// A program that writes in place empties the file first. A read meanwhile may find the beginning of the old
+/// text, or of both, and the beginning of a valid configuration is often valid: it would deny what it cut off.
+fn read_settled(file: &mut (impl Read + Seek), bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut read_anew = || {
+        file.rewind()?;
+        let mut bytes = Vec::new();
+        file.by_ref().take(bytes_max + 1).read_to_end(&mut bytes)?;
+        Ok::<_, io::Error>(bytes)
+    };
+    let mut bytes = read_anew()?;
+    for _ in 1..READS_MAX {
+        let again = read_anew()?;
+        if again == bytes {
+            return Ok(bytes);
+        }
+        bytes = again;
+    }
+    Err(io::Error::new(io::ErrorKind::ResourceBusy, "it changes with each read: load it when it is written"))
+}
+
 fn unreadable(path: &Path, error: &io::Error) -> Diagnostic {
     Diagnostic::without_span(format!("cannot read {}: {error}", path.display()))
 }
@@ -189,4 +214,45 @@ fn unreadable(path: &Path, error: &io::Error) -> Diagnostic {
 fn empty_file(path: &Path) -> Diagnostic {
     let help = "it may be about to be written: reload again when it is; to run by the defaults, restart";
     Diagnostic::without_span(format!("{} is empty", path.display())).help(help)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Cursor, SeekFrom};
+
+    use super::*;
+
+    /// A file that holds the next of these texts from each rewind on, and stays with the last.
+    struct Rewritten {
+        texts: Vec<&'static str>,
+        open: Cursor<&'static str>,
+    }
+
+    impl Read for Rewritten {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.open.read(buffer)
+        }
+    }
+
+    impl Seek for Rewritten {
+        fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+            assert_eq!(to, SeekFrom::Start(0));
+            self.open = Cursor::new(if self.texts.len() > 1 { self.texts.remove(0) } else { self.texts[0] });
+            Ok(0)
+        }
+    }
+
+    fn read(texts: &[&'static str]) -> io::Result<String> {
+        let mut file = Rewritten { texts: texts.to_vec(), open: Cursor::new("") };
+        read_settled(&mut file, 100).map(|bytes| String::from_utf8(bytes).unwrap())
+    }
+
+    #[test]
+    fn text_is_what_two_reads_in_a_row_found() {
+        assert_eq!(read(&["whole"]).unwrap(), "whole");
+        assert_eq!(read(&["the beginn", "", "whole", "whole", "later"]).unwrap(), "whole");
+        let texts = ["a", "b"].repeat(READS_MAX);
+        let error = read(&texts).unwrap_err().to_string();
+        assert!(error.contains("changes with each read"), "{error}");
+    }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::Value;
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 
 /// How long a test waits for an event that certainly happens. Only a failure waits this long.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
@@ -420,7 +420,10 @@ fn write_configuration(dir: &Path, extra: &str) {
         Some(extra) => extra.split_at(extra.find("\n[").map_or(extra.len(), |end| end + 1)),
         None => ("", extra),
     };
-    fs::write(dir.join("tollgate.toml"), format!("{HEAD}{log}{SMALL_LEDGER}{threads}{extra}")).unwrap();
+    // Put in place whole: the gateway may read it at any moment.
+    let mut file = NamedTempFile::new_in(dir).unwrap();
+    write!(file, "{HEAD}{log}{SMALL_LEDGER}{threads}{extra}").unwrap();
+    file.persist(dir.join("tollgate.toml")).unwrap();
 }
 
 fn run_in(dir: &Path, line: &str, input: &[u8]) -> String {
