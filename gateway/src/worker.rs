@@ -243,7 +243,7 @@ where
         self.admit_pending();
         self.slots.borrow_mut().shorten_deadlines(self.handshake_timeout(), self.reactor.now());
         if self.handshakes.has_runnable() || self.exchanges.has_runnable() {
-            self.relays.note_other_work();
+            self.relays.note_connections();
         }
         let was_full = self.handshakes.is_full();
         let panicked = self.run_handshakes() + self.run_exchanges();

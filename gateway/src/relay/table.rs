@@ -127,6 +127,7 @@ impl Relays {
         buffers.put(client_bytes.into_bytes());
         let key = self.slab.insert(relay);
         assert_eq!(key.index(), index, "the slab gives the slot that it announced");
+        self.turns.note_start(key);
         self.queue.push_back(key);
         self.rearm_earlier(key, meter);
     }
@@ -146,9 +147,9 @@ impl Relays {
         }
     }
 
-    /// Notes that the thread has run other work than relays: their turns are short for a while.
-    pub(crate) fn note_other_work(&mut self) {
-        self.turns.note_other_work(self.reactor.now());
+    /// Notes that the thread has run connections without a relay: the turns of relays are short for a while.
+    pub(crate) fn note_connections(&mut self) {
+        self.turns.note_connections(self.reactor.now());
     }
 
     /// Runs every queued relay once.
@@ -157,10 +158,10 @@ impl Relays {
         self.free_stalled_pipes();
         self.buffers.now = self.reactor.now();
         self.buffers.pipes.shrink_unused(self.buffers.now);
-        let sustained_bytes = self.turns.sustained_bytes(self.queue.len(), self.buffers.now);
-        for _ in 0..self.queue.len() {
+        let queued = self.queue.len();
+        for _ in 0..queued {
             let Some(key) = self.queue.pop_front() else { break };
-            self.run_one(key, sustained_bytes, meter);
+            self.run_one(key, queued, meter);
         }
         let stats = &self.stats;
         stats.pipes_held.set(self.buffers.pipes.held() as u64);
@@ -216,16 +217,18 @@ impl Relays {
         }
     }
 
-    fn run_one(&mut self, key: Key, sustained_bytes: usize, meter: &mut Meter) {
+    /// Runs a relay in a pass of `queued`.
+    fn run_one(&mut self, key: Key, queued: usize, meter: &mut Meter) {
         let Some(relay) = self.slab.get_mut(key) else { return };
         relay.queued = false;
         relay.note_pause(self.reactor.now());
         let mut counters = meter.counters(relay.flow).expect(OPEN);
         let before = counters.legs();
         let was_half_closed = relay.is_half_closed();
+        let sustained_bytes = self.turns.sustained_bytes(key, queued, self.buffers.now);
         let mut outcome = relay.run(&mut counters, sustained_bytes, &mut self.buffers);
         if !relay.is_sustained() {
-            self.turns.note_other_work(self.reactor.now());
+            self.turns.note_relay(key, self.reactor.now());
         }
         let after = counters.legs();
         if after != before {

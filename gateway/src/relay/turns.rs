@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use engine::slab::Key;
 use sys::clock::Nanos;
 
 use crate::limits::{PASS_BYTES_MAX, SUSTAINED_PASS_BYTES_MAX};
@@ -11,26 +12,49 @@ use crate::limits::{PASS_BYTES_MAX, SUSTAINED_PASS_BYTES_MAX};
 /// second that found large turns took 0.4 to 0.9 ms longer.
 const OTHER_WORK_SPAN: Duration = Duration::from_millis(100);
 
-/// When the thread last had other work than sustained streams.
+/// When the thread last had other work than sustained streams. The work by which a stream began is none for it:
+/// a thread that has nothing else gives it large turns at once.
 #[derive(Debug)]
 pub(super) struct Turns {
-    other_work_at: Nanos,
+    /// What ran last: a relay, or a connection that has none.
+    latest: Option<Key>,
+    latest_at: Nanos,
+    /// When anything but `latest` last ran. others_at <= latest_at
+    others_at: Nanos,
 }
 
 impl Turns {
     /// The turns of a thread that begins at `now`.
     pub(super) fn begin(now: Nanos) -> Turns {
-        Turns { other_work_at: now }
+        Turns { latest: None, latest_at: now, others_at: now }
     }
 
-    /// Notes that the thread has run other work than a sustained stream.
-    pub(super) fn note_other_work(&mut self, now: Nanos) {
-        self.other_work_at = now;
+    /// Notes that connections without a relay have run.
+    pub(super) fn note_connections(&mut self, now: Nanos) {
+        self.note(None, now);
     }
 
-    /// The bytes of a sustained stream's turn in a pass in which `queued` relays run.
-    pub(super) fn sustained_bytes(&self, queued: usize, now: Nanos) -> usize {
-        if now.since(self.other_work_at) < OTHER_WORK_SPAN {
+    /// Notes that a relay has run that is not sustained.
+    pub(super) fn note_relay(&mut self, relay: Key, now: Nanos) {
+        self.note(Some(relay), now);
+    }
+
+    /// Notes that a connection now has this relay: what connections ran last is the relay's own beginning.
+    pub(super) fn note_start(&mut self, relay: Key) {
+        self.latest = self.latest.or(Some(relay));
+    }
+
+    fn note(&mut self, runner: Option<Key>, now: Nanos) {
+        if runner != self.latest {
+            (self.latest, self.others_at) = (runner, self.latest_at);
+        }
+        self.latest_at = now;
+    }
+
+    /// The bytes of the turn of `relay`, a sustained stream, in a pass in which `queued` relays run.
+    pub(super) fn sustained_bytes(&self, relay: Key, queued: usize, now: Nanos) -> usize {
+        let other_work_at = if self.latest == Some(relay) { self.others_at } else { self.latest_at };
+        if now.since(other_work_at) < OTHER_WORK_SPAN {
             return PASS_BYTES_MAX;
         }
         (SUSTAINED_PASS_BYTES_MAX / queued.max(1)).max(PASS_BYTES_MAX)
@@ -39,28 +63,70 @@ impl Turns {
 
 #[cfg(test)]
 mod tests {
+    use engine::slab::Slab;
+
     use super::*;
+
+    const BEGIN: Nanos = Nanos(1_000_000_000);
+    const LARGE: usize = SUSTAINED_PASS_BYTES_MAX;
+
+    fn relays() -> [Key; 2] {
+        let mut slab = Slab::new();
+        [slab.insert(()), slab.insert(())]
+    }
 
     #[test]
     fn turns_are_large_without_other_work() {
-        let begin = Nanos(1_000_000_000);
-        let mut turns = Turns::begin(begin);
-        assert_eq!(turns.sustained_bytes(1, begin), PASS_BYTES_MAX);
-        let later = begin + OTHER_WORK_SPAN;
-        assert_eq!(turns.sustained_bytes(1, later), SUSTAINED_PASS_BYTES_MAX);
-        turns.note_other_work(later);
-        assert_eq!(turns.sustained_bytes(1, later + OTHER_WORK_SPAN / 2), PASS_BYTES_MAX);
-        assert_eq!(turns.sustained_bytes(1, later + OTHER_WORK_SPAN), SUSTAINED_PASS_BYTES_MAX);
+        let [stream, other] = relays();
+        let notes: [&dyn Fn(&mut Turns, Nanos); 2] =
+            [&|turns, now| turns.note_connections(now), &|turns, now| turns.note_relay(other, now)];
+        for note in notes {
+            let mut turns = Turns::begin(BEGIN);
+            assert_eq!(turns.sustained_bytes(stream, 1, BEGIN), PASS_BYTES_MAX);
+            let later = BEGIN + OTHER_WORK_SPAN;
+            assert_eq!(turns.sustained_bytes(stream, 1, later), LARGE);
+            note(&mut turns, later);
+            assert_eq!(turns.sustained_bytes(stream, 1, later + OTHER_WORK_SPAN / 2), PASS_BYTES_MAX);
+            assert_eq!(turns.sustained_bytes(stream, 1, later + OTHER_WORK_SPAN), LARGE);
+        }
+    }
+
+    #[test]
+    fn beginning_of_a_stream_is_no_other_work_for_it() {
+        let [stream, other] = relays();
+        let mut turns = Turns::begin(BEGIN);
+        let start = BEGIN + OTHER_WORK_SPAN;
+        turns.note_connections(start);
+        turns.note_start(stream);
+        turns.note_relay(stream, start);
+        let now = start + OTHER_WORK_SPAN / 4;
+        assert_eq!(turns.sustained_bytes(stream, 1, now), LARGE);
+        assert_eq!(turns.sustained_bytes(other, 1, now), PASS_BYTES_MAX, "for another it is");
+        turns.note_relay(other, now);
+        // The stream was slow for a while, after the other.
+        turns.note_relay(stream, now);
+        assert_eq!(turns.sustained_bytes(stream, 1, now + OTHER_WORK_SPAN / 2), PASS_BYTES_MAX);
+        assert_eq!(turns.sustained_bytes(stream, 1, now + OTHER_WORK_SPAN), LARGE);
+    }
+
+    #[test]
+    fn start_takes_no_work_of_another_relay() {
+        let [stream, other] = relays();
+        let mut turns = Turns::begin(BEGIN);
+        let start = BEGIN + OTHER_WORK_SPAN;
+        turns.note_relay(other, start);
+        turns.note_start(stream);
+        assert_eq!(turns.sustained_bytes(stream, 1, start), PASS_BYTES_MAX);
     }
 
     #[test]
     fn streams_share_a_large_turn() {
-        let begin = Nanos(1_000_000_000);
-        let (turns, later) = (Turns::begin(begin), begin + OTHER_WORK_SPAN);
+        let [stream, _] = relays();
+        let (turns, later) = (Turns::begin(BEGIN), BEGIN + OTHER_WORK_SPAN);
         for queued in 0..100 {
-            let bytes = turns.sustained_bytes(queued, later);
-            assert!(bytes == PASS_BYTES_MAX || bytes * queued.max(1) <= SUSTAINED_PASS_BYTES_MAX);
-            assert!((PASS_BYTES_MAX..=SUSTAINED_PASS_BYTES_MAX).contains(&bytes));
+            let bytes = turns.sustained_bytes(stream, queued, later);
+            assert!(bytes == PASS_BYTES_MAX || bytes * queued.max(1) <= LARGE);
+            assert!((PASS_BYTES_MAX..=LARGE).contains(&bytes));
         }
     }
 }
