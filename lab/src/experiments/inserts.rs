@@ -11,7 +11,6 @@
 //! ```
 
 mod append_table;
-mod autogroup;
 mod case;
 mod disk;
 mod fair_share;
@@ -37,7 +36,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-use self::autogroup::Autogroup;
 use self::case::{Case, CaseResult, Environment};
 use self::disk::Disk;
 pub(crate) use self::hogs::{Hog, spin};
@@ -46,6 +44,7 @@ pub(crate) use self::plan::Options;
 use self::plan::{Effort, Part};
 pub(crate) use self::presentation::PRESENTATION;
 use self::target::Target;
+use crate::kit::kernel_setting::{self, HeldSetting};
 use crate::kit::measurements::{Row, Run, Skipped};
 use crate::kit::progress::Progress;
 use crate::kit::report::Report;
@@ -53,6 +52,9 @@ use crate::kit::{child, machine};
 
 /// How often a contaminated run is repeated at once.
 const REPEATS_MAX: usize = 1;
+
+/// The scheduler's automatic groups.
+const AUTOGROUP: &str = "/proc/sys/kernel/sched_autogroup_enabled";
 
 /// The `f_type` of statfs(2) for a file system in memory.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
@@ -63,7 +65,9 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// The lab itself could not work, or the user interrupted it; a store that fails is left out of the report
 /// instead.
 pub(crate) fn run(options: &Options) -> Result<Report> {
-    let autogroup = Autogroup::off();
+    // With automatic groups each session weighs as much as any other, however many threads it has: runs beside
+    // hogs would show something else.
+    let autogroup = kernel_setting::hold(Path::new(AUTOGROUP), "0");
     let directory = options.directory.clone().unwrap_or_else(std::env::temp_dir);
     let directory = TempDir::with_prefix_in("lab-", directory).context("creating a temporary directory")?;
     let mut machine = machine::facts();
@@ -203,9 +207,9 @@ impl Results {
 }
 
 /// Reasons why every figure of this run is weak.
-fn warnings(options: &Options, autogroup: &Autogroup, directory: &Path) -> Vec<String> {
+fn warnings(options: &Options, autogroup: &HeldSetting, directory: &Path) -> Vec<String> {
     let mut warnings = options.common.warnings();
-    warnings.extend(autogroup.warning().map(str::to_owned));
+    warnings.extend(autogroup.warning());
     let is_in_memory = rustix::fs::statfs(directory).is_ok_and(|statfs| statfs.f_type == TMPFS_MAGIC);
     if is_in_memory {
         warnings.push("the directory is in memory, where a sync costs nothing: see --directory".to_owned());

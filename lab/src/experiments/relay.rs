@@ -27,6 +27,8 @@ mod short;
 mod spliced;
 mod verdicts;
 
+use std::path::Path;
+
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
@@ -39,6 +41,7 @@ use self::plan::{Effort, IDLE_ROUNDS_MAX, Part};
 pub(crate) use self::presentation::PRESENTATION;
 use self::route::Route;
 use crate::kit::child::{self, ChildSettings};
+use crate::kit::kernel_setting;
 use crate::kit::load_process::LoadProcess;
 use crate::kit::machine;
 use crate::kit::measurements::Skipped;
@@ -50,6 +53,9 @@ use crate::kit::relays::target::Target;
 use crate::kit::report::Report;
 use crate::kit::rounds::{Outcome, RoundTarget, Rounds};
 use crate::kit::strace;
+
+/// The congestion control of new sockets.
+const CONGESTION_CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 /// Disturbed rounds that are repeated, in each part.
 const EXTRA_ROUNDS_MAX: usize = 2;
@@ -72,11 +78,15 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         Target::ALL.into_iter().filter(|target| chosen.iter().any(|part| part.targets().contains(target)));
     let wanted: Vec<Target> = wanted.collect();
     let (candidates, skipped) = installed::find(&wanted, options.tollgate.as_deref(), &options.without)?;
+    // BBR paces by timers, which takes more of the CPUs on loopback than a relay does; it is for longer paths.
+    let congestion_control = kernel_setting::hold(Path::new(CONGESTION_CONTROL), "cubic");
     let mut machine = machine::facts();
+    machine.insert("tcp_congestion_control_before".to_owned(), congestion_control.before().into());
     for installed in candidates.iter().filter(|installed| !installed.version.is_empty()) {
         machine.insert(format!("{}_version", installed.target.name()), installed.version.clone().into());
     }
-    let warnings = warnings(options, &candidates);
+    let mut warnings = warnings(options, &candidates);
+    warnings.extend(congestion_control.warning());
     let mut report = Report { skipped, warnings, ..Report::new(&PRESENTATION, machine) };
     let effort = Effort::of(options);
     let progress = Progress::new(plan::steps(&chosen, &candidates, &effort));

@@ -39,6 +39,39 @@ impl Drop for ChangedSetting {
     }
 }
 
+/// A setting that has the wanted value until this is dropped, where that is permitted.
+#[derive(Debug)]
+pub(crate) struct HeldSetting {
+    setting: PathBuf,
+    wanted: &'static str,
+    /// `None` where nothing had to be changed, or could be.
+    changed: Option<ChangedSetting>,
+}
+
+/// Changes a setting to `wanted`. Changes nothing where the kernel has no such setting.
+pub(crate) fn hold(setting: &Path, wanted: &'static str) -> HeldSetting {
+    let changed = differs(setting, wanted).then(|| change(setting, wanted).ok()).flatten();
+    HeldSetting { setting: setting.to_owned(), wanted, changed }
+}
+
+impl HeldSetting {
+    /// The value before, if it was changed.
+    pub(crate) fn before(&self) -> Option<&str> {
+        self.changed.as_ref().map(ChangedSetting::before)
+    }
+
+    /// The warning that the setting has another value, if so.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let name = self.setting.file_name()?.to_string_lossy();
+        let refused = || format!("{name} is not {}, and only root may change it", self.wanted);
+        differs(&self.setting, self.wanted).then(refused)
+    }
+}
+
+fn differs(setting: &Path, wanted: &str) -> bool {
+    fs::read_to_string(setting).is_ok_and(|text| text.trim() != wanted)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,6 +96,32 @@ mod tests {
         let directory = tempfile::tempdir().expect("a temporary directory can be created");
         let setting = directory.path().join("setting");
         assert!(change(&setting, "1").is_err());
+        let missing = hold(&setting, "0");
+        assert_eq!((missing.before(), missing.warning()), (None, None));
+        drop(missing);
         assert!(!setting.exists());
+    }
+
+    #[test]
+    fn setting_is_held_until_dropped() {
+        let directory = tempfile::tempdir().expect("a temporary directory can be created");
+        let setting = directory.path().join("setting");
+        let now = || fs::read_to_string(&setting).expect("the file is there");
+        fs::write(&setting, "1\n").expect("the directory is ours");
+        let held = hold(&setting, "0");
+        assert_eq!((now().as_str(), held.before(), held.warning()), ("0", Some("1"), None));
+        fs::write(&setting, "2\n").expect("the directory is ours");
+        assert_eq!(held.warning().as_deref(), Some("setting is not 0, and only root may change it"));
+        drop(held);
+        assert_eq!(now(), "1\n");
+    }
+
+    #[test]
+    fn setting_with_the_wanted_value_is_not_written() {
+        let directory = tempfile::tempdir().expect("a temporary directory can be created");
+        let setting = directory.path().join("setting");
+        fs::write(&setting, "0\n").expect("the directory is ours");
+        drop(hold(&setting, "0"));
+        assert_eq!(fs::read_to_string(&setting).expect("the file is there"), "0\n");
     }
 }

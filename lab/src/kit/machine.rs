@@ -20,6 +20,7 @@ pub(crate) fn facts() -> Map<String, Value> {
     put("smt", json!(number_of_file("/sys/devices/system/cpu/smt/active").map(|active| active == 1)));
     put("memory_bytes", json!(memory_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default())));
     put("sched_autogroup_enabled", json!(number_of_file("/proc/sys/kernel/sched_autogroup_enabled")));
+    put("tcp_congestion_control", text_of_file("/proc/sys/net/ipv4/tcp_congestion_control"));
     put("clock_source", text_of_file("/sys/devices/system/clocksource/clocksource0/current_clocksource"));
     put("limits", limits());
     put("load_average_1_min_before", json!(first_number_of_file("/proc/loadavg")));
