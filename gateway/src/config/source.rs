@@ -1,7 +1,7 @@
 //! Finds and reads the texts of a configuration: the file, and the user files beside it.
 //!
-//! Guarantees: reads are bounded, and of regular files only. A text is what two reads in a row found. Each text
-//! is named by its absolute path.
+//! Guarantees: reads are bounded, and of regular files only. A text is what two reads in a row found. Each
+//! text is named by its absolute path.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -187,8 +187,8 @@ fn read_bounded(path: &Path, bytes_max: u64, report: &mut Report) -> io::Result<
 
 /// Reads a file until two reads in a row agree, up to one byte beyond the bound.
 ///
-/// A program that writes in place empties the file first. A read meanwhile may find the beginning of the old
-/// text, or of both, and the beginning of a valid configuration is often valid: it would deny what it cut off.
+/// A program that writes in place empties the file first. A read meanwhile may find the beginning of a text, or
+/// of two. That is often a valid configuration, which denies what the missing lines allow.
 fn read_settled(file: &mut (impl Read + Seek), bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut read_anew = || {
         file.rewind()?;

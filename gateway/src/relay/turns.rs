@@ -12,8 +12,8 @@ use crate::limits::{PASS_BYTES_MAX, SUSTAINED_PASS_BYTES_MAX};
 /// second that found large turns took 0.4 to 0.9 ms longer.
 const OTHER_WORK_SPAN: Duration = Duration::from_millis(100);
 
-/// When the thread last had other work than sustained streams. The work by which a stream began is none for it:
-/// a thread that has nothing else gives it large turns at once.
+/// When the thread last had other work than sustained streams. The work by which a stream began is none for
+/// it: a thread that has nothing else gives it large turns at once.
 #[derive(Debug)]
 pub(super) struct Turns {
     /// What ran last: a relay, or a connection that has none.

@@ -65,8 +65,8 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// The lab itself could not work, or the user interrupted it; a store that fails is left out of the report
 /// instead.
 pub(crate) fn run(options: &Options) -> Result<Report> {
-    // With automatic groups each session weighs as much as any other, however many threads it has: runs beside
-    // hogs would show something else.
+    // With automatic groups each session weighs as much as any other, however many threads it has: runs
+    // beside hogs would show something else.
     let autogroup = kernel_setting::hold(Path::new(AUTOGROUP), "0");
     let directory = options.directory.clone().unwrap_or_else(std::env::temp_dir);
     let directory = TempDir::with_prefix_in("lab-", directory).context("creating a temporary directory")?;
