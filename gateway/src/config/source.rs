@@ -187,8 +187,8 @@ fn read_bounded(path: &Path, bytes_max: u64, report: &mut Report) -> io::Result<
 
 /// Reads a file until two reads in a row agree, up to one byte beyond the bound.
 ///
-/// A program that writes in place empties the file first. A read meanwhile may find the beginning of a text, or
-/// of two. That is often a valid configuration, which denies what the missing lines allow.
+/// A program that writes in place empties the file first. A read meanwhile may find the beginning of a text,
+/// or of two. That is often a valid configuration, which denies what the missing lines allow.
 fn read_settled(file: &mut (impl Read + Seek), bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut read_anew = || {
         file.rewind()?;

@@ -78,14 +78,15 @@ mod tests {
     #[test]
     fn turns_are_large_without_other_work() {
         let [stream, other] = relays();
-        let notes: [&dyn Fn(&mut Turns, Nanos); 2] =
-            [&|turns, now| turns.note_connections(now), &|turns, now| turns.note_relay(other, now)];
-        for note in notes {
+        for is_relay in [true, false] {
             let mut turns = Turns::begin(BEGIN);
             assert_eq!(turns.sustained_bytes(stream, 1, BEGIN), PASS_BYTES_MAX);
             let later = BEGIN + OTHER_WORK_SPAN;
             assert_eq!(turns.sustained_bytes(stream, 1, later), LARGE);
-            note(&mut turns, later);
+            match is_relay {
+                true => turns.note_relay(other, later),
+                false => turns.note_connections(later),
+            }
             assert_eq!(turns.sustained_bytes(stream, 1, later + OTHER_WORK_SPAN / 2), PASS_BYTES_MAX);
             assert_eq!(turns.sustained_bytes(stream, 1, later + OTHER_WORK_SPAN), LARGE);
         }
