@@ -8,6 +8,10 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Seek};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use sys::clock::{self, WallNanos};
 
 use super::report::{Diagnostic, Report, SourceText};
 use super::{LoadOptions, Origin};
@@ -24,6 +28,12 @@ const USER_FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Most reads of one file that another program keeps writing.
 const READS_MAX: usize = 10;
+
+/// A file that was written so lately may not be whole: a second read comes [`REWRITE_PAUSE`] later.
+const FRESH_SPAN: Duration = Duration::from_millis(20);
+
+/// Time for a program to go on with what it writes in place.
+const REWRITE_PAUSE: Duration = Duration::from_millis(10);
 
 /// The bit of a mode by which accounts other than the owner's and the group's may write (inode(7)).
 const WRITE_BY_OTHERS: u32 = 0o002;
@@ -171,7 +181,12 @@ fn read_bounded(path: &Path, bytes_max: u64, report: &mut Report) -> io::Result<
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
     warn_if_world_writable(path, &metadata, report);
-    let bytes = read_settled(&mut File::open(path)?, bytes_max)?;
+    let pause = || {
+        if is_fresh(path) {
+            thread::sleep(REWRITE_PAUSE);
+        }
+    };
+    let bytes = read_settled(&mut File::open(path)?, bytes_max, pause)?;
     if bytes.len() as u64 > bytes_max {
         let text = format!("it is longer than {bytes_max} bytes");
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
@@ -185,11 +200,24 @@ fn read_bounded(path: &Path, bytes_max: u64, report: &mut Report) -> io::Result<
     })
 }
 
-/// Reads a file until two reads in a row agree, up to one byte beyond the bound.
+/// Whether a file was written within [`FRESH_SPAN`]. Many such files take no more pauses than one: the others
+/// are older when their turn comes.
+fn is_fresh(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| is_fresh_at(&metadata, clock::wall()))
+}
+
+fn is_fresh_at(metadata: &Metadata, now: WallNanos) -> bool {
+    let written_at = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
+    let age = i128::from(now.0) - written_at;
+    // A clock that was set back makes files of the future: they cause no pause.
+    (0..FRESH_SPAN.as_nanos().cast_signed()).contains(&age)
+}
+
+/// Reads a file until two reads in a row, with a pause between them, agree; up to one byte beyond the bound.
 ///
 /// A program that writes in place empties the file first. A read meanwhile may find the beginning of a text,
 /// or of two. That is often a valid configuration, which denies what the missing lines allow.
-fn read_settled(file: &mut (impl Read + Seek), bytes_max: u64) -> io::Result<Vec<u8>> {
+fn read_settled(file: &mut (impl Read + Seek), bytes_max: u64, pause: impl Fn()) -> io::Result<Vec<u8>> {
     let mut read_anew = || {
         file.rewind()?;
         let mut bytes = Vec::new();
@@ -198,6 +226,7 @@ fn read_settled(file: &mut (impl Read + Seek), bytes_max: u64) -> io::Result<Vec
     };
     let mut bytes = read_anew()?;
     for _ in 1..READS_MAX {
+        pause();
         let again = read_anew()?;
         if again == bytes {
             return Ok(bytes);
@@ -244,7 +273,7 @@ mod tests {
 
     fn read(texts: &[&'static str]) -> io::Result<String> {
         let mut file = Rewritten { texts: texts.to_vec(), open: Cursor::new("") };
-        read_settled(&mut file, 100).map(|bytes| String::from_utf8(bytes).unwrap())
+        read_settled(&mut file, 100, || ()).map(|bytes| String::from_utf8(bytes).unwrap())
     }
 
     #[test]
@@ -254,5 +283,32 @@ mod tests {
         let texts = ["a", "b"].repeat(READS_MAX);
         let error = read(&texts).unwrap_err().to_string();
         assert!(error.contains("changes with each read"), "{error}");
+    }
+
+    /// The file is empty at the first read, as where a program has just opened it to write.
+    #[test]
+    fn file_that_is_being_written_has_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("user.toml");
+        fs::write(&path, "").unwrap();
+        let is_written = std::cell::Cell::new(false);
+        let write = || {
+            if !is_written.replace(true) {
+                fs::write(&path, "whole").unwrap();
+            }
+        };
+        assert_eq!(read_settled(&mut File::open(&path).unwrap(), 100, write).unwrap(), b"whole");
+    }
+
+    #[test]
+    fn file_is_fresh_for_a_while() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let metadata = file.as_file().metadata().unwrap();
+        let written_at =
+            metadata.mtime().cast_unsigned() * 1_000_000_000 + metadata.mtime_nsec().cast_unsigned();
+        let is_fresh = |now: u64| is_fresh_at(&metadata, WallNanos(now));
+        let span = u64::try_from(FRESH_SPAN.as_nanos()).unwrap();
+        assert!(is_fresh(written_at) && is_fresh(written_at + span - 1));
+        assert!(!is_fresh(written_at + span) && !is_fresh(written_at - 1));
     }
 }

@@ -15,8 +15,8 @@ pub(in crate::tidy) struct Ban {
     /// Rust code, for the lexer that also reads the sources.
     pub(in crate::tidy) patterns: &'static [&'static str],
     pub(in crate::tidy) crates: &'static [&'static str],
-    /// The one file that may use them, since it implements the replacement.
-    pub(in crate::tidy) exempt_file: Option<&'static str>,
+    /// Files that may use them: those that implement the replacement, or that run on other threads.
+    pub(in crate::tidy) exempt_files: &'static [&'static str],
     pub(in crate::tidy) remedy: &'static str,
 }
 
@@ -39,14 +39,14 @@ pub(in crate::tidy) const BANS: [Ban; 10] = [
             "SystemTime as",
         ],
         crates: PRODUCT,
-        exempt_file: Some("sys/src/kernel/linux.rs"),
+        exempt_files: &["sys/src/kernel/linux.rs"],
         remedy: "only `sys::clock` reads time, so that tests can control it: take `now` as an argument, \
                  or call `sys::clock::monotonic` (deadlines) or `sys::clock::wall` (records)",
     },
     Ban {
         patterns: &["kernel::clock"],
         crates: PRODUCT,
-        exempt_file: Some("sys/src/clock.rs"),
+        exempt_files: &["sys/src/clock.rs"],
         remedy: "only `sys::clock` reads time, so that tests can control it: take `now` as an argument, \
                  or call `sys::clock::monotonic` (deadlines) or `sys::clock::wall` (records)",
     },
@@ -66,27 +66,27 @@ pub(in crate::tidy) const BANS: [Ban; 10] = [
             "RandomState",
         ],
         crates: PURE,
-        exempt_file: None,
+        exempt_files: &[],
         remedy: "`proto` and `policy` are pure: take bytes, facts and `now` as arguments, and leave I/O to \
                  the gateway",
     },
     Ban {
         patterns: &[".unwrap()"],
         crates: ALL_CRATES,
-        exempt_file: None,
+        exempt_files: &[],
         remedy: "return the error, or use `expect` with the invariant that excludes it",
     },
     Ban {
         patterns: &["println!", "eprintln!", "print!", "eprint!"],
         crates: LIBRARIES,
-        exempt_file: None,
+        exempt_files: &[],
         remedy: "only the binaries print to a terminal: return the value, or log it through `gateway::log`",
     },
     Ban {
         patterns: &["thread::sleep"],
         crates: DATA_PLANE,
-        // A reload runs on the control thread, which has no other work meanwhile.
-        exempt_file: Some("gateway/src/server/reload.rs"),
+        // A reload, and the load of a configuration, run on a thread that has no other work meanwhile.
+        exempt_files: &["gateway/src/server/reload.rs", "gateway/src/config/source.rs"],
         remedy: "a data-plane thread never sleeps outside its reactor: arm a timer, or wait on a condition \
                   with a deadline",
     },
@@ -100,26 +100,26 @@ pub(in crate::tidy) const BANS: [Ban; 10] = [
             "mpsc::channel::<",
         ],
         crates: ALL_CRATES,
-        exempt_file: None,
+        exempt_files: &[],
         remedy: "every queue has a named bound and a defined behaviour when it is full: use a bounded \
                  channel or `sys::ring`",
     },
     Ban {
         patterns: &["env::var", "env::vars", "env::var_os"],
         crates: LIBRARIES,
-        exempt_file: None,
+        exempt_files: &[],
         remedy: "only `tollgate` reads the environment: take the value as an argument or a setting",
     },
     Ban {
         patterns: &["to_socket_addrs", "lookup_host"],
         crates: LIBRARIES,
-        exempt_file: Some("gateway/src/dns/system.rs"),
+        exempt_files: &["gateway/src/dns/system.rs"],
         remedy: "it blocks the thread on DNS, and its addresses bypass the policy: use `gateway::dns`",
     },
     Ban {
         patterns: &["process::exit"],
         crates: LIBRARIES,
-        exempt_file: None,
+        exempt_files: &[],
         remedy: "it skips every destructor, also the ledger's: return an error and let `main` exit",
     },
 ];
@@ -131,7 +131,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         let applies = |source: &&Source| {
             // An example is a program of its own and prints to a terminal.
             let is_program = source.path.contains("/examples/");
-            let is_exempt = is_program || ban.exempt_file == Some(source.path.as_str());
+            let is_exempt = is_program || ban.exempt_files.contains(&source.path.as_str());
             ban.crates.contains(&source.crate_name()) && !is_exempt
         };
         for pattern in ban.patterns {
