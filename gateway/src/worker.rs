@@ -242,9 +242,6 @@ where
         self.listeners.remove_closed(&self.context.snapshot());
         self.admit_pending();
         self.slots.borrow_mut().shorten_deadlines(self.handshake_timeout(), self.reactor.now());
-        if self.handshakes.has_runnable() || self.exchanges.has_runnable() {
-            self.relays.note_connections();
-        }
         let was_full = self.handshakes.is_full();
         let panicked = self.run_handshakes() + self.run_exchanges();
         self.reactor.stats().panics.add(panicked);
@@ -259,7 +256,10 @@ where
     }
 
     fn run_handshakes(&mut self) -> u64 {
-        let Worker { handshakes, pending, .. } = self;
+        let Worker { handshakes, pending, relays, .. } = self;
+        if handshakes.has_runnable() {
+            relays.note_connections();
+        }
         handshakes.run(|identified| {
             if let Some(identified) = identified {
                 push_pending(pending, identified);
@@ -275,6 +275,10 @@ where
                 Some(Exchange::Session(Box::new(Session::resume(context, resumed))))
             })
         });
+        // Before they run: a relay that one of them starts takes the work for its own.
+        if exchanges.has_runnable() {
+            relays.note_connections();
+        }
         exchanges.run(|next_step| match next_step {
             NextStep::Closed => {}
             // Tunnel upgrades precede new connections.

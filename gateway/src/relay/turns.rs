@@ -12,11 +12,11 @@ use crate::limits::{PASS_BYTES_MAX, SUSTAINED_PASS_BYTES_MAX};
 /// second that found large turns took 0.4 to 0.9 ms longer.
 const OTHER_WORK_SPAN: Duration = Duration::from_millis(100);
 
-/// When the thread last had other work than sustained streams. The work by which a stream began is none for
-/// it: a thread that has nothing else gives it large turns at once.
+/// When the thread last had other work than sustained streams. For a stream that is alone, the work by which
+/// it began is none: a thread that has nothing else gives it large turns at once.
 #[derive(Debug)]
 pub(super) struct Turns {
-    /// What ran last: a relay, or a connection that has none.
+    /// The other work that ran last: of a relay that is not sustained, or of connections that have no relay.
     latest: Option<Key>,
     latest_at: Nanos,
     /// When anything but `latest` last ran. others_at <= latest_at
@@ -39,7 +39,8 @@ impl Turns {
         self.note(Some(relay), now);
     }
 
-    /// Notes that a connection now has this relay: what connections ran last is the relay's own beginning.
+    /// Notes that a connection now has this relay: what connections ran last counts as the relay's own. Work
+    /// of other connections in the same pass is among it. If it recurs it is noted again.
     pub(super) fn note_start(&mut self, relay: Key) {
         self.latest = self.latest.or(Some(relay));
     }
@@ -53,7 +54,9 @@ impl Turns {
 
     /// The bytes of the turn of `relay`, a sustained stream, in a pass in which `queued` relays run.
     pub(super) fn sustained_bytes(&self, relay: Key, queued: usize, now: Nanos) -> usize {
-        let other_work_at = if self.latest == Some(relay) { self.others_at } else { self.latest_at };
+        // Beside another stream, work of this one keeps the turns of both small.
+        let is_own = queued <= 1 && self.latest == Some(relay);
+        let other_work_at = if is_own { self.others_at } else { self.latest_at };
         if now.since(other_work_at) < OTHER_WORK_SPAN {
             return PASS_BYTES_MAX;
         }
@@ -108,6 +111,31 @@ mod tests {
         turns.note_relay(stream, now);
         assert_eq!(turns.sustained_bytes(stream, 1, now + OTHER_WORK_SPAN / 2), PASS_BYTES_MAX);
         assert_eq!(turns.sustained_bytes(stream, 1, now + OTHER_WORK_SPAN), LARGE);
+    }
+
+    #[test]
+    fn streams_have_equal_turns_whichever_worked_last() {
+        let streams = relays();
+        let mut turns = Turns::begin(BEGIN);
+        let start = BEGIN + OTHER_WORK_SPAN;
+        turns.note_relay(streams[0], start);
+        for now in [start, start + OTHER_WORK_SPAN / 2, start + OTHER_WORK_SPAN] {
+            let [one, other] = streams.map(|stream| turns.sustained_bytes(stream, 2, now));
+            assert_eq!(one, other);
+        }
+    }
+
+    #[test]
+    fn connection_after_the_beginning_is_other_work() {
+        let [stream, _] = relays();
+        let mut turns = Turns::begin(BEGIN);
+        let start = BEGIN + OTHER_WORK_SPAN;
+        turns.note_connections(start);
+        turns.note_start(stream);
+        turns.note_relay(stream, start);
+        turns.note_connections(start);
+        assert_eq!(turns.sustained_bytes(stream, 1, start + OTHER_WORK_SPAN / 2), PASS_BYTES_MAX);
+        assert_eq!(turns.sustained_bytes(stream, 1, start + OTHER_WORK_SPAN), LARGE);
     }
 
     #[test]

@@ -266,7 +266,10 @@ fn rotation_under_load_loses_no_line() {
         match line["event"].as_str().unwrap() {
             "close" => assert!(paths.insert(line["path"].as_str().unwrap().to_owned()), "twice: {line}"),
             "log_dropped" => dropped += line["count"].as_u64().unwrap() as usize,
-            _ => assert_eq!((&line["event"], &line["level"]), (&json!("message"), &json!("info")), "{line}"),
+            _ => {
+                assert_eq!(line["event"], "message", "{line}");
+                assert!(!line["text"].as_str().unwrap().starts_with("reload refused"), "{line}");
+            }
         }
     }
     // A dropped line may be a message.
@@ -286,7 +289,7 @@ fn request_all(gateway: &Gateway, to: SocketAddr, client: u8, requests: usize) {
         let (mut text, mut buffer) = (String::new(), vec![0; 1 << 16]);
         while text.matches("HTTP/1.1 ").count() < requests {
             let count = stream.read(&mut buffer).unwrap();
-            assert_ne!(count, 0, "the connection stays");
+            assert_ne!(count, 0, "the connection stays; it responded {text}");
             text.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
         }
         assert_eq!(text.matches("HTTP/1.1 200").count(), requests, "{text}");
