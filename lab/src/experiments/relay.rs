@@ -78,7 +78,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         Target::ALL.into_iter().filter(|target| chosen.iter().any(|part| part.targets().contains(target)));
     let wanted: Vec<Target> = wanted.collect();
     let (candidates, skipped) = installed::find(&wanted, options.tollgate.as_deref(), &options.without)?;
-    // BBR paces by timers, also on loopback, where that takes more of the CPUs than a relay does.
+    // BBR paces by timers, also on loopback, where that costs HAProxy and Tollgate more than to relay.
     let congestion_control = kernel_setting::hold(Path::new(CONGESTION_CONTROL), "cubic");
     let mut machine = machine::facts();
     machine.insert("tcp_congestion_control_before".to_owned(), congestion_control.before().into());

@@ -44,27 +44,30 @@ impl Drop for ChangedSetting {
 pub(crate) struct HeldSetting {
     setting: PathBuf,
     wanted: &'static str,
-    /// `None` where nothing had to be changed, or could be.
-    changed: Option<ChangedSetting>,
+    /// The change, if one was needed, or why there is none.
+    changed: io::Result<Option<ChangedSetting>>,
 }
 
 /// Changes a setting to `wanted`. Changes nothing where the kernel has no such setting.
 pub(crate) fn hold(setting: &Path, wanted: &'static str) -> HeldSetting {
-    let changed = differs(setting, wanted).then(|| change(setting, wanted).ok()).flatten();
+    let changed = differs(setting, wanted).then(|| change(setting, wanted)).transpose();
     HeldSetting { setting: setting.to_owned(), wanted, changed }
 }
 
 impl HeldSetting {
     /// The value before, if it was changed.
     pub(crate) fn before(&self) -> Option<&str> {
-        self.changed.as_ref().map(ChangedSetting::before)
+        self.changed.as_ref().ok()?.as_ref().map(ChangedSetting::before)
     }
 
     /// The warning that the setting has another value, if so.
     pub(crate) fn warning(&self) -> Option<String> {
         let name = self.setting.file_name()?.to_string_lossy();
-        let refused = || format!("{name} is not {}, and only root may change it", self.wanted);
-        differs(&self.setting, self.wanted).then(refused)
+        let warning = match &self.changed {
+            Ok(_) => format!("{name} is no longer {}: another program has changed it", self.wanted),
+            Err(error) => format!("{name} is not {}, and cannot be changed: {error}", self.wanted),
+        };
+        differs(&self.setting, self.wanted).then_some(warning)
     }
 }
 
@@ -111,7 +114,8 @@ mod tests {
         let held = hold(&setting, "0");
         assert_eq!((now().as_str(), held.before(), held.warning()), ("0", Some("1"), None));
         fs::write(&setting, "2\n").expect("the directory is ours");
-        assert_eq!(held.warning().as_deref(), Some("setting is not 0, and only root may change it"));
+        let warning = held.warning().expect("it has another value");
+        assert!(warning.starts_with("setting is no longer 0"), "{warning}");
         drop(held);
         assert_eq!(now(), "1\n");
     }
