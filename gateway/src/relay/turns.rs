@@ -78,6 +78,15 @@ mod tests {
         [slab.insert(()), slab.insert(())]
     }
 
+    /// The turns of a thread on which a stream has just begun, and the moment.
+    fn begun(stream: Key) -> (Turns, Nanos) {
+        let (mut turns, start) = (Turns::begin(BEGIN), BEGIN + OTHER_WORK_SPAN);
+        turns.note_connections(start);
+        turns.note_start(stream);
+        turns.note_relay(stream, start);
+        (turns, start)
+    }
+
     #[test]
     fn turns_are_large_without_other_work() {
         let [stream, other] = relays();
@@ -98,11 +107,7 @@ mod tests {
     #[test]
     fn beginning_of_a_stream_is_no_other_work_for_it() {
         let [stream, other] = relays();
-        let mut turns = Turns::begin(BEGIN);
-        let start = BEGIN + OTHER_WORK_SPAN;
-        turns.note_connections(start);
-        turns.note_start(stream);
-        turns.note_relay(stream, start);
+        let (mut turns, start) = begun(stream);
         let now = start + OTHER_WORK_SPAN / 4;
         assert_eq!(turns.sustained_bytes(stream, 1, now), LARGE);
         assert_eq!(turns.sustained_bytes(other, 1, now), PASS_BYTES_MAX, "for another it is");
@@ -128,11 +133,7 @@ mod tests {
     #[test]
     fn connection_after_the_beginning_is_other_work() {
         let [stream, _] = relays();
-        let mut turns = Turns::begin(BEGIN);
-        let start = BEGIN + OTHER_WORK_SPAN;
-        turns.note_connections(start);
-        turns.note_start(stream);
-        turns.note_relay(stream, start);
+        let (mut turns, start) = begun(stream);
         turns.note_connections(start);
         assert_eq!(turns.sustained_bytes(stream, 1, start + OTHER_WORK_SPAN / 2), PASS_BYTES_MAX);
         assert_eq!(turns.sustained_bytes(stream, 1, start + OTHER_WORK_SPAN), LARGE);
