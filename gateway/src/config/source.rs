@@ -216,7 +216,8 @@ fn is_fresh_at(metadata: &Metadata, now: WallNanos) -> bool {
 /// Reads a file until two reads in a row, with a pause between them, agree; up to one byte beyond the bound.
 ///
 /// A program that writes in place empties the file first. A read meanwhile may find the beginning of a text,
-/// or of two. That is often a valid configuration, which denies what the missing lines allow.
+/// or of two. That is often a valid configuration, without the lines that follow: they may allow, deny, or
+/// disable a user.
 fn read_settled(file: &mut (impl Read + Seek), bytes_max: u64, pause: impl Fn()) -> io::Result<Vec<u8>> {
     let mut read_anew = || {
         file.rewind()?;
