@@ -9,6 +9,7 @@
 //!   clock.rs       monotonic and wall time          step_filter.rs  the wall clock without short steps
 //!   ring.rs        one producer, one consumer       stack.rs     many producers, one consumer of all
 //!   mailbox.rs     many senders, one receiver, bounded
+//!   allowance.rs   bytes that threads spend together    rate_limit.rs  the same, over time
 //!   park_flag.rs   whether a producer must wake a sleeping thread
 //!   parker.rs      a one-token sleep of one thread
 //!   alarm.rs       a sleep whose deadline other threads set
@@ -28,12 +29,14 @@
 //!
 //! ```text
 //!   alarm parker pressure socket
-//!   clock epoll limits mailbox mapping park_flag ring send_audit splice stack
+//!   rate_limit
+//!   allowance clock epoll limits mailbox mapping park_flag ring send_audit splice stack
 //!   kernel route
 //!   append crash disk heap once_fn simulation step_filter sync thread
 //! ```
 
 pub mod alarm;
+pub mod allowance;
 pub mod append;
 pub mod clock;
 pub mod crash;
@@ -48,6 +51,7 @@ pub mod once_fn;
 pub mod park_flag;
 pub mod parker;
 pub mod pressure;
+pub mod rate_limit;
 pub mod ring;
 pub mod route;
 pub mod send_audit;
