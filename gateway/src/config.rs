@@ -8,7 +8,8 @@
 //!    |
 //! raw.rs                typed tables      with read.rs (walks the TOML tree) and value.rs (types of values),
 //!    |                                    as settings.rs declares them in the form of schema.rs
-//! listeners.rs, user.rs                   what the tables mean together
+//! listeners.rs, user.rs, team.rs,         what the tables mean together
+//! quota.rs
 //!    |
 //! Config, or ConfigErrors                 report.rs renders them, secrets.rs masks secrets
 //! ```
@@ -20,10 +21,12 @@ use policy::Policy;
 use policy::rules::Rule;
 
 pub use listeners::{Ingress, Listener};
-pub use read::{Located, Optional, nearest};
+pub use quota::{Quota, Quotas, Rates};
+pub use read::{Items, Located, Optional, nearest};
 pub use report::{ConfigErrors, Finding, Findings, Severity, Span};
+pub use team::Team;
 pub use user::User;
-pub use value::{NameServer, OwnAddress};
+pub use value::{Direction, NameServer, OwnAddress, Scope};
 
 use crate::config::settings::{
     Accept, Admin, Auth, Dns, DnsMode, Ledger, Limits, Log, LogTarget, Network, Threads, Timeouts,
@@ -36,6 +39,7 @@ use source::Sources;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod listeners;
+mod quota;
 mod raw;
 mod read;
 mod report;
@@ -43,6 +47,7 @@ mod schema;
 mod secrets;
 pub mod settings;
 mod source;
+mod team;
 mod user;
 mod value;
 
@@ -112,6 +117,10 @@ pub struct Config {
     pub log: Log,
     /// How clients prove their user.
     pub auth: Auth,
+    /// Each behind its parent, and so behind all its ancestors.
+    pub teams: Vec<Team>,
+    /// What all quotas have in common.
+    pub quotas: Quotas,
     /// In the order of the policy: `users[i].index.as_usize() == i`.
     pub users: Vec<User>,
     /// The rules of all users.
@@ -143,6 +152,8 @@ impl Config {
         add_allowed(options, &mut raw, &mut sources.sources, &mut report);
         listeners::check(&raw, &mut report);
         user::check(&raw, &mut report);
+        team::check(&raw, &mut report);
+        quota::check(&raw, &mut report);
         check_agreement(&raw, &mut report);
         user::warn_unshared_limit(&raw, &mut report);
         warn_unread_user_files(&sources.origin, &raw, &sources.users_directory, &mut report);
@@ -211,6 +222,7 @@ fn assemble(
         live_table: raw.ledger.live_table.as_ref().map(|path| base.join(path)),
         ..raw.ledger
     };
+    let teams = team::resolve(&raw);
     let log = Log {
         to: match &raw.log.to {
             LogTarget::Stderr => LogTarget::Stderr,
@@ -232,7 +244,9 @@ fn assemble(
         runtime_directory: options.runtime_directory.clone(),
         log,
         auth: raw.auth.clone(),
-        users: user::resolve(raw, &policy),
+        quotas: Quotas::new(&raw.quotas),
+        users: user::resolve(raw, &policy, &teams),
+        teams,
         policy,
         local_addresses: options.local_addresses.clone(),
         warnings,

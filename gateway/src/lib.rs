@@ -29,7 +29,7 @@
 //!   flow snapshot
 //!   buffers dns first_start identity observe
 //!   budget config limits shares
-//!   account date jobs numbers own_address source_network text_format token ttl_cache users
+//!   account credit date jobs numbers own_address source_network text_format token ttl_cache users
 //! ```
 
 #![forbid(unsafe_code)]
@@ -43,6 +43,7 @@ mod client;
 pub mod config;
 mod connection;
 mod context;
+pub mod credit;
 mod date;
 mod denial;
 mod dial;

@@ -12,9 +12,10 @@ use toml::de::{DeTable, DeValue};
 use super::read::{FromTable, Optional, Section, kind_of, suggest};
 use super::report::{Diagnostic, Report, SourceText, Span};
 use super::source::Sources;
+use super::value::team_name;
 use crate::config::settings::{
-    Accept, Admin, Auth, DestinationTable, Dns, Ledger, Limits, ListenerTable, Log, Network, TABLES, Threads,
-    Timeouts, UserTable,
+    Accept, Admin, Auth, DestinationTable, Dns, Ledger, Limits, ListenerTable, Log, Network, QuotaDefaults,
+    TABLES, TeamTable, Threads, Timeouts, UserTable,
 };
 use crate::users::UserName;
 
@@ -23,6 +24,8 @@ use crate::users::UserName;
 pub(super) struct RawConfig {
     pub(super) listeners: Vec<ListenerTable>,
     pub(super) destinations: Vec<RawDestination>,
+    /// In the order of their names.
+    pub(super) teams: Vec<RawTeam>,
     pub(super) users: Vec<RawUser>,
     /// Whether every user file could be read. If not, a user that is missing here may exist.
     pub(super) has_all_users: bool,
@@ -38,6 +41,7 @@ pub(super) struct RawConfig {
     pub(super) ledger: Ledger,
     pub(super) log: Log,
     pub(super) auth: Auth,
+    pub(super) quotas: QuotaDefaults,
 }
 
 /// One `[destinations.NAME]`.
@@ -45,6 +49,13 @@ pub(super) struct RawDestination {
     pub(super) name: String,
     pub(super) span: Span,
     pub(super) table: DestinationTable,
+}
+
+/// One `[teams.NAME]`.
+pub(super) struct RawTeam {
+    pub(super) name: String,
+    pub(super) span: Span,
+    pub(super) table: TeamTable,
 }
 
 /// One `[[user]]`, or one user file.
@@ -113,7 +124,12 @@ impl RawConfig {
                     self.users =
                         users.filter_map(|(span, table)| user_with_name(span, table, report)).collect();
                 }
-                "destinations" => self.destinations = destinations(root, value, report),
+                "destinations" => {
+                    let sets = named_tables(root, value, report).into_iter();
+                    self.destinations =
+                        sets.map(|(name, span, table)| RawDestination { name, span, table }).collect();
+                }
+                "teams" => self.teams = teams(named_tables(root, value, report), report),
                 "network" => single(&mut self.network, root, value, report),
                 "admin" => single(&mut self.admin, root, value, report),
                 "accept" => single(&mut self.accept, root, value, report),
@@ -127,6 +143,7 @@ impl RawConfig {
                 "ledger" => single(&mut self.ledger, root, value, report),
                 "log" => single(&mut self.log, root, value, report),
                 "auth" => single(&mut self.auth, root, value, report),
+                "quotas" => single(&mut self.quotas, root, value, report),
                 unknown => report.error(unknown_table(unknown, &root.span_in_source(key.span()))),
             }
         }
@@ -189,29 +206,40 @@ fn tables<T: FromTable>(
     tables.into_iter()
 }
 
-/// `[destinations.NAME]`, all of them.
-fn destinations(
+/// `[table.NAME]`, all of them: each with its name and the span of the name.
+fn named_tables<T: FromTable>(
     root: &Section<'_>,
     value: &Spanned<DeValue<'_>>,
     report: &mut Report,
-) -> Vec<RawDestination> {
-    let header = DestinationTable::TABLE.header;
-    let Some(sets) = value.get_ref().as_table() else {
+) -> Vec<(String, Span, T)> {
+    let header = T::TABLE.header;
+    let Some(named) = value.get_ref().as_table() else {
         report.error(not_a_table(header, value.get_ref(), &root.span_in_source(value.span())));
         return Vec::new();
     };
-    let mut destinations = Vec::new();
-    for (key, value) in sets {
+    let mut tables = Vec::new();
+    for (key, value) in named {
         let span = root.span_in_source(key.span());
         let Some(entries) = value.get_ref().as_table() else {
             report.error(not_a_table(header, value.get_ref(), &span));
             continue;
         };
-        let table = DestinationTable::read(&Section::new(entries, span.clone()), report);
-        let name = key.get_ref().to_string();
-        destinations.extend(table.map(|table| RawDestination { name, span, table }));
+        let table = T::read(&Section::new(entries, span.clone()), report);
+        tables.extend(table.map(|table| (key.get_ref().to_string(), span, table)));
     }
-    destinations
+    tables
+}
+
+/// The teams whose names are valid.
+fn teams(tables: Vec<(String, Span, TeamTable)>, report: &mut Report) -> Vec<RawTeam> {
+    let mut teams = Vec::new();
+    for (name, span, table) in tables {
+        match team_name(&name) {
+            Ok(_) => teams.push(RawTeam { name, span, table }),
+            Err(reason) => report.error(Diagnostic::at(&span, "wrong name of a team").label(reason)),
+        }
+    }
+    teams
 }
 
 /// A `[[user]]` must contain its name; a user file has it in its file name.
@@ -239,7 +267,8 @@ fn unknown_table(word: &str, span: &Span) -> Diagnostic {
     if let Some(table) = TABLES.iter().find(|table| table.setting(word).is_some()) {
         return diagnostic.help(format!("`{word}` belongs under {}", table.header));
     }
-    let headers: Vec<&str> = TABLES.iter().map(|table| table_name(table.header)).collect();
+    let headers = TABLES.iter().map(|table| table.header).filter(|header| header.starts_with('['));
+    let headers: Vec<&str> = headers.map(table_name).collect();
     suggest(diagnostic, word, &headers)
 }
 

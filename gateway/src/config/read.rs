@@ -24,6 +24,13 @@ pub struct Located<T> {
     pub(crate) span: Span,
 }
 
+impl<T> Located<T> {
+    /// A default: its span is empty, and no finding is about it.
+    fn unwritten(value: T) -> Located<T> {
+        Located { value, span: Span::new(0, 0..0) }
+    }
+}
+
 impl<T> Deref for Located<T> {
     type Target = T;
 
@@ -231,8 +238,8 @@ impl<T: Scalar> FromSetting for Located<T> {
         Some(Located { value, span: span.clone() })
     }
 
-    fn default(_: &Setting) -> Option<Self> {
-        None
+    fn default(setting: &Setting) -> Option<Self> {
+        <T as FromSetting>::default(setting).map(Located::unwritten)
     }
 }
 
@@ -267,8 +274,50 @@ impl<T: Scalar> FromSetting for Vec<Located<T>> {
         Some(items.iter().filter_map(item).collect())
     }
 
+    fn default(setting: &Setting) -> Option<Self> {
+        let written = DeValue::parse(setting.default).ok()?;
+        let items = written.get_ref().as_array()?.iter();
+        items.map(|item| T::parse(item.get_ref(), setting).ok().map(Located::unwritten)).collect()
+    }
+}
+
+/// A list of tables, each with the settings that `T` declares: `[{ key = value }]`, or `[[table.list]]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Items<T>(pub Vec<Located<T>>);
+
+impl<T: FromTable> FromSetting for Items<T> {
+    const KIND: &'static str = "an inline table";
+    const LIST: bool = true;
+
+    fn read(value: &DeValue<'_>, span: &Span, setting: &Setting, report: &mut Report) -> Option<Self> {
+        let expected = |what: &str, found: &DeValue<'_>| format!("expected {what}; found {}", kind_of(found));
+        let Some(items) = value.as_array() else {
+            let label = expected("a list of tables, `[{ ... }]`", value);
+            report.error(wrong_value(span, setting).label(label));
+            return None;
+        };
+        let mut tables = Vec::new();
+        for item in items {
+            let span = Span::new(span.source, item.span());
+            match item.get_ref().as_table() {
+                None => {
+                    let label = expected("a table, `{ ... }`", item.get_ref());
+                    report.error(wrong_value(&span, setting).label(label));
+                }
+                Some(entries) => {
+                    let error_count = report.errors.len();
+                    let table = T::read(&Section::new(entries, span.clone()), report);
+                    // With a default in place of what is wrong, the item might equal another one.
+                    let table = table.filter(|_| report.errors.len() == error_count);
+                    tables.extend(table.map(|value| Located { value, span }));
+                }
+            }
+        }
+        Some(Items(tables))
+    }
+
     fn default(_: &Setting) -> Option<Self> {
-        Some(Vec::new())
+        Some(Items(Vec::new()))
     }
 }
 

@@ -12,15 +12,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use jiff::tz::TimeZone;
 use policy::rules::Rule;
 use proto::target::Target;
 use toml::de::DeValue;
 
-use crate::config::read::{FromSetting, FromTable, Located, Optional, Scalar, Section, kind_of};
+use crate::config::read::{FromSetting, FromTable, Items, Located, Optional, Scalar, Section, kind_of};
 use crate::config::report::Report;
 pub use crate::config::schema::{Setting, Table};
-pub use crate::config::value::{AcceptStrategy, ByteSize, LogTarget, Realm, duration, network};
+pub use crate::config::value::{
+    AcceptStrategy, BitRate, ByteSize, Direction, LogTarget, Realm, Scope, TeamName, duration, network,
+};
 use crate::config::value::{NameServer, OwnAddress, choice};
+use crate::credit::calendar::Per;
 use crate::users::{PasswordHash, TokenHash, UserName};
 
 /// Declares tables of settings: for each a struct with one field per setting, the code that reads it, and its
@@ -275,6 +279,29 @@ settings! {
         addresses: Vec<Located<IpNet>> = [];
     }
 
+    /// What all quotas have in common.
+    "[quotas]" QuotaDefaults {
+        /// The time zone in which hours, days, weeks and months begin: an IANA name.
+        zone: TimeZone = "UTC";
+        /// Percentages of a quota that are reported, each once in a period; at most 8.
+        thresholds: Vec<Located<u32>> = [80, 85, 95, 100], 1 ..= 100;
+    }
+
+    /// A team: users, and other teams, that have quotas and rates together. Each user has their own as well.
+    /// A name is written as that of a user.
+    "[teams.NAME]" TeamTable {
+        /// The team of which this one is a part; at most 8 levels.
+        parent: Optional<TeamName> = none;
+        /// What all its users together may move; at most 16, each as in `quota = [{ }]`.
+        quota: Items<QuotaItem> = [];
+        /// Bits in a second at most, in each direction, of all its users together; units are decimal.
+        rate: Optional<BitRate> = none, "8kbit/s" ..= "100Gbit/s";
+        /// The same for the direction from client to destination, instead of `rate`.
+        rate_up: Optional<BitRate> = none, "8kbit/s" ..= "100Gbit/s";
+        /// The same for the direction from destination to client, instead of `rate`.
+        rate_down: Optional<BitRate> = none, "8kbit/s" ..= "100Gbit/s";
+    }
+
     /// A user: a person, an app, a job. Instead of a `[[user]]` table, a file `users.d/NAME.toml` may hold
     /// the settings of one user; the file's name is the user's name. `tollgate user add` writes such files.
     "[[user]]" UserTable {
@@ -305,8 +332,39 @@ settings! {
         resolve_for_networks: bool = false;
         /// Connections at the same time; without it `connections_per_user` of `[limits]` holds.
         connections: Optional<u32> = none, 1 ..= 1_000_000;
+        /// The team that the user belongs to.
+        team: Optional<TeamName> = none;
+        /// What the user may move; at most 16, each as in `quota = [{ }]`.
+        quota: Items<QuotaItem> = [];
+        /// Bits in a second at most, in each direction; units are decimal.
+        rate: Optional<BitRate> = none, "8kbit/s" ..= "100Gbit/s";
+        /// The same for the direction from client to destination, instead of `rate`.
+        rate_up: Optional<BitRate> = none, "8kbit/s" ..= "100Gbit/s";
+        /// The same for the direction from destination to client, instead of `rate`.
+        rate_down: Optional<BitRate> = none, "8kbit/s" ..= "100Gbit/s";
         /// Denies every request of the user; the name stays in use.
         disabled: bool = false;
+    }
+
+    /// A quota of a user or a team, as `quota = [{ limit = "20GB", per = "day", of = "external" }]`. No two
+    /// quotas of one owner differ in `limit` alone.
+    "quota = [{ }]" QuotaItem {
+        /// Bytes at most in a period.
+        limit: Located<ByteSize> = required, "1kB" ..= "4PB";
+        /// The period after which the quota renews: at each hour of the local clock, at local midnight, at
+        /// midnight of Monday, at midnight of the anchor day; `total` never renews.
+        per: Per = required;
+        /// The flows that count: all, those that are metered as external or internal, or those to a set of
+        /// destinations.
+        of: Located<Scope> = "all";
+        /// The bytes that count: `up` from client to destination, `down` from destination to client, or
+        /// both together.
+        direction: Direction = "both";
+        /// The time zone of this quota, instead of that in `[quotas]`.
+        zone: Optional<TimeZone> = none;
+        /// With `per = "month"`: the day of the month on which the period begins, or the last day of a month
+        /// that is shorter. Without it that is the first.
+        anchor: Optional<u32> = none, 1 ..= 31;
     }
 }
 
@@ -329,7 +387,7 @@ macro_rules! defaults {
         }
     )+};
 }
-defaults! { Network Admin Accept Threads Limits Timeouts Dns Ledger Log Auth }
+defaults! { Network Admin Accept Threads Limits Timeouts Dns Ledger Log Auth QuotaDefaults }
 
 choice! {
     /// The protocol of a listener.
@@ -471,6 +529,8 @@ mod tests {
         assert_eq!(Auth::default().realm.to_string(), "tollgate");
         assert_eq!(Threads::default().reactors, 0);
         assert!(Dns::default().servers.is_empty());
+        let thresholds = QuotaDefaults::default().thresholds;
+        assert!(thresholds.iter().map(|percent| percent.value).eq([80, 85, 95, 100]));
     }
 
     #[test]
@@ -480,12 +540,17 @@ mod tests {
             // Each bound must itself be a value of the setting.
             let value = |text| DeValue::parse(text).unwrap().into_inner();
             for text in [low, high, setting.default] {
-                let within = match text.starts_with('"') {
-                    true => {
+                let within = match text {
+                    "none" | "required" => true,
+                    list if list.starts_with('[') => {
+                        <Vec<Located<u32>> as FromSetting>::default(setting).is_some()
+                    }
+                    text if text.starts_with('"') => {
                         Option::<Duration>::parse(&value(text), setting).is_ok()
                             || ByteSize::parse(&value(text), setting).is_ok()
+                            || BitRate::parse(&value(text), setting).is_ok()
                     }
-                    false => text == "none" || u32::parse(&value(text), setting).is_ok(),
+                    number => u32::parse(&value(number), setting).is_ok(),
                 };
                 assert!(within, "{} = {text}", setting.name);
             }

@@ -12,6 +12,8 @@ use tempfile::TempDir;
 use super::*;
 use crate::config::settings::LogTarget;
 
+mod quotas;
+
 const CASES: &str = "testdata/config";
 
 #[test]
@@ -422,7 +424,7 @@ fn dangling_link_and_device_are_errors() {
 }
 
 /// The pieces of broken configurations.
-const PIECES: [&str; 40] = [
+const PIECES: [&str; 48] = [
     "[",
     "]",
     "[[",
@@ -451,7 +453,15 @@ const PIECES: [&str; 40] = [
     "[[listener]]\n",
     "[limits]\n",
     "[destinations.a]\n",
+    "[quotas]\n",
+    "[teams.a]\n",
     "name",
+    "team",
+    "parent",
+    "quota",
+    "{ limit = \"1GB\", per = \"day\" }",
+    "per",
+    "\"a\"",
     "password",
     "token",
     "allow",

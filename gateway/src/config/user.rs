@@ -14,9 +14,11 @@ use policy::{
     BuildError, Builder, ListKind, Mistake, Owner, Policy, SetClass, SetRules, UserIndex, UserRules,
 };
 
+use super::quota::{self, Quota, Rates};
 use super::raw::{RawConfig, RawDestination, RawUser};
-use super::read::{Located, suggest};
+use super::read::Located;
 use super::report::{Diagnostic, Report, Span};
+use super::team::Team;
 use crate::config::settings::{DestinationClass, UserTable};
 use crate::users::{Credential, PasswordHash, TokenHash, UserName};
 
@@ -46,6 +48,14 @@ pub struct User {
     pub deny: Vec<String>,
     /// Most concurrent connections.
     pub connections_max: u32,
+    /// The team, as an index of [`super::Config::teams`].
+    pub team: Option<usize>,
+    /// The team's name.
+    pub team_name: Option<Box<str>>,
+    /// What the user may move, besides the quotas of the team.
+    pub quotas: Vec<Quota>,
+    /// How fast, besides the rates of the team.
+    pub rates: Rates,
     /// Whether the user is denied, whatever they present.
     pub disabled: bool,
     /// The user file; `None` for a user of the configuration itself.
@@ -53,7 +63,7 @@ pub struct User {
 }
 
 impl User {
-    /// Whether `other` has the same settings, in whatever file.
+    /// Whether `other` has the same settings, in whatever file. The team is the same if its name is.
     pub(crate) fn is_written_as(&self, other: &User) -> bool {
         let User {
             name,
@@ -64,6 +74,10 @@ impl User {
             allow,
             deny,
             connections_max,
+            team: _,
+            team_name,
+            quotas,
+            rates,
             disabled,
             file: _,
         } = other;
@@ -74,6 +88,9 @@ impl User {
             && self.allow == *allow
             && self.deny == *deny
             && self.connections_max == *connections_max
+            && self.team_name == *team_name
+            && self.quotas == *quotas
+            && self.rates == *rates
             && self.disabled == *disabled
     }
 }
@@ -153,8 +170,10 @@ fn warn_needless_resolving(users: &HashMap<&str, &RawUser>, policy: &Policy, rep
 }
 
 /// The users, in the order of the policy. [`check`] must have found no error.
-pub(super) fn resolve(raw: RawConfig, policy: &Policy) -> Vec<User> {
+pub(super) fn resolve(raw: RawConfig, policy: &Policy, teams: &[Team]) -> Vec<User> {
     let connections_default = raw.limits.connections_per_user;
+    let zone = raw.quotas.zone;
+    let team_index: HashMap<&str, usize> = teams.iter().map(|team| &*team.name).zip(0..).collect();
     let texts = |rules: &[Located<Rule>]| rules.iter().map(|rule| rule.value.to_string()).collect();
     let resolve = |RawUser { name, table, file, .. }: RawUser| User {
         former_names: table.former_names.iter().map(|name| name.value.clone()).collect(),
@@ -164,6 +183,10 @@ pub(super) fn resolve(raw: RawConfig, policy: &Policy) -> Vec<User> {
         allow: texts(&table.allow),
         deny: texts(&table.deny),
         connections_max: table.connections.into_value().unwrap_or(connections_default),
+        team: table.team.written().and_then(|team| team_index.get(team.as_str()).copied()),
+        team_name: table.team.written().map(|team| team.as_str().into()),
+        quotas: quota::resolve(&table.quota, &zone),
+        rates: Rates::new(&table.rate, &table.rate_up, &table.rate_down),
         disabled: table.disabled,
         name,
         file,
@@ -179,7 +202,7 @@ fn rules(located: &[Located<Rule>]) -> Vec<Rule> {
     located.iter().map(|rule| rule.value.clone()).collect()
 }
 
-fn name_span(user: &RawUser) -> &Span {
+pub(super) fn name_span(user: &RawUser) -> &Span {
     user.table.name.written().map_or(&user.span, |name| &name.span)
 }
 
@@ -300,14 +323,7 @@ impl MistakeLocator<'_> {
     fn diagnostic(&self, BuildError { location, mistake }: &BuildError) -> Diagnostic {
         let span = self.span(&location.owner, location.rule);
         match mistake {
-            Mistake::UnknownSet { reference, .. } => {
-                let sets: Vec<&str> = self.raw.destinations.iter().map(|set| set.name.as_str()).collect();
-                let diagnostic = Diagnostic::at(span, format!("there is no set `@{reference}`"));
-                match sets.is_empty() {
-                    true => diagnostic.help(format!("write a table [destinations.{reference}]")),
-                    false => suggest(diagnostic, reference, &sets),
-                }
-            }
+            Mistake::UnknownSet { reference, .. } => quota::unknown_set(self.raw, span, reference),
             other => {
                 // The texts contain the error and, after a semicolon, the remedy.
                 let text = other.to_string();

@@ -10,12 +10,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use jiff::tz::TimeZone;
+use ledger::record::Class;
 use policy::rules::Rule;
 use proto::target::Target;
 use toml::de::DeValue;
 
-use super::read::{Scalar, kind_of};
+use super::read::{Scalar, kind_of, nearest};
 use super::schema::Setting;
+use crate::credit::calendar::Per;
 use crate::users::{CredentialError, NameError, PasswordHash, TokenHash, UserName};
 
 /// The default port of name servers (RFC 1035 section 4.2).
@@ -24,7 +27,8 @@ const DNS_PORT: u16 = 53;
 /// Longest path or other free text in a setting, in bytes.
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// Declares an enumeration whose values are written as words.
+/// Declares an enumeration whose values are written as words. With `@scalar`, reads one that another module
+/// declares.
 macro_rules! choice {
     ($(#[$about:meta])* $name:ident { $($(#[$text:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$about])*
@@ -38,6 +42,9 @@ macro_rules! choice {
             }
         }
 
+        $crate::config::value::choice!(@scalar $name { $($variant = $word,)+ });
+    };
+    (@scalar $name:ident { $($variant:ident = $word:literal,)+ }) => {
         impl Scalar for $name {
             const KIND: &'static str = $crate::config::value::choice!(@words $($word)+);
 
@@ -96,13 +103,7 @@ impl Scalar for Duration {
     fn parse(value: &DeValue<'_>, setting: &Setting) -> Result<Duration, String> {
         let text = value.as_str().ok_or_else(|| format!("expected {DURATION}; found {}", kind_of(value)))?;
         let duration = duration(text).ok_or_else(|| format!("expected {DURATION}"))?;
-        if let Some((low, high)) = setting.bounds() {
-            let bound = |text: &str| self::duration(text.trim_matches('"'));
-            if bound(low) > Some(duration) || bound(high) < Some(duration) {
-                return Err(out_of_bounds_message(low, high));
-            }
-        }
-        Ok(duration)
+        within_bounds(duration, setting, self::duration)
     }
 }
 
@@ -133,20 +134,18 @@ impl Scalar for Option<PathBuf> {
 /// A whole number with its unit (ms, s, m, h or d); `None` if it is invalid, or too large for a u64 of
 /// milliseconds.
 pub fn duration(text: &str) -> Option<Duration> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let unit_ms: u64 = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60 * 1_000,
-        "h" => 60 * 60 * 1_000,
-        "d" => 24 * 60 * 60 * 1_000,
-        _ => return None,
+    let unit_ms = |unit: &str| match unit {
+        "ms" => Some(1),
+        "s" => Some(1_000),
+        "m" => Some(60 * 1_000),
+        "h" => Some(60 * 60 * 1_000),
+        "d" => Some(24 * 60 * 60 * 1_000),
+        _ => None,
     };
-    number.parse::<u64>().ok()?.checked_mul(unit_ms).map(Duration::from_millis)
+    number_with_unit(text, unit_ms).map(Duration::from_millis)
 }
 
-const BYTE_SIZE: &str = "a size such as \"64MiB\" (units: kB, MB, GB, KiB, MiB, GiB)";
+const BYTE_SIZE: &str = "a size such as \"64MiB\" (units: kB, MB, GB, TB, PB, KiB, MiB, GiB, TiB, PiB)";
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -158,30 +157,79 @@ impl Scalar for ByteSize {
     fn parse(value: &DeValue<'_>, setting: &Setting) -> Result<ByteSize, String> {
         let text = value.as_str().ok_or_else(|| format!("expected {BYTE_SIZE}; found {}", kind_of(value)))?;
         let size = byte_size(text).ok_or_else(|| format!("expected {BYTE_SIZE}"))?;
-        if let Some((low, high)) = setting.bounds() {
-            let bound = |text: &str| byte_size(text.trim_matches('"'));
-            if bound(low) > Some(size) || bound(high) < Some(size) {
-                return Err(out_of_bounds_message(low, high));
-            }
-        }
-        Ok(size)
+        within_bounds(size, setting, byte_size)
     }
 }
 
 /// A whole number with its unit: `GB` is 10^9 bytes, `GiB` 2^30.
 fn byte_size(text: &str) -> Option<ByteSize> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let unit: u64 = match unit {
-        "kB" => 1_000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        _ => return None,
+    let unit = |unit: &str| match unit {
+        "kB" => Some(1_000),
+        "MB" => Some(1_000_000),
+        "GB" => Some(1_000_000_000),
+        "TB" => Some(1_000_000_000_000),
+        "PB" => Some(1_000_000_000_000_000),
+        "KiB" => Some(1 << 10),
+        "MiB" => Some(1 << 20),
+        "GiB" => Some(1 << 30),
+        "TiB" => Some(1 << 40),
+        "PiB" => Some(1 << 50),
+        _ => None,
     };
-    number.parse::<u64>().ok()?.checked_mul(unit).map(ByteSize)
+    number_with_unit(text, unit).map(ByteSize)
+}
+
+const BIT_RATE: &str = "a rate such as \"50Mbit/s\" (units: bit/s, kbit/s, Mbit/s, Gbit/s)";
+
+/// A number of bits in a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BitRate(pub u64);
+
+impl Scalar for BitRate {
+    const KIND: &'static str = "a rate";
+
+    fn parse(value: &DeValue<'_>, setting: &Setting) -> Result<BitRate, String> {
+        let text = value.as_str().ok_or_else(|| format!("expected {BIT_RATE}; found {}", kind_of(value)))?;
+        let rate = bit_rate(text).ok_or_else(|| format!("expected {BIT_RATE}"))?;
+        within_bounds(rate, setting, bit_rate)
+    }
+}
+
+/// A whole number with its unit: `Mbit/s` is 10^6 bits in a second.
+fn bit_rate(text: &str) -> Option<BitRate> {
+    let unit = |unit: &str| match unit {
+        "bit/s" => Some(1),
+        "kbit/s" => Some(1_000),
+        "Mbit/s" => Some(1_000_000),
+        "Gbit/s" => Some(1_000_000_000),
+        _ => None,
+    };
+    number_with_unit(text, unit).map(BitRate)
+}
+
+/// A whole number and its unit, without a space; `None` if it is invalid, or too large for a u64.
+fn number_with_unit(text: &str, unit: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, word) = text.split_at(digits);
+    number.parse::<u64>().ok()?.checked_mul(unit(word)?)
+}
+
+/// The value, if it is within the setting's bounds, which `parse` reads.
+fn within_bounds<T: PartialOrd>(
+    value: T,
+    setting: &Setting,
+    parse: fn(&str) -> Option<T>,
+) -> Result<T, String> {
+    let bound = |text: &str| parse(text.trim_matches('"'));
+    match setting.bounds() {
+        Some((low, high)) if bound(low).is_some_and(|low| value < low) => {
+            Err(out_of_bounds_message(low, high))
+        }
+        Some((low, high)) if bound(high).is_some_and(|high| value > high) => {
+            Err(out_of_bounds_message(low, high))
+        }
+        _ => Ok(value),
+    }
 }
 
 fn out_of_bounds_message(low: &str, high: &str) -> String {
@@ -227,6 +275,58 @@ textual! {
     PathBuf: "a path" => path;
     LogTarget: "\"stderr\" or a path" => log_target;
     Realm: "a text" => realm;
+    TeamName: "a team's name" => team_name;
+    TimeZone: "a time zone's name" => time_zone;
+    Scope: "\"all\" or \"external\" or \"internal\" or \"@SET\"" => scope;
+}
+
+choice! {
+    @scalar Per { Hour = "hour", Day = "day", Week = "week", Month = "month", Total = "total", }
+}
+
+choice! {
+    /// The direction of the bytes that a quota counts.
+    Direction {
+        /// Both directions, together.
+        Both = "both",
+        /// From the client to the destination.
+        Up = "up",
+        /// From the destination to the client.
+        Down = "down",
+    }
+}
+
+/// The flows that a quota counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All.
+    All,
+    /// Those of one class.
+    Class(Class),
+    /// Those to a set of destinations: its name, without `@`.
+    Set(Box<str>),
+}
+
+impl fmt::Display for Scope {
+    /// As a configuration has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scope::All => f.write_str("all"),
+            Scope::Class(class) => f.write_str(class.as_str()),
+            Scope::Set(name) => write!(f, "@{name}"),
+        }
+    }
+}
+
+/// A team's name: as that of a user, `[a-z0-9][a-z0-9._-]{0,63}`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TeamName(UserName);
+
+impl TeamName {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 /// How connections reach the reactor threads: a strategy of `engine::accept`.
@@ -381,6 +481,40 @@ fn realm(text: &str) -> Result<Realm, String> {
     }
 }
 
+/// A team's name, or the reason why it is none.
+pub(super) fn team_name(text: &str) -> Result<TeamName, String> {
+    let name: Result<UserName, NameError> = text.parse();
+    name.map(TeamName).map_err(|error| error.to_string().replacen("user", "team", 1))
+}
+
+/// A zone of this machine, or of jiff's copy where the machine has none.
+fn time_zone(text: &str) -> Result<TimeZone, String> {
+    let database = jiff::tz::db();
+    let known = database.get(text).ok().filter(|zone| zone.iana_name().is_some() && !zone.is_unknown());
+    known.ok_or_else(|| {
+        let names: Vec<String> = database.available().map(|name| name.to_string()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        match nearest(text, &names) {
+            Some(near) => format!("there is no time zone \"{text}\": did you mean \"{near}\"?"),
+            None => {
+                format!("there is no time zone \"{text}\"; write a name such as \"Europe/Berlin\" or \"UTC\"")
+            }
+        }
+    })
+}
+
+fn scope(text: &str) -> Result<Scope, String> {
+    let expected = format!("expected {}", <Scope as Scalar>::KIND);
+    match (text, text.strip_prefix('@')) {
+        ("all", _) => Ok(Scope::All),
+        ("external", _) => Ok(Scope::Class(Class::External)),
+        ("internal", _) => Ok(Scope::Class(Class::Internal)),
+        (_, Some("")) => Err(format!("{expected}; found no name behind the @")),
+        (_, Some(name)) => Ok(Scope::Set(name.into())),
+        (other, None) => Err(format!("{expected}; found \"{other}\"")),
+    }
+}
+
 fn credential_error(error: CredentialError) -> String {
     error.to_string()
 }
@@ -413,6 +547,30 @@ mod tests {
             assert_eq!(duration(bad), None, "{bad:?}");
         }
         assert_eq!(duration(&format!("{}d", u64::MAX)), None, "overflow is no duration");
+    }
+
+    #[test]
+    fn sizes_and_rates_have_units() {
+        for (text, bytes) in
+            [("1kB", 1_000), ("2TB", 2_000_000_000_000), ("3TiB", 3 << 40), ("4PB", 4 * 10_u64.pow(15))]
+        {
+            assert_eq!(byte_size(text), Some(ByteSize(bytes)), "{text}");
+        }
+        for (text, bits) in [("8kbit/s", 8_000), ("50Mbit/s", 50_000_000), ("100Gbit/s", 100_000_000_000)] {
+            assert_eq!(bit_rate(text), Some(BitRate(bits)), "{text}");
+        }
+        for bad in ["", "20", "-1GB", "1.5GB", "1 GB", "1gb", "20000PiB", "1Mbit", "1MB/s", "1mbit/s"] {
+            assert_eq!((byte_size(bad), bit_rate(bad)), (None, None), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn periods_are_written_as_they_are_shown() {
+        let setting = crate::config::settings::TABLES.iter().find_map(|table| table.setting("per")).unwrap();
+        for per in [Per::Hour, Per::Day, Per::Week, Per::Month, Per::Total] {
+            let text = format!("\"{}\"", per.as_str());
+            assert_eq!(Per::parse(DeValue::parse(&text).unwrap().get_ref(), setting), Ok(per));
+        }
     }
 
     #[test]

@@ -1,0 +1,3 @@
+//! Credit: what users and teams may still move.
+
+pub mod calendar;
