@@ -71,8 +71,12 @@ const MAGIC: u64 = u64::from_le_bytes(*b"TOLLLIVE");
 pub(crate) const LATER_VERSION: &str =
     "it is a live table of a later version of the program: start and stop that version once";
 
-/// The version of the layout that is written.
-const VERSION: u32 = 2;
+/// The version that is written. Its layout is that of version 2. A program that knows version 2 alone would
+/// take a slot that closes with reason 15 for a damaged one.
+const VERSION: u32 = 3;
+
+/// The version with close reasons up to 14, which is read.
+const VERSION_2: u32 = 2;
 
 /// The version without requests and runs, which is read.
 const VERSION_1: u32 = 1;
@@ -148,7 +152,7 @@ impl TableHeader {
             return Err("its header is damaged");
         }
         let layout = match words[1] as u32 {
-            VERSION => SlotLayout::V2,
+            VERSION | VERSION_2 => SlotLayout::V2,
             VERSION_1 => SlotLayout::V1,
             0 => return Err("its header is damaged"),
             _ => return Err(LATER_VERSION),

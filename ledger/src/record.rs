@@ -241,11 +241,13 @@ pub enum CloseReason {
     Lost = 13,
     /// The last response was complete. Its connections may have continued.
     Completed = 14,
+    /// A quota of the user or of a team ended.
+    QuotaExhausted = 15,
 }
 
 impl CloseReason {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [CloseReason; 14] = [
+    pub const ALL: [CloseReason; 15] = [
         Self::ClientClosed,
         Self::UpstreamClosed,
         Self::ClientReset,
@@ -260,6 +262,7 @@ impl CloseReason {
         Self::Killed,
         Self::Lost,
         Self::Completed,
+        Self::QuotaExhausted,
     ];
 
     /// The reason with this number.
@@ -284,6 +287,7 @@ impl CloseReason {
             Self::Killed => "killed",
             Self::Lost => "lost",
             Self::Completed => "completed",
+            Self::QuotaExhausted => "quota_exhausted",
         }
     }
 }

@@ -350,7 +350,7 @@ listed! {
     /// Every reason for a flow's end, in the order of their numbers.
     CLOSE_REASONS: CloseReason {
         ClientClosed UpstreamClosed ClientReset UpstreamReset IdleTimeout HalfClosedTimeout LifetimeTimeout
-        PolicyChanged Drained Overload Fault Killed Lost Completed
+        PolicyChanged Drained Overload Fault Killed Lost Completed QuotaExhausted
     }
 }
 

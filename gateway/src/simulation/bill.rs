@@ -154,7 +154,7 @@ impl Facts<'_> {
             CloseReason::Overload => self.plan.fault_rate > 0,
             CloseReason::Killed => self.was_killed,
             CloseReason::IdleTimeout | CloseReason::HalfClosedTimeout => false,
-            CloseReason::Fault | CloseReason::Lost => false,
+            CloseReason::Fault | CloseReason::Lost | CloseReason::QuotaExhausted => false,
         };
         if !is_explained {
             return Err(format!("nothing explains {:?}", flow.reason));
@@ -189,6 +189,7 @@ impl Facts<'_> {
             CloseReason::Overload => self.plan.fault_rate > 0,
             CloseReason::Killed => self.was_killed,
             CloseReason::Fault | CloseReason::Lost | CloseReason::Completed => false,
+            CloseReason::QuotaExhausted => false,
         };
         if is_explained { Ok(()) } else { Err(format!("nothing explains {:?}", flow.reason)) }
     }

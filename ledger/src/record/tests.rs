@@ -115,7 +115,7 @@ fn close_reasons_are_listed_by_number() {
         assert_eq!((reason as u8, CloseReason::from_number(number)), (number, Some(reason)));
     }
     assert_eq!(CloseReason::from_number(0), None);
-    assert_eq!(CloseReason::from_number(15), None);
+    assert_eq!(CloseReason::from_number(16), None);
 }
 
 proptest! {

@@ -248,7 +248,7 @@ fn live_table_of_a_later_version_is_refused() {
     let (fixture, table) = killed_fixture();
     let whole = fs::read(&table).unwrap();
     let mut other = whole.clone();
-    other[8] = 3;
+    other[8] = 4;
     let check = crc32c::crc32c(&other[..56]);
     other[56..60].copy_from_slice(&check.to_le_bytes());
     fs::write(&table, other).unwrap();
