@@ -8,7 +8,9 @@
 //!   hints --take--> frame --append--> journal --(sync)--> free slots --> announce
 //! ```
 
+mod barrier;
 mod edges;
+mod round;
 mod sweep;
 
 use std::collections::HashSet;
@@ -31,6 +33,7 @@ use crate::live_table::{CommitIntent, LiveTable, SlotContents};
 use crate::parker::ParkDecision;
 use crate::status::{LedgerState, Stage};
 use crate::storage::Storage;
+use barrier::Barrier;
 use edges::Edges;
 use sweep::{SWEEP_PAUSE_MAX, Sweep};
 
@@ -46,6 +49,7 @@ pub(crate) struct Committer<S: Storage> {
     taken: Vec<(usize, u32, u64)>,
     sweeps: Vec<Sweep>,
     edges: Edges,
+    barrier: Barrier,
     /// The drain to empty first: another one each pass, so that none starves when frames are full.
     first_drain: usize,
     /// Whether a frame of its own marks all of the journal as durable.
@@ -94,6 +98,7 @@ impl<S: Storage> Committer<S> {
             taken: Vec::new(),
             sweeps,
             edges,
+            barrier: Barrier::default(),
             first_drain: 0,
             is_marked: true,
             is_ended: false,
@@ -157,7 +162,8 @@ impl<S: Storage> Committer<S> {
     }
 
     /// Publishes the progress to the status, and wakes the threads that continue from it.
-    fn publish(&self, pass: PassOutcome, began: Nanos) {
+    fn publish(&mut self, pass: PassOutcome, began: Nanos) {
+        self.barrier.answer(self.journal.proved().max(self.shared.applied_lsn()));
         let journal = self.journal.shared();
         self.shared.journal_works();
         self.shared.journaled(journal.appended(), journal.durable(), self.waiting());
@@ -185,7 +191,7 @@ impl<S: Storage> Committer<S> {
 
     fn sleep(&self) {
         self.shared.committer.sleep(|| match self.pause() {
-            _ if !self.is_idle() || self.shared.has_reached(Stage::Committing) => ParkDecision::None,
+            _ if self.has_work() || self.shared.has_reached(Stage::Committing) => ParkDecision::None,
             pause => ParkDecision::For(pause),
         });
     }
@@ -280,6 +286,12 @@ impl<S: Storage> Committer<S> {
         self.drains.iter().all(FlowDrain::is_empty)
     }
 
+    /// Whether a pass is due at once.
+    fn has_work(&self) -> bool {
+        let is_requested = self.shared.barriers.is_waiting() && !self.barrier.is_running();
+        is_requested || !self.is_idle()
+    }
+
     /// Whether a flow is open, so that sweeps are due.
     pub(crate) fn has_live(&self) -> bool {
         self.drains.iter().any(FlowDrain::has_live)
@@ -369,6 +381,7 @@ impl<S: Storage> Committer<S> {
         if !self.is_ended {
             self.edges.begin_if_due(now, &self.drains);
         }
+        self.barrier.begin_if_requested(&self.shared.barriers, &self.drains);
         let bytes_max = self.journal.frame_bytes_max();
         let capacity = |frame: &FrameBuffer| bytes_max.saturating_sub(frame.len()) / ENTRY_BYTES_MAX;
         let count = self.drains.len();
@@ -394,6 +407,10 @@ impl<S: Storage> Committer<S> {
                 false
             }
         };
+        let next_lsn = self.journal.next_lsn();
+        let Self { barrier, drains, sweeps, edges, shared, .. } = self;
+        let frame = (frame, bytes_max, next_lsn);
+        let is_cut_short = barrier.visit((now, &*edges), drains, sweeps, frame, shared) || is_cut_short;
         is_cut_short || self.drains.iter().map(FlowDrain::waiting).sum::<usize>() >= WAITING_MANY
     }
 
@@ -426,10 +443,10 @@ impl<S: Storage> Committer<S> {
         Ok(())
     }
 
-    /// How long until a pass is due without any hint: for a sweep, or for an edge.
+    /// How long until a pass is due without any hint: for a sweep, an edge or a barrier.
     pub(crate) fn pause(&self) -> Duration {
-        let edge = self.edges.pause(clock::steady_wall());
-        if self.has_live() || !self.is_marked { edge.min(SWEEP_PAUSE_MAX) } else { edge }
+        let pause = self.edges.pause(clock::steady_wall()).min(self.barrier.pause());
+        if self.has_live() || !self.is_marked { pause.min(SWEEP_PAUSE_MAX) } else { pause }
     }
 }
 

@@ -39,6 +39,7 @@
 //!   entry
 //!   consent record status storage
 //!   readers
+//!   requests
 //!   directory limits numbering parker random
 //! ```
 
@@ -77,6 +78,7 @@ mod readers;
 pub mod record;
 mod recover;
 pub mod repair;
+mod requests;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation;
 mod sink;
@@ -183,6 +185,19 @@ impl Ledger {
     pub fn number(&self, names: Names, receive: impl FnOnce(Numbers) + Send + 'static) {
         self.shared.numbering.put(Request { names, receive: Box::new(receive) });
         self.shared.applier.interrupt();
+    }
+
+    /// Journals the counts of every open flow that has moved since it was last journaled, and waits for the
+    /// finals of all that had ended. Returns true when a [`SqliteUsage::open_with_journal`] afterwards has
+    /// every byte that was counted before the call, and false if that took longer than `wait_max`: the disk
+    /// fails, or is behind. What a damaged slot of the live table has is not waited for.
+    ///
+    /// Takes milliseconds and a sync or two; reactor threads do not wait for it. Several calls at a time
+    /// share a round over the slots.
+    pub fn journal_counts(&self, wait_max: Duration) -> bool {
+        let Some(reply) = self.shared.barriers.put() else { return false };
+        self.shared.committer.interrupt();
+        reply.recv_timeout(wait_max).is_ok()
     }
 
     /// Journals every ended flow, applies all entries, syncs, and ends the threads. Call it when no thread

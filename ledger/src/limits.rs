@@ -57,6 +57,9 @@ pub const READER_NAME_BYTES_MAX: usize = 32;
 /// Bytes of a journal entry.
 pub(crate) const ENTRY_BYTES_MAX: usize = 512;
 
+/// Requests to the committer that wait at a time; one more is refused.
+pub(crate) const REQUESTS_MAX: usize = 64;
+
 /// The pause between two passes of the committer under traffic. It does not announce this sleep, so that
 /// loaded threads need no system call to wake it.
 pub(crate) const COMMIT_PAUSE: Duration = Duration::from_millis(5);

@@ -13,9 +13,10 @@ use sys::sync::{Mutex, MutexGuard};
 
 use crate::directory::PathIdentity;
 use crate::limits::LAG_MARKS_MAX;
-use crate::numbering::Requests;
+use crate::numbering;
 use crate::parker::Parker;
 use crate::readers::{ReaderStatus, Readers};
+use crate::requests::Requests;
 
 /// Added to the warning that a segment cannot be created in advance.
 const FREE_SPACE: &str = "Free space in the ledger's directory before the segment in use is full";
@@ -180,7 +181,9 @@ pub(crate) struct LedgerState {
     /// Pairs (LSN, moment): what ended before the moment is journaled by that LSN. Oldest first.
     marks: Mutex<VecDeque<(u64, Nanos)>>,
     failures: Mutex<Failures>,
-    pub(crate) numbering: Requests,
+    pub(crate) numbering: numbering::Requests,
+    /// Requests that all that was counted is journaled.
+    pub(crate) barriers: Requests,
 }
 
 impl LedgerState {
@@ -202,7 +205,8 @@ impl LedgerState {
             found: OnceLock::new(),
             marks: Mutex::default(),
             failures: Mutex::default(),
-            numbering: Requests::default(),
+            numbering: numbering::Requests::default(),
+            barriers: Requests::default(),
         }
     }
 

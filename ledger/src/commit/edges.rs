@@ -6,9 +6,7 @@
 //! no entry of the run has an earlier moment.
 //!
 //! ```text
-//!   a quarter-hour begins --> each slot that was used by then --> edge
-//!                               open: interim
-//!                               ended: its final, which comes by the ring
+//!   a quarter-hour begins --> a round over all slots --> edge
 //! ```
 //!
 //! An edge is a bound for moments too. A flow that ended before it by the clock of its reactor thread, and
@@ -18,13 +16,14 @@ use std::time::Duration;
 
 use sys::clock::WallNanos;
 
+use super::round::{Round, RoundProgress, has_space};
 use super::sweep::Sweep;
 use crate::database::month::QUARTER_NS;
 use crate::entry::Entry;
 use crate::flow_writer::FlowDrain;
 use crate::journal::frame::FrameBuffer;
-use crate::limits::{COMMIT_PAUSE, EDGE_REACH, ENTRY_BYTES_MAX, INTERIM_PAUSE_MAX};
-use crate::live_table::{CommitIntent, InterimMoment, Region};
+use crate::limits::{COMMIT_PAUSE, EDGE_REACH, INTERIM_PAUSE_MAX};
+use crate::live_table::InterimMoment;
 use crate::status::LedgerState;
 
 const QUARTER: u64 = QUARTER_NS.cast_unsigned();
@@ -44,24 +43,15 @@ pub(super) struct Edges {
     last: WallNanos,
     /// When the next round begins.
     due: WallNanos,
-    round: Option<Round>,
+    round: Option<EdgeRound>,
 }
 
-/// The visit of all slots for the edge of a moment.
-struct Round {
+/// The round for the edge of a moment.
+struct EdgeRound {
     at: WallNanos,
     /// What is visited until then belongs to the quarter-hour before.
     late_at: WallNanos,
-    visits: Vec<Visit>,
-}
-
-/// What remains to be visited of a drain.
-struct Visit {
-    /// Slots from `next` to before `used`.
-    next: u32,
-    used: u32,
-    /// Visited slots whose flow had ended without a journaled final, and their generation.
-    ended: Vec<(u32, u64)>,
+    slots: Round,
 }
 
 impl Edges {
@@ -99,9 +89,8 @@ impl Edges {
     /// Begins the round for the edge at this moment. What is visited after `late_at` has the moment of its
     /// visit.
     pub(super) fn begin(&mut self, at: WallNanos, late_at: WallNanos, drains: &[FlowDrain]) {
-        let visit = |drain: &FlowDrain| Visit { next: 0, used: drain.used(), ended: Vec::new() };
-        let visits = drains.iter().map(visit).collect();
-        self.round = Some(Round { at, late_at: if at > self.last { late_at } else { WallNanos(0) }, visits });
+        let late_at = if at > self.last { late_at } else { WallNanos(0) };
+        self.round = Some(EdgeRound { at, late_at, slots: Round::new(drains) });
     }
 
     /// Whether a round is under way.
@@ -116,7 +105,7 @@ impl Edges {
 
     /// The moment of an interim of `slot` in a drain's region.
     pub(super) fn moment(&self, drain: usize, slot: u32, now: WallNanos) -> InterimMoment {
-        let unvisited = self.round.as_ref().filter(|round| slot >= round.visits[drain].next);
+        let unvisited = self.round.as_ref().filter(|round| round.slots.is_unvisited(drain, slot));
         InterimMoment { now: now.max(self.last), edge: unvisited.and_then(|round| round.edge(now)) }
     }
 
@@ -133,58 +122,26 @@ impl Edges {
     ) -> bool {
         let Some(round) = &mut self.round else { return false };
         let moment = InterimMoment { now: now.max(self.last), edge: round.edge(now) };
-        let has_space = |frame: &FrameBuffer| bytes_max.saturating_sub(frame.len()) >= ENTRY_BYTES_MAX;
-        for ((drain, sweep), visit) in drains.iter().zip(sweeps).zip(&mut round.visits) {
-            while visit.next < visit.used {
-                if !has_space(frame) {
-                    return true;
-                }
-                visit.slot(drain.region(), sweep, moment, frame, shared);
-            }
-            visit.drop_journaled(drain.region(), sweep);
+        match round.slots.visit(|_, _| moment, drains, sweeps, (&mut *frame, bytes_max), shared) {
+            RoundProgress::CutShort => return true,
+            RoundProgress::AwaitsFinals => return !has_space(frame, bytes_max),
+            RoundProgress::Complete => {}
         }
-        if !has_space(frame) {
+        if !has_space(frame, bytes_max) {
             return true;
         }
-        if round.visits.iter().all(|visit| visit.ended.is_empty()) {
-            frame.push(&Entry::Edge { epoch: self.epoch, at: round.at });
-            self.last = round.at;
-            self.round = None;
-        }
+        frame.push(&Entry::Edge { epoch: self.epoch, at: round.at });
+        self.last = round.at;
+        self.round = None;
         false
     }
 }
 
-impl Round {
+impl EdgeRound {
     /// The edge in front of which flows are counted now, if their bytes belong to the quarter-hour before it.
     /// A failing disk may stop a round for hours.
     fn edge(&self, now: WallNanos) -> Option<WallNanos> {
         (now <= self.late_at).then_some(self.at)
-    }
-}
-
-impl Visit {
-    /// Visits the next slot. A flow that is open gets an interim; one that ends meanwhile gets a final
-    /// instead, which comes by the ring, perhaps in a later pass.
-    fn slot(
-        &mut self,
-        region: &Region,
-        sweep: &mut Sweep,
-        moment: InterimMoment,
-        frame: &mut FrameBuffer,
-        shared: &LedgerState,
-    ) {
-        let slot = self.next;
-        self.next += 1;
-        let open = CommitIntent::Interim(moment);
-        if !sweep.has_moved(region, slot) || sweep.journal(region, slot, open, frame, shared).is_none() {
-            self.ended.extend(sweep.unjournaled_end(region, slot).map(|generation| (slot, generation)));
-        }
-    }
-
-    /// Drops the ended flows whose finals are journaled by now.
-    fn drop_journaled(&mut self, region: &Region, sweep: &Sweep) {
-        self.ended.retain(|(slot, generation)| sweep.unjournaled_end(region, *slot) == Some(*generation));
     }
 }
 
@@ -204,11 +161,13 @@ mod tests {
 
     use sys::mapping::SharedWords;
 
+    use super::super::barrier::Barrier;
     use super::*;
     use crate::entry::EntryVersion;
     use crate::flow_writer::{self, FlowWriter};
     use crate::journal::frame::FRAME_HEADER_BYTES;
-    use crate::live_table::{LiveTable, TableHeader};
+    use crate::limits::ENTRY_BYTES_MAX;
+    use crate::live_table::{CommitIntent, LiveTable, Region, TableHeader};
     use crate::record::tests::FLOW;
     use crate::record::{CloseReason, Flow, Identity};
 
@@ -221,6 +180,9 @@ mod tests {
     /// A committer's slots and edges, with one reactor thread.
     struct Committing {
         edges: Edges,
+        barrier: Barrier,
+        /// The number of the next entry.
+        next_lsn: u64,
         region: Region,
         drains: Vec<FlowDrain>,
         sweeps: Vec<Sweep>,
@@ -236,7 +198,9 @@ mod tests {
             let shared = Arc::new(LedgerState::new(0));
             let (drain, writer) = flow_writer::pair(&region, &shared);
             let edges = Edges::new(1, WallNanos(now));
-            (Committing { edges, region, drains: vec![drain], sweeps: vec![Sweep::new()], shared }, writer)
+            let (barrier, next_lsn) = (Barrier::default(), 1);
+            let (drains, sweeps) = (vec![drain], vec![Sweep::new()]);
+            (Committing { edges, barrier, next_lsn, region, drains, sweeps, shared }, writer)
         }
 
         /// A pass, in which at most `finals` ended flows are taken from the ring; returns its entries.
@@ -246,15 +210,19 @@ mod tests {
 
         /// The same, with a frame of at most `bytes_max`.
         fn pass_within(&mut self, now: u64, finals: usize, bytes_max: usize) -> Vec<Entry> {
-            let Self { edges, drains, sweeps, shared, .. } = self;
+            let Self { edges, barrier, next_lsn, drains, sweeps, shared, .. } = self;
             let mut frame = FrameBuffer::default();
             frame.clear();
             edges.begin_if_due(WallNanos(now), drains);
+            barrier.begin_if_requested(&shared.barriers, drains);
             let ended = CommitIntent::Final { earliest: edges.earliest() };
             drains[0].take_closed(finals, |region, slot| {
                 sweeps[0].journal(region, slot, ended, &mut frame, shared).expect("the flow has ended");
             });
             edges.visit(WallNanos(now), drains, sweeps, &mut frame, bytes_max, shared);
+            let space = (&mut frame, bytes_max, *next_lsn);
+            barrier.visit((WallNanos(now), edges), drains, sweeps, space, shared);
+            *next_lsn += u64::from(frame.count());
             entries(&frame)
         }
     }
@@ -388,6 +356,31 @@ mod tests {
         assert_eq!(shown(&committing.pass(now, 2)), ["f120", "f120"]);
         assert_eq!(committing.edges.pause(WallNanos(now)), COMMIT_PAUSE);
         assert_eq!(shown(&committing.pass(now + SECOND, 2)), ["f120", "e900"]);
+    }
+
+    /// Requested in the pass in which the edge begins, with frames of one entry: what is counted behind the
+    /// edge's visit of a slot comes behind the edge, and the barrier has all that was counted before it.
+    #[test]
+    fn barrier_beside_an_edge_leaves_the_edge_as_it_is() {
+        let (mut committing, mut writer) = Committing::begin(HOUR + MINUTE);
+        let mut flows: Vec<_> =
+            (0..2).map(|id| writer.open(&identity(id, HOUR + MINUTE)).expect("a slot is free")).collect();
+        let mut move_both = |writer: &mut FlowWriter| {
+            for flow in &mut flows {
+                writer.counters(flow).up().1.around(1, || Ok(1)).expect("the call took all");
+            }
+        };
+        move_both(&mut writer);
+        let now = HOUR + 15 * MINUTE;
+        let reply = committing.shared.barriers.put().expect("none waits");
+        let one = FRAME_HEADER_BYTES + ENTRY_BYTES_MAX;
+        assert_eq!(shown(&committing.pass_within(now, 8, one)), ["i899"]);
+        move_both(&mut writer);
+        assert_eq!(shown(&committing.pass(now + SECOND, 8)), ["i899", "e900", "i901"]);
+        committing.barrier.answer(3);
+        assert!(reply.try_recv().is_err(), "its last entry is not visible yet");
+        committing.barrier.answer(4);
+        assert!(reply.try_recv().is_ok());
     }
 
     /// The same for a flow that its reactor thread has ended, and whose hint is not in the ring yet; and for

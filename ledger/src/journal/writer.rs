@@ -46,6 +46,8 @@ pub(crate) struct Writer<S: Storage> {
     is_open: bool,
     /// The location of the live table.
     table: TableReference,
+    /// Entries up to this one are proved by a frame: see [`Writer::proved`].
+    proved: u64,
 }
 
 struct Current<F> {
@@ -53,6 +55,8 @@ struct Current<F> {
     number: u64,
     /// The position of the next frame.
     at: u64,
+    /// The last entry that it rewrites from another segment, 0 if there is none.
+    rewrites_to: u64,
 }
 
 /// The position at which a journal continues.
@@ -116,6 +120,7 @@ impl<S: Storage> Writer<S> {
             rewrites_to: last_lsn + rewritten,
             is_open: false,
             table,
+            proved: 0,
         };
         writer.begin_segment(end.next_lsn)?;
         Ok(writer)
@@ -138,6 +143,12 @@ impl<S: Storage> Writer<S> {
     /// The number of the next entry.
     pub(crate) fn next_lsn(&self) -> u64 {
         self.next_lsn
+    }
+
+    /// Entries up to this one are proved: each reader of the journal finds them, and they are durable. A
+    /// frame proves what it says was durable, unless that was rewritten into its own segment.
+    pub(crate) fn proved(&self) -> u64 {
+        self.proved
     }
 
     /// An empty frame.
@@ -341,6 +352,9 @@ impl<S: Storage> Writer<S> {
         if header.count > 0 {
             self.entries_previous = self.previous;
         }
+        if current.rewrites_to == 0 || header.synced_lsn > current.rewrites_to {
+            self.proved = self.proved.max(header.synced_lsn);
+        }
         Ok(())
     }
 
@@ -367,7 +381,7 @@ impl<S: Storage> Writer<S> {
         let written = file.write_at(&header.write(), 0);
         lock(&self.shared.unsynced).push(Arc::clone(&file));
         lock(&self.shared.segments).current = Some((number, first_lsn));
-        self.current = Some(Current { file, number, at: HEADER_BYTES as u64 });
+        self.current = Some(Current { file, number, at: HEADER_BYTES as u64, rewrites_to: self.rewrites_to });
         if let Err(error) = written {
             self.end_current(first_lsn - 1, true);
             return Err(error.into());

@@ -4,6 +4,7 @@
 //! disk and the database are simulated.
 
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use sys::clock::{Nanos, WallNanos};
@@ -177,6 +178,11 @@ impl Process {
     /// Begins the round for an edge; whether none was under way.
     pub(super) fn begin_edge(&mut self, at: WallNanos) -> bool {
         self.committer.begin_edge(at)
+    }
+
+    /// Requests a barrier, as `Ledger::journal_counts` does.
+    pub(super) fn request_barrier(&self) -> Option<Receiver<()>> {
+        self.shared.barriers.put()
     }
 
     /// A pass of the committer.

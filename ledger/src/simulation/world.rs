@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use sys::clock::WallNanos;
@@ -76,6 +77,14 @@ struct ProcessRun {
     closed: Vec<u128>,
     /// Whether the committer's last pass succeeded.
     committed: bool,
+    barriers: Vec<BarrierWait>,
+}
+
+/// A barrier that is not answered yet, and each flow of the run when it was requested: its bytes both ways,
+/// and whether it had ended.
+struct BarrierWait {
+    reply: Receiver<()>,
+    flows: Vec<(u128, u64, bool)>,
 }
 
 impl World {
@@ -162,7 +171,13 @@ impl World {
         }
         self.previous.table = None;
         self.second.check_start(&process)?;
-        Ok(Some(ProcessRun { process, flows: Vec::new(), closed: Vec::new(), committed: true }))
+        Ok(Some(ProcessRun {
+            process,
+            flows: Vec::new(),
+            closed: Vec::new(),
+            committed: true,
+            barriers: Vec::new(),
+        }))
     }
 
     /// After a kill, now and then: damages a copy of the files.
@@ -218,6 +233,7 @@ impl World {
             87..92 => Self::unless_simulated(run.process.apply())?,
             92..95 => Self::unless_simulated(run.process.checkpoint())?,
             95..97 => self.begin_edge(run),
+            97..98 => self.request_barrier(run),
             _ => {
                 let outcome = run.process.prepare();
                 self.second.check_full(&run.process, self.build, outcome)?;
@@ -231,6 +247,7 @@ impl World {
             self.old_table = Some(Arc::new(run.process.words()));
         }
         self.note_durable(run);
+        self.note_barriers(run);
         Ok(())
     }
 
@@ -255,6 +272,25 @@ impl World {
             let of_run = self.expectations.iter().filter(|(_, expected)| expected.run == self.run_number);
             let counts = of_run.map(|(id, expected)| (*id, (expected.up, expected.down))).collect();
             self.edges.insert(at, counts);
+        }
+    }
+
+    /// Requests a barrier: all that was counted by now has to be durable once it is answered.
+    fn request_barrier(&mut self, run: &mut ProcessRun) {
+        let of_run = self.expectations.iter().filter(|(_, expected)| expected.run == self.run_number);
+        let flows =
+            of_run.map(|(id, expected)| (*id, expected.up + expected.down, expected.closed)).collect();
+        run.barriers.extend(run.process.request_barrier().map(|reply| BarrierWait { reply, flows }));
+    }
+
+    fn note_barriers(&mut self, run: &mut ProcessRun) {
+        for BarrierWait { flows, .. } in run.barriers.extract_if(.., |wait| wait.reply.try_recv().is_ok()) {
+            self.outcome.barriers += 1;
+            for (id, moved, is_closed) in flows {
+                let expected = self.expectations.get_mut(&id).expect("the flow has an expectation");
+                expected.durable_bytes = expected.durable_bytes.max(moved);
+                expected.durable |= is_closed;
+            }
         }
     }
 
@@ -327,7 +363,7 @@ impl World {
         if run.committed && all_durable && process.committer.is_idle() {
             for (_, id, _) in &run.flows {
                 let expected = self.expectations.get_mut(id).expect("an open flow has an expectation");
-                expected.durable_bytes = expected.interim_requested_at;
+                expected.durable_bytes = expected.durable_bytes.max(expected.interim_requested_at);
             }
         }
     }

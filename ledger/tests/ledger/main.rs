@@ -1,9 +1,10 @@
 //! The ledger from outside: flows are counted and closed, ledgers killed, copied, lost or damaged, and then
 //! the bill is compared.
 //!
-//! `fixture.rs` is the ledger of a test, `losses.rs` has files that are missing or older at a start,
-//! `numbers.rs` has the numbers of accounts, `readers.rs` has further readers of the journal, `versions.rs`
-//! has ledgers of earlier versions, `later_version.rs` has journals of later ones.
+//! `fixture.rs` is the ledger of a test, `barrier.rs` has questions right after a barrier, `losses.rs` has
+//! files that are missing or older at a start, `numbers.rs` has the numbers of accounts, `readers.rs` has
+//! further readers of the journal, `versions.rs` has ledgers of earlier versions, `later_version.rs` has
+//! journals of later ones.
 //!
 //! Guarantees: each test has its own directories for the ledger and the live table, and no test depends on
 //! the speed of a thread.
@@ -11,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod barrier;
 mod earlier;
 mod fixture;
 mod later_version;
