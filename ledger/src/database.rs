@@ -11,7 +11,7 @@
 //!   hourly.rs      and an earlier version was
 //!   live.rs        open flows                          sums.rs        tables of sums; rollups.rs
 //!   columns.rs     a flow as columns                   details.rs     the tables of a month's file
-//!   registry.rs    the numbers in rows: accounts.rs, named_sets.rs, policies.rs
+//!   registry.rs    the numbers in rows: accounts.rs, named_sets.rs, policies.rs; teams.rs
 //!   checksum.rs    the last column of each row
 //!   row_ranges.rs  where the rows of a quarter-hour lie  host_sums.rs  sums by host
 //!   derived.rs     sums that are made of sums          packed.rs      many sums in one value
@@ -40,6 +40,7 @@ pub(crate) mod row_ranges;
 pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod sums;
+pub(crate) mod teams;
 mod version_1;
 pub(crate) mod version_4;
 pub(crate) mod watermarks;

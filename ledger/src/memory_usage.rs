@@ -194,10 +194,15 @@ impl MemoryUsage {
         let names = &self.history.names;
         let user = filter.user.as_ref().map(|name| names.account(name));
         let set = filter.set.as_ref().map(|name| names.set(name));
+        let is_member = |team: &String, account| !team.is_empty() && names.team(account) == team;
+        let accounts = self.history.flows.iter().map(|history| history.account);
+        let members: Option<BTreeSet<u32>> =
+            filter.team.as_ref().map(|team| accounts.filter(|account| is_member(team, *account)).collect());
         let (host, class) = (filter.host.clone(), filter.class);
         flows.iter().filter(move |history| {
             let flow = history.record.flow();
             user.is_none_or(|account| account == Some(history.account))
+                && members.as_ref().is_none_or(|members| members.contains(&history.account))
                 && set.is_none_or(|set| set == Some(flow.set))
                 && host.as_deref().is_none_or(|host| host == flow.host)
                 && class.is_none_or(|class| class == flow.class)
@@ -208,6 +213,7 @@ impl MemoryUsage {
         let (flow, names) = (history.record.flow(), &self.history.names);
         match key {
             GroupBy::User => names.user(history.account),
+            GroupBy::Team => names.team(history.account).to_owned(),
             GroupBy::Host => flow.host.to_owned(),
             GroupBy::Port => flow.port.to_string(),
             GroupBy::Protocol => flow.protocol.as_str().to_owned(),
@@ -326,6 +332,10 @@ impl Usage for MemoryUsage {
 
     fn has_user(&self, name: &str) -> Result<bool, Overflow> {
         Ok(self.users()?.contains(name))
+    }
+
+    fn teams(&self) -> BTreeSet<String> {
+        self.history.names.teams()
     }
 
     fn sets(&self) -> BTreeSet<String> {

@@ -32,6 +32,8 @@ pub struct UserNames {
     pub name: String,
     /// Earlier names, the last one first: the account of one of them becomes the user's.
     pub former: Vec<String>,
+    /// The team; empty for none. A user that is removed keeps the last one.
+    pub team: String,
 }
 
 /// The numbers of [`Names`], in their order; 0 is none.

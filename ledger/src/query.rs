@@ -37,6 +37,8 @@ use window::Window;
 /// 7. **Names.** A flow belongs to the account of its first entry, to the end. Rows have the account's
 ///    present name; a filter finds it by that and by each earlier name that no other account has now. A name
 ///    that has no account has no usage. A set is found by its name, which does not change.
+///    All usage of an account, at whatever time, is of the team with which it was last numbered, also if its
+///    user was removed since.
 /// 8. **Order.** Groups are ordered by their first key, then by the second, and so on: times ascending,
 ///    others by bytes in both directions, descending, and equal ones by name.
 /// 9. **Periods.** Quarter-hours, hours, days and months are those of the zone, and have distinct names.
@@ -76,6 +78,9 @@ pub trait Usage {
     /// Whether [`Usage::users`] has this name.
     fn has_user(&self, name: &str) -> Result<bool, Self::Error>;
 
+    /// The teams that have a user, also a removed one.
+    fn teams(&self) -> BTreeSet<String>;
+
     /// The named sets that have a number, also those that no configuration has any more.
     fn sets(&self) -> BTreeSet<String>;
 
@@ -109,6 +114,8 @@ pub struct Filter {
     pub until: Option<WallNanos>,
     /// Flows of this user.
     pub user: Option<String>,
+    /// Flows of the users of this team. An empty name is no team's.
+    pub team: Option<String>,
     /// Flows to this host, as requested.
     pub host: Option<String>,
     /// Flows of this class.
@@ -135,6 +142,8 @@ impl Filter {
 pub enum GroupBy {
     /// The user's name.
     User,
+    /// The team of the user; empty if it has none.
+    Team,
     /// The host as requested.
     Host,
     /// The port as requested. Empty where it is not known: flows beyond a month's row limit are kept as sums
@@ -171,9 +180,9 @@ impl GroupBy {
         }
     }
 
-    /// Whether it is the text of a flow's field.
+    /// Whether it is a text, with which no other group has its key.
     pub(crate) fn is_text(self) -> bool {
-        matches!(self, Self::Host | Self::Port | Self::Protocol | Self::Class)
+        matches!(self, Self::Team | Self::Host | Self::Port | Self::Protocol | Self::Class)
     }
 
     /// Whether the rollups have this key.

@@ -263,6 +263,10 @@ impl Usage for SqliteUsage {
         Ok(self.unapplied.users().any(is_ahead) || self.find_user(name)?)
     }
 
+    fn teams(&self) -> BTreeSet<String> {
+        self.registry.teams.names()
+    }
+
     fn sets(&self) -> BTreeSet<String> {
         self.registry.sets.names().chain(self.unapplied.sets()).map(str::to_owned).collect()
     }
@@ -365,6 +369,16 @@ impl Filter {
         self.user.as_ref().map(|user| registry.accounts.find(user).unwrap_or(-1))
     }
 
+    /// The accounts of the requested team.
+    fn members(&self, registry: &Registry) -> Option<HashSet<i64>> {
+        self.team.as_ref().map(|team| registry.teams.accounts(team))
+    }
+
+    /// Whether only some accounts are admitted.
+    fn is_of_account(&self) -> bool {
+        self.user.is_some() || self.team.is_some()
+    }
+
     /// The number of the requested set; one that no set has, if it has none.
     fn set(&self, registry: &Registry) -> Option<i64> {
         self.set.as_ref().map(|set| registry.sets.find(set).unwrap_or(-1))
@@ -375,6 +389,7 @@ impl Filter {
         Admission {
             window,
             account: self.account(registry),
+            members: self.members(registry),
             host: self.host.as_deref(),
             class: self.class.map(Class::as_str),
             set: self.set(registry),
@@ -386,6 +401,8 @@ impl Filter {
 struct Admission<'a> {
     window: Window,
     account: Option<i64>,
+    /// The accounts of the requested team.
+    members: Option<HashSet<i64>>,
     host: Option<&'a str>,
     class: Option<&'static str>,
     set: Option<i64>,
@@ -401,6 +418,7 @@ impl Admission<'_> {
         let has_host = |host| matches!(item.host, Text::Plain(text) if text == host);
         (self.window.since_ns..=self.window.last_ns).contains(&item.at_ns)
             && self.account.is_none_or(|account| account == item.account)
+            && self.members.as_ref().is_none_or(|members| members.contains(&item.account))
             && self.host.is_none_or(has_host)
             && self.class.is_none_or(|class| class == item.class)
             && self.set.is_none_or(|set| set == item.set)

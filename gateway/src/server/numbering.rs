@@ -35,6 +35,7 @@ fn names(config: &Config) -> Names {
     let user = |user: &User| UserNames {
         name: user.name.to_string(),
         former: user.former_names.iter().map(ToString::to_string).collect(),
+        team: String::new(),
     };
     Names {
         users: config.users.iter().map(user).collect(),

@@ -1,4 +1,5 @@
-//! The numbers that stand in entries and rows: of accounts, of named sets, and of the policy's versions.
+//! The numbers that stand in entries and rows: of accounts, of named sets, and of the policy's versions; and
+//! the team of each account.
 //!
 //! Guarantees: a number is on stable storage before any row has it. So what is computed from a number is of
 //! the same account or set for ever, also if the database is an older copy than the journal: the numbers in
@@ -12,6 +13,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::accounts::{Accounts, Naming};
 use super::named_sets::{self, NamedSet, NamedSets};
 use super::policies::PolicyVersion;
+use super::teams::{self, AccountTeam, Teams};
 use crate::entry::Entry;
 use crate::numbering::{Names, Numbers};
 
@@ -21,6 +23,7 @@ pub(crate) struct Registry {
     pub(crate) accounts: Accounts,
     pub(crate) sets: NamedSets,
     pub(crate) policy: PolicyVersion,
+    pub(crate) teams: Teams,
 }
 
 /// What a registry lacks.
@@ -29,6 +32,7 @@ struct Additions {
     namings: Vec<Naming>,
     sets: Vec<NamedSet>,
     policy: Option<PolicyVersion>,
+    teams: Vec<AccountTeam>,
 }
 
 impl Registry {
@@ -38,6 +42,7 @@ impl Registry {
             accounts: Accounts::read(connection)?,
             sets: NamedSets::read(connection)?,
             policy: PolicyVersion::read(connection)?,
+            teams: Teams::read(connection)?,
         })
     }
 
@@ -77,7 +82,8 @@ impl Registry {
         let numbered = self.accounts.number(&names.users, now_ns);
         let (sets, policy) = (self.sets.number(&names.sets), self.policy.number(names.policy));
         let policy = Some(policy).filter(|policy| *policy != self.policy);
-        self.add(connection, Additions { namings: numbered.namings, sets, policy }, now_ns)?;
+        let teams = self.teams.number(&names.users, &numbered.accounts);
+        self.add(connection, Additions { namings: numbered.namings, sets, policy, teams }, now_ns)?;
         let mut notes = numbered.notes;
         notes.extend(names.sets.iter().find(|name| self.sets.find(name).is_none()).map(|name| {
             format!(
@@ -124,7 +130,7 @@ impl Registry {
     }
 
     fn add(&mut self, connection: &mut Connection, new: Additions, now_ns: i64) -> rusqlite::Result<()> {
-        if new.namings.is_empty() && new.sets.is_empty() && new.policy.is_none() {
+        if new.is_empty() {
             return Ok(());
         }
         connection.pragma_update(None, "synchronous", "FULL")?;
@@ -133,17 +139,24 @@ impl Registry {
         connection.pragma_update(None, "synchronous", "NORMAL").and(stored)?;
         new.namings.into_iter().for_each(|naming| self.accounts.note(naming));
         new.sets.into_iter().for_each(|set| self.sets.note(set));
+        new.teams.into_iter().for_each(|team| self.teams.note(team));
         self.policy = new.policy.unwrap_or(self.policy);
         Ok(())
     }
 }
 
 impl Additions {
+    fn is_empty(&self) -> bool {
+        let Additions { namings, sets, policy, teams } = self;
+        namings.is_empty() && sets.is_empty() && policy.is_none() && teams.is_empty()
+    }
+
     fn store(&self, connection: &mut Connection, now_ns: i64) -> rusqlite::Result<()> {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         self.namings.iter().try_for_each(|naming| naming.put(&transaction))?;
         self.sets.iter().try_for_each(|set| named_sets::put(&transaction, set))?;
         self.policy.map_or(Ok(()), |policy| policy.put(&transaction, now_ns))?;
+        self.teams.iter().try_for_each(|team| teams::put(&transaction, team, now_ns))?;
         transaction.commit()
     }
 }

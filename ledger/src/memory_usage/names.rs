@@ -14,6 +14,8 @@ pub(super) struct Names {
     users: BTreeMap<u32, String>,
     /// The name of each set.
     sets: BTreeMap<u16, String>,
+    /// The team of each account that has one.
+    teams: BTreeMap<u32, String>,
 }
 
 impl Names {
@@ -32,6 +34,7 @@ impl Names {
             });
             taken.insert(account);
             self.name(&user.name, account);
+            self.teams.insert(account, user.team.clone());
             accounts.push(account);
         }
         for set in &names.sets {
@@ -66,6 +69,16 @@ impl Names {
     /// The present name of an account.
     pub(super) fn user(&self, account: u32) -> String {
         self.users[&account].clone()
+    }
+
+    /// The team of an account; empty for none.
+    pub(super) fn team(&self, account: u32) -> &str {
+        self.teams.get(&account).map_or("", String::as_str)
+    }
+
+    /// The names of all teams.
+    pub(super) fn teams(&self) -> BTreeSet<String> {
+        self.teams.values().filter(|team| !team.is_empty()).cloned().collect()
     }
 
     /// All names of `accounts`, present and earlier ones.

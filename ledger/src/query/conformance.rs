@@ -49,6 +49,7 @@ pub(crate) fn check<F: UsageFixture>(make: impl Fn() -> F) {
     names::renamed_user_keeps_its_usage(&mut make());
     names::flow_stays_with_its_account(&mut make());
     names::removed_set_keeps_its_usage(&mut make());
+    names::team_has_the_usage_of_its_present_and_removed_users(&mut make());
     order::groups_are_ordered_key_by_key(&mut make());
     order::periods_are_those_of_the_zone(&mut make());
     sums::sum_beyond_the_bound_is_an_error(&mut make());
@@ -100,6 +101,7 @@ fn users(names: &[(&str, &[&str])]) -> Names {
     let user = |(name, former): &(&str, &[&str])| UserNames {
         name: (*name).to_owned(),
         former: former.iter().map(|name| (*name).to_owned()).collect(),
+        team: String::new(),
     };
     Names { users: names.iter().map(user).collect(), ..Names::default() }
 }
@@ -114,6 +116,16 @@ fn of_user(name: &str) -> Filter {
 
 fn of_set(name: &str) -> Filter {
     Filter { set: Some(name.to_owned()), ..Filter::default() }
+}
+
+fn of_team(name: &str) -> Filter {
+    Filter { team: Some(name.to_owned()), ..Filter::default() }
+}
+
+/// The same users, each with its team.
+fn with_teams(mut names: Names, teams: &[&str]) -> Names {
+    names.users.iter_mut().zip(teams).for_each(|(user, team)| user.team = (*team).to_owned());
+    names
 }
 
 fn of_host(name: &str) -> Filter {
@@ -184,8 +196,9 @@ fn answers_are_of_one_moment(fixture: &mut impl UsageFixture) {
     assert_eq!(total(&fixture.usage(&[]), &all()), [3, 0, 140, 14]);
 }
 
-const KEYS: [GroupBy; 10] = [
+const KEYS: [GroupBy; 11] = [
     GroupBy::User,
+    GroupBy::Team,
     GroupBy::Host,
     GroupBy::Port,
     GroupBy::Protocol,

@@ -157,7 +157,10 @@ fn number_belongs_to_one_name(fixture: &mut impl SinkFixture) {
     let mut before = None;
     for (users, named_sets, policy) in configurations {
         let names = Names {
-            users: users.iter().map(|name| UserNames { name: (*name).into(), former: Vec::new() }).collect(),
+            users: users
+                .iter()
+                .map(|name| UserNames { name: (*name).into(), ..UserNames::default() })
+                .collect(),
             sets: named_sets.iter().map(|name| (*name).into()).collect(),
             policy: [policy; 32],
         };
@@ -180,7 +183,7 @@ fn number_belongs_to_one_name(fixture: &mut impl SinkFixture) {
 fn expected_account_is_no_other_names(fixture: &mut impl SinkFixture) {
     let entry = |id: u128, user, account| Entry::Final(Record::new(&Flow { user, account, ..flow(id, 7) }));
     let users = |names: &[&str]| Names {
-        users: names.iter().map(|name| UserNames { name: (*name).into(), former: Vec::new() }).collect(),
+        users: names.iter().map(|name| UserNames { name: (*name).into(), ..UserNames::default() }).collect(),
         ..Names::default()
     };
     // As an older copy of a store, which lacks what an earlier run numbered.

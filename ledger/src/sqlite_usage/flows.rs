@@ -52,10 +52,17 @@ impl SqliteUsage {
         limit: usize,
         flows: &mut Vec<FlowRow>,
     ) -> Result<(), QueryError> {
+        let is_member = match filter.members(&self.registry) {
+            Some(members) => {
+                let members: Vec<String> = members.iter().map(ToString::to_string).collect();
+                format!("{account} IN ({})", members.join(", "))
+            }
+            None => "TRUE".to_owned(),
+        };
         let sql = format!(
             "{items} at_ns BETWEEN ?1 AND ?2
                AND (?3 IS NULL OR {account} = ?3) AND (?4 IS NULL OR host = ?4) AND (?5 IS NULL OR class = ?5)
-               AND (?6 IS NULL OR {set} = ?6)
+               AND (?6 IS NULL OR {set} = ?6) AND {is_member}
              ORDER BY recorded DESC LIMIT ?7"
         );
         let remaining = i64::try_from(limit.saturating_sub(flows.len())).unwrap_or(i64::MAX);

@@ -136,6 +136,7 @@ impl<'a> Groups<'a> {
     fn number(&mut self, key: GroupBy, item: &Item<'_>) -> i64 {
         match key {
             GroupBy::User => item.account,
+            GroupBy::Team => self.texts.intern(self.registry.teams.of(item.account)),
             GroupBy::Set => item.set,
             GroupBy::Host => self.text_number(item.host),
             GroupBy::Port => self.text_number(item.port),

@@ -53,7 +53,8 @@ impl SqliteUsage {
         let Some(days) = days else { return Ok(None) };
         let Some(to) = self.summed_to(file, tables)? else { return Ok(None) };
         let summed = SummedDays { days, to };
-        if filter.user.is_some() || keys.contains(&GroupBy::User) {
+        let is_of_account = |key: &GroupBy| matches!(key, GroupBy::User | GroupBy::Team);
+        if filter.is_of_account() || keys.iter().any(is_of_account) {
             self.add_host_rows(file, days, filter, groups)?;
             return Ok(Some(summed));
         }
@@ -115,7 +116,7 @@ impl SqliteUsage {
         groups: &mut Groups<'_>,
     ) -> Result<(), QueryError> {
         let is_long = (days.last_ns - days.since_ns) / DAY_NS >= EVERY_NAME_DAYS_MIN;
-        let mut hosts = Hosts::new(self, file, is_long && filter.host.is_none() && filter.user.is_none());
+        let mut hosts = Hosts::new(self, file, is_long && filter.host.is_none() && !filter.is_of_account());
         let host = match &filter.host {
             Some(name) => match hosts.find(name)? {
                 Some(host) => Some(host),

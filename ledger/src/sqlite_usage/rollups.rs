@@ -106,7 +106,8 @@ impl SqliteUsage {
         window: Window,
         groups: &mut Groups<'_>,
     ) -> Result<(), QueryError> {
-        let needs_account = filter.user.is_some() || keys.contains(&GroupBy::User);
+        let is_of_account = |key: &GroupBy| matches!(key, GroupBy::User | GroupBy::Team);
+        let needs_account = filter.is_of_account() || keys.iter().any(is_of_account);
         let coarsest = match () {
             () if keys.iter().any(|key| matches!(key, GroupBy::Quarter | GroupBy::Hour)) => Unit::Quarter,
             () if keys.contains(&GroupBy::Day) => Unit::Day,
@@ -328,7 +329,7 @@ fn add_value(
             true => Item { account: number, sums: closed(sums), ..Item::at(start_ns) },
             false => Item { sums: closed(sums), ..Item::at(source.unit.start_ns(number)) },
         };
-        if outcome.is_ok() {
+        if outcome.is_ok() && source.admission.admits(&item) {
             outcome = groups.add(&item);
         }
     });

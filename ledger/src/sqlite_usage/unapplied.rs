@@ -47,6 +47,8 @@ struct GroupFields {
     account: i64,
     /// The present name.
     user: String,
+    /// Empty if it has none.
+    team: String,
     set_number: i64,
     set: String,
     /// Whether the database lacks the set, and its rule has the name.
@@ -112,6 +114,7 @@ impl UnappliedEntries {
             let fields = GroupFields {
                 account,
                 user: self.registry.accounts.name(account),
+                team: self.registry.teams.of(account).to_owned(),
                 set_number,
                 set: self.registry.sets.name(set_number),
                 has_new_set: false,
@@ -231,6 +234,7 @@ impl UnappliedEntries {
         let admits = |fields: &GroupFields, at_ns| {
             (window.since_ns..=window.last_ns).contains(&at_ns)
                 && account.is_none_or(|account| fields.is_of_user(account, filter))
+                && filter.team.as_ref().is_none_or(|team| !team.is_empty() && *team == fields.team)
                 && set.is_none_or(|set| fields.is_of_set(set, filter))
                 && filter.host.as_ref().is_none_or(|value| *value == fields.host)
                 && filter.class.is_none_or(|value| value.as_str() == fields.class)
@@ -256,6 +260,7 @@ impl GroupFields {
         let set = if has_new_set { name.to_owned() } else { registry.sets.name(set_number) };
         GroupFields {
             account: if has_name { account } else { 0 },
+            team: registry.teams.of(account).to_owned(),
             user: if has_name { registry.accounts.name(account) } else { flow.user.to_owned() },
             set_number,
             set,
@@ -289,6 +294,7 @@ impl GroupFields {
     fn key(&self, key: GroupBy, at_ns: i64, zone: &Zone) -> String {
         match key {
             GroupBy::User => self.user.clone(),
+            GroupBy::Team => self.team.clone(),
             GroupBy::Host => self.host.clone(),
             GroupBy::Port => self.port.clone(),
             GroupBy::Protocol => self.protocol.clone(),

@@ -14,7 +14,7 @@ use crate::losses::{copied, wait_for};
 
 fn number(ledger: &Ledger, users: &[&str]) -> Numbers {
     let (sender, receiver) = mpsc::channel();
-    let user = |name: &&str| UserNames { name: (*name).to_owned(), former: Vec::new() };
+    let user = |name: &&str| UserNames { name: (*name).to_owned(), ..UserNames::default() };
     let names = Names { users: users.iter().map(user).collect(), ..Names::default() };
     ledger.number(names, move |numbers| sender.send(numbers).unwrap());
     receiver.recv().unwrap()

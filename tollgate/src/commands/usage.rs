@@ -48,6 +48,9 @@ pub(crate) struct Options {
     /// Flows of this user.
     #[arg(long, value_name = "NAME")]
     user: Option<UserName>,
+    /// Flows of the present users of this team, and of those that were removed while they were in it.
+    #[arg(long, value_name = "NAME")]
+    team: Option<String>,
     /// Flows to this host, as requested.
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
@@ -69,6 +72,8 @@ pub(crate) struct Options {
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum By {
     User,
+    /// The present team of the user; empty if it has none.
+    Team,
     Host,
     Port,
     Protocol,
@@ -101,6 +106,7 @@ impl By {
     fn group(self) -> GroupBy {
         match self {
             By::User => GroupBy::User,
+            By::Team => GroupBy::Team,
             By::Host => GroupBy::Host,
             By::Port => GroupBy::Port,
             By::Protocol => GroupBy::Protocol,
@@ -116,6 +122,7 @@ impl By {
     fn as_str(self) -> &'static str {
         match self {
             By::User => "user",
+            By::Team => "team",
             By::Host => "host",
             By::Port => "port",
             By::Protocol => "protocol",
@@ -137,6 +144,7 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
         since: options.since.map(|when| when.beginning(now, &zone)),
         until: options.until.map(|when| when.end(now, &zone)),
         user: options.user.as_ref().map(|user| user.to_string()),
+        team: options.team.clone(),
         host: options.host.clone(),
         class: options.class.map(Class::from),
         set: options.set.clone(),
@@ -147,6 +155,9 @@ pub(crate) fn run(context: &Context, options: &Options) -> anyhow::Result<ExitCo
     let (usage, answer, total) = ask(&config.ledger.directory, &zone, &filter, &by)?;
     if let Some(user) = &filter.user {
         check_user(user, &config, &usage)?;
+    }
+    if let Some(team) = &filter.team {
+        check_team(team, &usage)?;
     }
     if let Some(set) = &filter.set {
         check_set(set, &config, &usage)?;
@@ -256,6 +267,17 @@ fn check_user(user: &str, config: &Config, usage: &impl Usage) -> anyhow::Result
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
     let hint = nearest(user, &known).map_or(String::new(), |name| format!(": did you mean `{name}`?"));
     anyhow::bail!("there is no user `{user}`, and the ledger has had none{hint}")
+}
+
+/// Checks that a user is in the team, or was when it was removed.
+fn check_team(team: &str, usage: &impl Usage) -> anyhow::Result<()> {
+    let known = usage.teams();
+    if known.contains(team) {
+        return Ok(());
+    }
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    let hint = nearest(team, &known).map_or(String::new(), |name| format!(": did you mean `{name}`?"));
+    anyhow::bail!("no user that the ledger knows is in a team `{team}`{hint}")
 }
 
 /// Checks that the set is in the configuration, or was when a flow was recorded.

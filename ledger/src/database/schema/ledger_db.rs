@@ -16,6 +16,8 @@ pub(crate) const LEDGER: &[Migration] = &[
     Migration { sql: EDGES, then: None, is_read: false },
     // Readers of a file without these tables add up the rows of which they are made.
     Migration { sql: DERIVED_SUMS, then: Some(derived::fill_totals), is_read: false },
+    // Without it no account has a team.
+    Migration { sql: ACCOUNT_TEAMS, then: None, is_read: false },
 ];
 
 const FLOWS_IN_ONE_FILE: &str =
@@ -351,13 +353,22 @@ const DERIVED_SUMS: &str = "-- Sums of all accounts by day and by month.
          crc   INTEGER NOT NULL
      ) STRICT;";
 
+const ACCOUNT_TEAMS: &str =
+    "-- The team that an account was last numbered with, and since when; empty if it left its team.
+     CREATE TABLE account_team (
+         account  INTEGER PRIMARY KEY,
+         team     TEXT    NOT NULL,
+         since_ns INTEGER NOT NULL,
+         crc      INTEGER NOT NULL
+     ) STRICT;";
+
 #[cfg(test)]
 mod tests {
     use super::super::checksum;
     use super::super::month_db::MONTH;
     use super::*;
 
-    const LEDGER_CHECKSUMS: [i64; 7] = [
+    const LEDGER_CHECKSUMS: [i64; 8] = [
         6_035_242_367_202_163_837,
         -6_065_716_787_101_684_972,
         5_562_998_778_958_194_722,
@@ -365,6 +376,7 @@ mod tests {
         -1_246_322_995_010_044_055,
         -6_541_539_831_247_210_067,
         5_407_896_712_318_365_786,
+        -8_425_735_331_269_682_322,
     ];
     const MONTH_CHECKSUMS: [i64; 4] = [
         -53_519_211_055_902_306,

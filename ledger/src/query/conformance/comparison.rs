@@ -8,7 +8,7 @@ use proptest::sample::{Index, select, subsequence};
 use proptest::test_runner::{Config, TestRunner};
 use sys::clock::WallNanos;
 
-use super::histories::{self, Act, HOSTS, SETS, USERS};
+use super::histories::{self, Act, HOSTS, SETS, TEAMS, USERS};
 use super::{FEBRUARY, KEYS, QUARTER, SECOND, UsageFixture};
 use crate::entry::Entry;
 use crate::memory_usage::{History, MemoryUsage};
@@ -46,9 +46,11 @@ pub(crate) fn question() -> impl Strategy<Value = Question> {
     }
     let texts = |texts: &[&str]| one(texts.iter().map(|text| (*text).to_owned()).collect());
     let classes = one(vec![Class::External, Class::Internal]);
-    let fields = (texts(&USERS), texts(&HOSTS), classes, texts(&SETS));
-    let fields =
-        fields.prop_map(|(user, host, class, set)| Filter { user, host, class, set, ..Filter::default() });
+    let fields = (texts(&USERS), texts(&TEAMS), texts(&HOSTS), classes, texts(&SETS));
+    let fields = fields.prop_map(|(user, team, host, class, set)| {
+        let (since, until) = (None, None);
+        Filter { since, until, user, team, host, class, set }
+    });
     let index = any::<Index>;
     let span = prop_oneof![
         3 => Just(Span::Ever),
@@ -114,6 +116,7 @@ pub(crate) fn compare<U: Usage>(
         for user in USERS {
             assert_eq!(found.has_user(user).unwrap(), expected.has_user(user).unwrap(), "{user}");
         }
+        assert_eq!(found.teams(), expected.teams());
         // A set has its number before its first entry is applied.
         assert!(found.sets().is_superset(&expected.sets()));
         for question in questions.iter().skip(index).step_by(3) {

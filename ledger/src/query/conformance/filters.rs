@@ -53,6 +53,7 @@ pub(super) fn every_field_of_a_filter_is_met(fixture: &mut impl UsageFixture) {
     assert_eq!(up(every.clone()), 16);
     for none in [
         Filter { user: Some("ops".to_owned()), ..every.clone() },
+        Filter { team: Some("none".to_owned()), ..every.clone() },
         Filter { host: Some("b.example".to_owned()), ..every.clone() },
         Filter { class: Some(Class::Internal), ..every.clone() },
         Filter { set: Some("lab".to_owned()), ..every.clone() },

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use sys::clock::WallNanos;
 
-use super::{FEBRUARY, PLAIN, SECOND, began, users};
+use super::{FEBRUARY, PLAIN, SECOND, began, users, with_teams};
 use crate::entry::Entry;
 use crate::memory_usage::History;
 use crate::numbering::Names;
@@ -74,21 +74,22 @@ pub(crate) fn step(with_numberings: bool) -> impl Strategy<Value = Step> {
     })
 }
 
-/// A configuration: users, each with its former names.
-type Configuration = &'static [(&'static str, &'static [&'static str])];
+/// A configuration: users, each with its team and its former names.
+type Configuration = &'static [(&'static str, &'static str, &'static [&'static str])];
 
 /// Users come, go and are renamed; their names are given to others.
 const CONFIGURATIONS: [Configuration; 5] = [
-    &[("ann", &[]), ("ci", &[]), ("bob", &[])],
-    &[("build", &["ci"]), ("bob", &[])],
-    &[("build", &["ci"]), ("ci", &[]), ("ann", &[])],
-    &[("ann", &["bob"]), ("ci", &["build"])],
-    &[("ops", &["ann", "bob"]), ("build", &[])],
+    &[("ann", "web", &[]), ("ci", "", &[]), ("bob", "db", &[])],
+    &[("build", "web", &["ci"]), ("bob", "db", &[])],
+    &[("build", "web", &["ci"]), ("ci", "db", &[]), ("ann", "", &[])],
+    &[("ann", "db", &["bob"]), ("ci", "web", &["build"])],
+    &[("ops", "db", &["ann", "bob"]), ("build", "", &[])],
 ];
 
 /// The names in all configurations, and of users that none has.
 pub(crate) const USERS: [&str; 6] = ["ann", "ci", "bob", "build", "ops", "eve"];
 pub(crate) const HOSTS: [&str; 3] = ["a.example", "b.example", "db.corp"];
+pub(crate) const TEAMS: [&str; 3] = ["web", "db", ""];
 pub(crate) const SETS: [&str; 2] = ["corp", "edge"];
 
 /// The fields of the flows that follow one another in each slot.
@@ -172,7 +173,10 @@ impl Maker {
                 self.apply(Entry::Gap { epoch, at, first_lsn });
             }
             Kind::Number(configuration) => {
-                let names = users(CONFIGURATIONS[configuration]);
+                let configuration = CONFIGURATIONS[configuration];
+                let named: Vec<_> = configuration.iter().map(|(name, _, former)| (*name, *former)).collect();
+                let teams: Vec<&str> = configuration.iter().map(|(_, team, _)| *team).collect();
+                let names = with_teams(users(&named), &teams);
                 let accounts = self.history.number(&names).accounts;
                 let names_only = names.users.iter().map(|user| user.name.clone());
                 self.accounts = names_only.zip(accounts).collect();

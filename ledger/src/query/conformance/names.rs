@@ -73,3 +73,43 @@ pub(super) fn removed_set_keeps_its_usage(fixture: &mut impl UsageFixture) {
     assert_eq!(total(&usage, &of_set("later"))[2], 32);
     assert!(usage.sets().into_iter().eq(["cdn", "corp", "edge", "lab", "later"]));
 }
+
+pub(super) fn team_has_the_usage_of_its_present_and_removed_users(fixture: &mut impl UsageFixture) {
+    let number = |fixture: &mut _, names: &[(&str, &[&str])], teams: &[&str]| {
+        UsageFixture::number(fixture, &with_teams(users(names), teams)).accounts
+    };
+    let three: [(&str, &[&str]); 3] = [("ann", &[]), ("bob", &[]), ("eve", &[])];
+    assert_eq!(number(fixture, &three, &["web", "web", ""]), [1, 2, 3]);
+    let of = |id, user, account, at, up| Flow { user, account, ..flow(id, at, up, 0) };
+    fixture.apply(1, &[end(of(1, "ann", 1, EVENING, 1)), open(of(2, "bob", 2, EVENING, 2))]);
+    fixture.apply(1, &[end(of(3, "eve", 3, EVENING, 4)), end(of(4, "none", 0, EVENING, 8))]);
+    let unapplied = [(1, end(of(5, "ann", 1, FEBRUARY, 16))), (1, end(of(6, "new", 7, FEBRUARY, 32)))];
+    let usage = fixture.usage(&unapplied);
+    for filter in [all(), of_host("example.com")] {
+        assert_rows(&usage, &filter, &[GroupBy::Team], &[("", [3, 0, 44, 0]), ("web", [2, 1, 19, 0])]);
+    }
+    assert_eq!(total(&usage, &of_team("web")), [2, 1, 19, 0]);
+    assert_eq!(usage.flows(&of_team("web"), 9).unwrap().len(), 2);
+    assert!(usage.teams().into_iter().eq(["web"]));
+    fixture.apply(1, &unapplied.map(|(_, entry)| entry));
+    // One is removed, one is renamed, and one comes from another team: all of its usage comes with it.
+    number(fixture, &[("robert", &["bob"]), ("eve", &[])], &["web", "db"]);
+    let usage = fixture.usage(&[]);
+    assert_eq!(total(&usage, &of_team("web")), [2, 1, 19, 0]);
+    assert_eq!(total(&usage, &Filter { user: Some("robert".to_owned()), ..of_team("web") })[2], 2);
+    number(fixture, &[("robert", &[]), ("eve", &[])], &["", "web"]);
+    let usage = fixture.usage(&[]);
+    let keys = [GroupBy::Team, GroupBy::User];
+    let expected = [("", "new", 32), ("", "none", 8), ("web", "ann", 17), ("web", "eve", 4)];
+    let found: Vec<(String, u64)> =
+        rows(&usage, &all(), &keys).into_iter().map(|(keys, [_, _, up, _])| (keys, up)).collect();
+    let mut expected: Vec<(String, u64)> =
+        expected.iter().map(|(team, user, up)| (format!("{team} {user}"), *up)).collect();
+    expected.insert(2, (" robert".to_owned(), 2));
+    assert_eq!(found, expected);
+    assert!(usage.teams().into_iter().eq(["web"]), "no account is in the other one any more");
+    for none in ["db", ""] {
+        assert_eq!(total(&usage, &of_team(none)), [0; 4], "{none:?}");
+        assert_eq!(usage.flows(&of_team(none), 9).unwrap(), [], "{none:?}");
+    }
+}

@@ -3,9 +3,11 @@
 use super::*;
 use crate::database::schema::{self, month_db::MONTH};
 use crate::numbering::{Names, Numbers, UserNames};
+use crate::verify::verify;
 
 fn user(name: &str, former: &[&str]) -> UserNames {
-    UserNames { name: name.to_owned(), former: former.iter().map(|name| (*name).to_owned()).collect() }
+    let former = former.iter().map(|name| (*name).to_owned()).collect();
+    UserNames { name: name.to_owned(), former, team: String::new() }
 }
 
 fn number(store: &mut Store, users: &[UserNames]) -> Numbers {
@@ -158,4 +160,28 @@ fn rebuilt_accounts_are_those_of_the_rows() {
         let found = ["ann", "bob", "cid"].map(|name| registry.accounts.find(name));
         assert_eq!(found, [Some(1), Some(4), Some(3)]);
     }
+}
+
+/// A file of the version before, which knew no teams, is read, and migrated by the next start.
+#[test]
+fn team_is_kept_with_its_account_on_stable_storage() {
+    let mut store = Store::new();
+    let in_team = |name: &str, team: &str| UserNames { team: team.to_owned(), ..user(name, &[]) };
+    assert_eq!(accounts(&mut store, &[in_team("ci", "web"), in_team("ops", "")]), [1, 2]);
+    store.reopen();
+    accounts(&mut store, &[in_team("ops", "db")]);
+    accounts(&mut store, &[in_team("ops", "")]);
+    let teams = |store: &Store| SqliteUsage::open(store.directory.path()).unwrap().teams();
+    assert!(teams(&store).into_iter().eq(["web"]), "a removed user keeps its team");
+    assert!(verify(store.directory.path()).unwrap().is_clean());
+    let stored: Vec<(i64, String)> = {
+        let ledger = store.ledger();
+        let mut select = ledger.prepare("SELECT account, team FROM account_team ORDER BY account").unwrap();
+        select.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap().map(Result::unwrap).collect()
+    };
+    assert_eq!(stored, [(1, "web".to_owned()), (2, String::new())]);
+    let changed = store.ledger().execute("UPDATE account_team SET team = 'wed' WHERE account = 1", []);
+    assert_eq!(changed.unwrap(), 1);
+    assert!(SqliteUsage::open(store.directory.path()).unwrap_err().to_string().contains("damaged"));
+    assert!(!verify(store.directory.path()).is_ok_and(|report| report.is_clean()));
 }
