@@ -107,6 +107,11 @@ impl<T> Slab<T> {
         Some(value)
     }
 
+    /// All values, in the order of their slots.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().filter_map(|slot| slot.value.as_mut())
+    }
+
     /// The keys of all values, in the order of their slots.
     pub fn keys(&self) -> impl Iterator<Item = Key> + '_ {
         self.slots.iter().enumerate().filter(|(_, slot)| slot.value.is_some()).map(|(index, slot)| {

@@ -16,8 +16,7 @@ use std::time::Duration;
 
 use engine::deadline::within;
 use engine::net::TcpStream;
-use ledger::record::Class;
-use policy::{BillingClass, UserIndex, Verdict};
+use policy::{UserIndex, Verdict};
 use proto::target::Host;
 use sys::clock::{self, Nanos};
 use sys::socket::SpeaksFirst;
@@ -61,14 +60,28 @@ impl Admission {
     /// If it is not one of the candidates.
     pub(crate) fn route<'a>(&self, snapshot: &'a Snapshot, address: SocketAddr) -> Route<'a> {
         let verdict = self.verdict(address);
-        let class = match verdict.class {
-            BillingClass::External => Class::External,
-            BillingClass::Internal => Class::Internal,
-        };
+        let class = snapshot.destination(verdict).class;
         let set_of = |rule| snapshot.numbers.set_of(&snapshot.config.policy, rule);
         let set = verdict.rule.map_or(0, set_of);
         Route { address: Some(address.ip()), rule: rule_text(snapshot, verdict), class, set }
     }
+}
+
+/// Denies a request of which a quota is spent, or not known yet.
+fn check_quotas(snapshot: &Snapshot, user: UserIndex, verdict: &Verdict) -> Result<(), Denial> {
+    let Some(limits) = snapshot.limits(user) else { return Ok(()) };
+    let now = clock::steady_wall();
+    for quota in limits.quotas_of(snapshot.destination(verdict)) {
+        let period = quota.period(now);
+        if !period.is_known() {
+            let text = "What was used of a quota is not known yet.";
+            return Err(Denial::overload("overload_quota", text));
+        }
+        if period.allowance.is_spent() {
+            return Err(Denial::quota(quota, now));
+        }
+    }
+    Ok(())
 }
 
 /// Judges the name, resolves it once, judges each address, and acquires what the flow needs. `is_socks5` adds
@@ -101,6 +114,7 @@ pub(crate) async fn admit(
             (judgement.judge_addresses(&name_verdict, answer.addresses())?, Some(micros(elapsed)))
         }
     };
+    check_quotas(snapshot, request.user, &candidates.first.1)?;
     acquire_global_permits(context, snapshot, candidates, dns_us, permit)
 }
 
@@ -116,9 +130,10 @@ pub(crate) fn readmit(
     address: SocketAddr,
 ) -> Result<Option<Admission>, Denial> {
     let judgement = judgement(snapshot, request);
-    let candidates =
+    let candidates: Result<Candidates, Denial> =
         judgement.judge_name().and_then(|verdict| judgement.judge_addresses(&verdict, &[address.ip()]));
     let Ok(candidates) = candidates else { return Ok(None) };
+    check_quotas(snapshot, request.user, &candidates.first.1)?;
     let permit = acquire_user_permit(snapshot, request.user)?;
     acquire_global_permits(context, snapshot, candidates, None, permit).map(Some)
 }

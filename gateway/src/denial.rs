@@ -13,9 +13,11 @@ use proto::http_forward::BodyError;
 use proto::http_head::{RequestError, ResponseError};
 use proto::socks5::{Reply, Socks5Error};
 use proto::target::Target;
+use sys::clock::WallNanos;
 use sys::socket::ResourceExhausted;
 
 use crate::authenticator::AuthError;
+use crate::credit::QuotaMeter;
 use crate::dial::DialError;
 use crate::dns::ResolveError;
 use crate::observe::stats::DenialKind;
@@ -179,6 +181,36 @@ impl Denial {
         let text = "The user has reached the limit of open connections.";
         let proxy_status = proxy_error::CONNECTION_LIMIT_REACHED;
         let denial = Denial::new(DenialKind::ConnectionCap, (429, Reply::NotAllowed), proxy_status, text);
+        Denial { retry_after_s: Some(1), ..denial }
+    }
+
+    /// A quota of the user or of a team is spent.
+    pub(crate) fn quota(quota: &QuotaMeter, now: WallNanos) -> Denial {
+        let status = quota.status(now);
+        let terms = quota.terms();
+        let until = match status.period.end {
+            WallNanos(u64::MAX) => "An operator can grant more".to_owned(),
+            end => format!("The next period begins at {}", terms.calendar.text(end)),
+        };
+        let text =
+            format!("Quota `{}` of {} is spent: {} bytes. {until}.", terms.key, terms.owner, status.limit);
+        let codes = (429, Reply::NotAllowed);
+        let denial = Denial::new(DenialKind::QuotaExhausted, codes, proxy_error::HTTP_REQUEST_DENIED, text);
+        let seconds = status.period.end.0.saturating_sub(now.0).div_ceil(1_000_000_000);
+        let retry_after_s = (status.period.end.0 < u64::MAX).then_some(seconds);
+        let rule = format!("quota {} of {}", terms.key, terms.owner).replace('`', "");
+        Denial {
+            rule: Some(rule.into()),
+            retry_after_s: retry_after_s.and_then(|seconds| u32::try_from(seconds).ok()),
+            ..denial
+        }
+    }
+
+    /// A quota has less left than one message, and other flows may return a part of theirs.
+    pub(crate) fn quota_busy() -> Denial {
+        let text = "A quota has less left than this request needs.";
+        let codes = (429, Reply::NotAllowed);
+        let denial = Denial::new(DenialKind::QuotaExhausted, codes, proxy_error::HTTP_REQUEST_DENIED, text);
         Denial { retry_after_s: Some(1), ..denial }
     }
 

@@ -14,10 +14,12 @@
 
 mod copy;
 mod pace;
+mod purse;
 mod splice;
 mod stalls;
 mod table;
 mod turns;
+mod waiting;
 
 use std::io;
 use std::sync::Arc;
@@ -35,6 +37,8 @@ use sys::splice::Pipe;
 pub(crate) use table::{RelayStart, Relays};
 
 use self::pace::{Pace, SUSTAINED_PAUSE_MAX};
+use self::purse::{Purse, PurseOutcome};
+use crate::credit::{CreditTime, FlowCredit};
 use crate::flow::progress::Progress;
 use crate::limits::{PASS_BYTES_MAX, SCRATCH_BYTES};
 use crate::observe::stats::WorkerStats;
@@ -64,6 +68,8 @@ pub(crate) struct Relay {
     is_stall_candidate: bool,
     /// Whether the client was sent many bytes before the relay, which it may not have acknowledged.
     sent_much: bool,
+    /// Whether a quota is spent: nothing more is read, and the relay ends once all read bytes are written.
+    is_exhausted: bool,
 }
 
 // The send audit of kill tests adds to a socket's size.
@@ -86,6 +92,8 @@ struct Direction {
     /// What follows the source's bytes.
     end: StreamEnd,
     state: State,
+    /// It waits for credit: the source is not read before.
+    awaits_credit: bool,
     /// How fast the source has proved to be.
     pace: Pace,
     /// Writes so far, as far as they matter for TCP_NODELAY: 0, 1 or 2.
@@ -121,6 +129,19 @@ pub(crate) enum Outcome {
     Yields,
     /// Both directions have ended, or a socket failed.
     Over(CloseReason),
+}
+
+/// A run of a relay.
+struct Run {
+    outcome: Outcome,
+    /// When a direction that waits for credit has some; [`Nanos::NEVER`] if none has begun to wait.
+    resumes_at: Nanos,
+}
+
+/// The purses of both directions.
+struct Purses<'c> {
+    up: Purse<'c>,
+    down: Purse<'c>,
 }
 
 /// Buffers that the relays of a thread share, one at a time.
@@ -177,6 +198,7 @@ impl Direction {
             stalls: false,
             end: StreamEnd::Open,
             state: State::Flowing,
+            awaits_credit: false,
             pace: Pace::default(),
             writes: 0,
         }
@@ -187,12 +209,13 @@ impl Direction {
         Direction { readable: true, end: StreamEnd::Unclear, ..Direction::accepted() }
     }
 
-    /// Moves up to `budget` bytes; leaves in `budget` what was not spent.
+    /// Moves up to `budget` bytes, of which `purse` permits the read ones; leaves in `budget` what was not
+    /// spent.
     fn pump(
         &mut self,
         mut endpoints: Endpoints<'_>,
         close_mode: CloseMode,
-        budget: &mut usize,
+        (budget, purse): (&mut usize, &mut Purse<'_>),
         buffers: &mut RelayBuffers,
     ) -> Result<(), Failure> {
         let fill_bytes_max = (*budget).max(PASS_BYTES_MAX);
@@ -208,13 +231,23 @@ impl Direction {
                     let _ = endpoints.sink.shutdown_write();
                 }
                 self.state = State::Ended;
-            } else if self.state == State::Ended || !self.readable {
+            } else if self.state == State::Ended || !self.readable || self.awaits_credit {
                 break;
             } else if self.pace.is_fast() && self.end != StreamEnd::Urgent {
-                let moved = self.fill_pipe(endpoints.source, fill_bytes_max, buffers)?;
+                let permitted = purse.permit(fill_bytes_max);
+                if permitted == 0 {
+                    break;
+                }
+                let moved = self.fill_pipe(endpoints.source, permitted, buffers)?;
+                purse.note_read(moved);
                 endpoints.received.add(moved);
             } else {
-                let read = self.read(endpoints.source, buffers)?;
+                let permitted = purse.permit(buffers.pending.read_bytes_max());
+                if permitted == 0 {
+                    break;
+                }
+                let read = self.read(endpoints.source, permitted, buffers)?;
+                purse.note_read(read);
                 endpoints.received.add(read);
                 self.forward(read, &mut endpoints, buffers)?;
                 *budget = budget.saturating_sub(read);
@@ -262,6 +295,17 @@ impl Direction {
         self.end = StreamEnd::Open;
     }
 
+    /// Waits for credit if `outcome` says so; returns until when, or [`Nanos::NEVER`].
+    fn await_credit(&mut self, outcome: PurseOutcome) -> Nanos {
+        match outcome {
+            PurseOutcome::Waits(until) if self.state == State::Flowing => {
+                self.awaits_credit = true;
+                until
+            }
+            _ => Nanos::NEVER,
+        }
+    }
+
     /// Notes the end of the source.
     fn source_ended(&mut self) {
         self.readable = false;
@@ -278,9 +322,9 @@ impl Direction {
         self.state == State::Flowing && !self.holds_bytes() && source.has_arrived()
     }
 
-    /// Whether bytes wait for the sink to accept more. Only then is the source muted.
+    /// Whether bytes wait for the sink to accept more, or the source for credit. Only then is it muted.
     fn is_blocked(&self) -> bool {
-        !self.writable && self.holds_bytes()
+        (!self.writable && self.holds_bytes()) || self.awaits_credit
     }
 
     /// Registers what the direction waits for: that a sink accepts more that accepted less than it was given,
@@ -301,7 +345,7 @@ impl Direction {
             State::Ended => false,
             State::Flushing => self.writable || !self.holds_bytes(),
             State::Flowing if self.holds_bytes() => self.writable,
-            State::Flowing => self.readable,
+            State::Flowing => self.readable && !self.awaits_credit,
         }
     }
 }
@@ -325,18 +369,25 @@ impl Relay {
             queued: false,
             is_stall_candidate: false,
             sent_much: false,
+            is_exhausted: false,
         }
     }
 
     /// Forwards bytes that were read before the relay: those that the client sent behind its request, and
-    /// those that the destination sent behind a response's head, which counted as received there.
+    /// those that the destination sent behind a response's head, which counted as received there. Those for
+    /// which there is no credit are dropped, and nothing more is read.
     fn forward_early(
         &mut self,
         client_bytes: &[u8],
         upstream_bytes: &[u8],
         counters: &mut FlowCounters<'_>,
+        credit: Option<(&mut FlowCredit, CreditTime)>,
         buffers: &mut RelayBuffers,
     ) {
+        let (client_bytes, upstream_bytes, is_exhausted) = match credit {
+            Some((credit, time)) => credit.charge_early(client_bytes, upstream_bytes, time),
+            None => (client_bytes, upstream_bytes, false),
+        };
         let (mut received, sent) = counters.up();
         received.add(client_bytes.len());
         let (client, upstream) = (&self.client.socket, &self.upstream.socket);
@@ -345,6 +396,9 @@ impl Relay {
         let (received, sent) = counters.down();
         let mut endpoints = Endpoints { source: upstream, sink: client, received, sent };
         self.down.forward_early(upstream_bytes, &mut endpoints, buffers);
+        if is_exhausted {
+            self.stop_reading();
+        }
     }
 
     /// Moves bytes in both directions, up to the budget of a turn, and counts them in `counters`. A sustained
@@ -352,21 +406,46 @@ impl Relay {
     fn run(
         &mut self,
         counters: &mut FlowCounters<'_>,
+        credit: Option<(&mut FlowCredit, CreditTime)>,
         sustained_bytes: usize,
         buffers: &mut RelayBuffers,
-    ) -> Outcome {
+    ) -> Run {
+        let (up, down) = match credit {
+            Some((credit, time)) => (Some((&mut credit.up, time)), Some((&mut credit.down, time))),
+            None => (None, None),
+        };
+        let mut purses = Purses { up: Purse::new(up), down: Purse::new(down) };
+        let outcome = self.run_with(&mut purses, counters, sustained_bytes, buffers);
+        let up = purses.up.finish(!self.up.readable);
+        let down = purses.down.finish(!self.down.readable);
+        if up == PurseOutcome::Exhausted || down == PurseOutcome::Exhausted {
+            self.stop_reading();
+        }
+        let resumes_at = self.up.await_credit(up).min(self.down.await_credit(down));
+        Run { outcome: outcome.unwrap_or_else(|| self.outcome()), resumes_at }
+    }
+
+    /// Moves bytes in both directions; returns the outcome if a socket has failed.
+    fn run_with(
+        &mut self,
+        purses: &mut Purses<'_>,
+        counters: &mut FlowCounters<'_>,
+        sustained_bytes: usize,
+        buffers: &mut RelayBuffers,
+    ) -> Option<Outcome> {
         let turn_bytes = |pace: Pace| if pace.is_sustained() { sustained_bytes } else { PASS_BYTES_MAX };
         let up_bytes = turn_bytes(self.up.pace);
         let mut budget = up_bytes;
-        match self.pump_up(counters, &mut budget, buffers) {
-            Err(Failure::Source) => return Outcome::Over(CloseReason::ClientReset),
+        match self.pump_up(counters, (&mut budget, &mut purses.up), buffers) {
+            Err(Failure::Source) => return Some(Outcome::Over(CloseReason::ClientReset)),
             Err(Failure::Sink) => {
                 // The client gets what the destination sent before its failure, as far as it accepts that
                 // now: many servers respond 413 and reset the rest of an upload. The end is not forwarded:
                 // the rest is lost. No event may have reported those bytes yet.
                 self.down.readable = true;
-                let _ = self.pump_down(counters, CloseMode::Close, &mut { usize::MAX }, buffers);
-                return Outcome::Over(CloseReason::UpstreamReset);
+                let rest = (&mut { usize::MAX }, &mut purses.down);
+                let _ = self.pump_down(counters, CloseMode::Close, rest, buffers);
+                return Some(Outcome::Over(CloseReason::UpstreamReset));
             }
             Ok(()) => {}
         }
@@ -375,43 +454,68 @@ impl Relay {
         let spent = up_bytes.saturating_sub(budget);
         budget = turn_bytes(self.down.pace).saturating_sub(spent).max(PASS_BYTES_MAX / 2);
         let client_ended_first = self.up.state == State::Ended && self.down.state != State::Ended;
-        match self.pump_down(counters, self.up.other_close_mode(), &mut budget, buffers) {
-            Err(Failure::Source) => return Outcome::Over(CloseReason::UpstreamReset),
-            Err(Failure::Sink) => return Outcome::Over(CloseReason::ClientReset),
+        let close_mode = self.up.other_close_mode();
+        match self.pump_down(counters, close_mode, (&mut budget, &mut purses.down), buffers) {
+            Err(Failure::Source) => return Some(Outcome::Over(CloseReason::UpstreamReset)),
+            Err(Failure::Sink) => return Some(Outcome::Over(CloseReason::ClientReset)),
             Ok(()) => {}
         }
-        match (self.up.state, self.down.state) {
-            (State::Ended, State::Ended) if client_ended_first => Outcome::Over(CloseReason::ClientClosed),
-            (State::Ended, State::Ended) => Outcome::Over(CloseReason::UpstreamClosed),
-            _ if self.up.can_move() || self.down.can_move() => Outcome::Yields,
-            _ if self.client_failed() => Outcome::Over(CloseReason::ClientReset),
-            _ => Outcome::Waits,
+        let has_ended = self.up.state == State::Ended && self.down.state == State::Ended;
+        let reason = match client_ended_first {
+            _ if self.is_exhausted => CloseReason::QuotaExhausted,
+            true => CloseReason::ClientClosed,
+            false => CloseReason::UpstreamClosed,
+        };
+        has_ended.then_some(Outcome::Over(reason))
+    }
+
+    /// The outcome of a run in which no socket has failed, and a direction goes on.
+    fn outcome(&self) -> Outcome {
+        match () {
+            () if self.up.can_move() || self.down.can_move() => Outcome::Yields,
+            () if self.client_failed() => Outcome::Over(CloseReason::ClientReset),
+            () => Outcome::Waits,
+        }
+    }
+
+    /// Ends both directions as if their sources had ended: what was read is written, and the end follows.
+    fn stop_reading(&mut self) {
+        self.is_exhausted = true;
+        for direction in [&mut self.up, &mut self.down] {
+            if direction.state == State::Flowing {
+                direction.source_ended();
+            }
         }
     }
 
     fn pump_up(
         &mut self,
         counters: &mut FlowCounters<'_>,
-        budget: &mut usize,
+        bounds: (&mut usize, &mut Purse<'_>),
         buffers: &mut RelayBuffers,
     ) -> Result<(), Failure> {
         let (received, sent) = counters.up();
         let endpoints =
             Endpoints { source: &self.client.socket, sink: &self.upstream.socket, received, sent };
-        self.up.pump(endpoints, self.down.other_close_mode(), budget, buffers)
+        self.up.pump(endpoints, self.down.other_close_mode(), bounds, buffers)
     }
 
     fn pump_down(
         &mut self,
         counters: &mut FlowCounters<'_>,
         close_mode: CloseMode,
-        budget: &mut usize,
+        bounds: (&mut usize, &mut Purse<'_>),
         buffers: &mut RelayBuffers,
     ) -> Result<(), Failure> {
         let (received, sent) = counters.down();
         let endpoints =
             Endpoints { source: &self.upstream.socket, sink: &self.client.socket, received, sent };
-        self.down.pump(endpoints, close_mode, budget, buffers)
+        self.down.pump(endpoints, close_mode, bounds, buffers)
+    }
+
+    /// Reads again from the sources that have waited for credit.
+    fn resume(&mut self) {
+        (self.up.awaits_credit, self.down.awaits_credit) = (false, false);
     }
 
     /// Whether it is a sustained stream.
@@ -470,9 +574,9 @@ impl Relay {
         self.up.sink_ready(readiness);
     }
 
-    /// Whether one direction has ended and the other has not.
+    /// Whether one direction has ended and the other has not, or both end for lack of credit.
     fn is_half_closed(&self) -> bool {
-        (self.up.state == State::Ended) != (self.down.state == State::Ended)
+        (self.up.state == State::Ended) != (self.down.state == State::Ended) || self.is_exhausted
     }
 }
 

@@ -6,17 +6,24 @@
 //!
 //! Not handled here: loading (`config`) and swapping (`server`).
 
+mod credit_table;
+
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use policy::UserIndex;
+use ledger::record::Class;
+use policy::{BillingClass, UserIndex, Verdict};
+use sys::clock;
 
 use crate::account::Account;
 use crate::budget::Budget;
 use crate::config::Config;
+use crate::credit::{Destination, FlowCredit, Limits};
 use crate::identity::{CredentialCache, IdentityIndex};
 use crate::numbers::PolicyNumbers;
+
+pub(crate) use self::credit_table::CreditTable;
 
 /// A thread's handle to its snapshot. Connections clone it by a count that belongs to the thread: a shared
 /// count would be a cache line on which all threads contend.
@@ -40,6 +47,8 @@ pub struct Snapshot {
     accounts: Vec<Arc<Account>>,
     /// The numbers of its sets and its policy.
     pub(crate) numbers: PolicyNumbers,
+    /// The quotas and rates of its users and teams.
+    pub(crate) credit: CreditTable,
     /// What all users together may have open.
     pub(crate) budget: Arc<Budget>,
     /// By which `identity` finds the user of an address.
@@ -52,7 +61,7 @@ impl Snapshot {
     /// The first snapshot of a process.
     pub(crate) fn first(config: Config, budget: Arc<Budget>) -> Snapshot {
         let credential_cache = Arc::new(CredentialCache::new(&config.auth));
-        Snapshot::with_accounts(config, &HashMap::new(), budget, credential_cache)
+        Snapshot::with_accounts(config, &HashMap::new(), &CreditTable::default(), budget, credential_cache)
     }
 
     /// The snapshot after this one. Users that stay keep their accounts, so what they have open still counts.
@@ -65,7 +74,8 @@ impl Snapshot {
             true => Arc::clone(&self.credential_cache),
             false => Arc::new(CredentialCache::new(&config.auth)),
         };
-        let next = Snapshot::with_accounts(config, &previous, Arc::clone(&self.budget), credential_cache);
+        let budget = Arc::clone(&self.budget);
+        let next = Snapshot::with_accounts(config, &previous, &self.credit, budget, credential_cache);
         for (name, account) in previous {
             if next.config.user(name).is_none() {
                 account.revoke();
@@ -82,6 +92,25 @@ impl Snapshot {
         &self.accounts[user.as_usize()]
     }
 
+    /// The limits of a user; `None` if nothing limits it.
+    pub(crate) fn limits(&self, user: UserIndex) -> Option<&Limits> {
+        self.credit.limits(user.as_usize())
+    }
+
+    /// What quotas see of a destination that `verdict` allows.
+    pub(crate) fn destination(&self, verdict: &Verdict) -> Destination {
+        let class = match verdict.class {
+            BillingClass::External => Class::External,
+            BillingClass::Internal => Class::Internal,
+        };
+        Destination { class, set: self.credit.set_of(&self.config.policy, verdict.rule) }
+    }
+
+    /// The credit of a flow of `user` to `destination`; `None` if nothing limits it.
+    pub(crate) fn flow_credit(&self, user: UserIndex, destination: Destination) -> Option<Box<FlowCredit>> {
+        FlowCredit::new(self.limits(user)?, destination, clock::steady_wall())
+    }
+
     /// The accounts, in the order of the users.
     pub(crate) fn accounts(&self) -> impl Iterator<Item = &Arc<Account>> {
         self.accounts.iter()
@@ -90,6 +119,7 @@ impl Snapshot {
     fn with_accounts(
         config: Config,
         previous: &HashMap<&str, &Arc<Account>>,
+        previous_credit: &CreditTable,
         budget: Arc<Budget>,
         credential_cache: Arc<CredentialCache>,
     ) -> Snapshot {
@@ -111,7 +141,8 @@ impl Snapshot {
         let accounts = accounts.collect();
         let identity_index = IdentityIndex::new(&config.users);
         let numbers = PolicyNumbers::new(&config.policy);
-        Snapshot { config, accounts, numbers, budget, identity_index, credential_cache }
+        let credit = CreditTable::new(&config, previous_credit, clock::steady_wall());
+        Snapshot { config, accounts, numbers, credit, budget, identity_index, credential_cache }
     }
 }
 

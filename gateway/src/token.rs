@@ -34,6 +34,8 @@ pub(crate) enum Token {
     LongFlowTimer(u32),
     /// The counts of suppressed log lines are to be logged.
     SuppressedTimer,
+    /// A relay that waits for credit has some.
+    CreditTimer,
 }
 
 /// The number of different indexes that a token can carry.
@@ -57,6 +59,7 @@ impl Token {
             Token::ClosingTimer(index) => (8, index),
             Token::LongFlowTimer(index) => (9, index),
             Token::SuppressedTimer => (10, 0),
+            Token::CreditTimer => (11, 0),
         };
         assert!(index <= INDEX_MASK, "tables are bounded below 2^{INDEX_BITS}");
         RawToken(kind << INDEX_BITS | index)
@@ -76,7 +79,8 @@ impl Token {
             7 => Token::Closing(index),
             8 => Token::ClosingTimer(index),
             9 => Token::LongFlowTimer(index),
-            _ => Token::SuppressedTimer,
+            10 => Token::SuppressedTimer,
+            _ => Token::CreditTimer,
         }
     }
 }
@@ -99,6 +103,8 @@ mod tests {
                 Token::Closing(index),
                 Token::ClosingTimer(index),
                 Token::LongFlowTimer(index),
+                Token::SuppressedTimer,
+                Token::CreditTimer,
             ] {
                 assert_eq!(Token::from_raw(token.to_raw()), token);
             }

@@ -64,6 +64,8 @@ async fn establish(client: &mut Client) -> Result<Established, HandshakeError> {
         .await
         .map_err(|_| HandshakeError::ClientClosed)??;
     let record = client.record(&admission.route(client.snapshot(), address));
+    let destination = client.snapshot().destination(admission.verdict(address));
+    let credit = client.snapshot().flow_credit(request.user, destination);
     let Admission { dns_us, permit, global_permit, reservation, .. } = admission;
     let flow = FlowStart {
         record,
@@ -73,6 +75,8 @@ async fn establish(client: &mut Client) -> Result<Established, HandshakeError> {
         reservation,
         listener: client.info.address,
         request: None,
+        destination,
+        credit,
     };
     Ok(Established { upstream, flow })
 }

@@ -83,6 +83,8 @@ pub(crate) struct Worker<H, E> {
     relays: Relays,
     /// The budget's count of reclaim requests when this thread last reclaimed.
     reclaims_seen: u32,
+    /// Whether the last configuration limits no flow.
+    credit_is_empty: bool,
 }
 
 impl<H, E> Worker<H, E>
@@ -105,6 +107,7 @@ where
             idle,
             relays,
             reclaims_seen: 0,
+            credit_is_empty: context.snapshot.borrow().credit.is_empty(),
         }
     }
 
@@ -180,7 +183,8 @@ where
                 | Token::IdleTimer(_)
                 | Token::ClosingTimer(_)
                 | Token::LongFlowTimer(_)
-                | Token::SuppressedTimer => unreachable!("timers are not sources"),
+                | Token::SuppressedTimer
+                | Token::CreditTimer => unreachable!("timers are not sources"),
             },
             ReactorEvent::TimerDue(token) => match Token::from_raw(token) {
                 Token::RelayTimer(index) => self.relays.due(index, &mut context.meter.borrow_mut()),
@@ -189,6 +193,7 @@ where
                 Token::Listener(number) => self.accept(number),
                 Token::LongFlowTimer(index) => context.meter.borrow_mut().log_late_decision(index),
                 Token::SuppressedTimer => context.meter.borrow_mut().log_suppressed(),
+                Token::CreditTimer => self.relays.resume_waiting(),
                 Token::Relay(..) | Token::Idle(..) | Token::Closing(_) => {
                     unreachable!("sockets are not timers")
                 }
@@ -325,8 +330,9 @@ where
 
     fn handle_command(&mut self, command: Command) {
         match command {
-            Command::Reconfigure { snapshot, added, removed } => {
+            Command::Reconfigure { snapshot, added, removed, adopted } => {
                 self.reconfigure(snapshot, added, &removed);
+                drop(adopted);
             }
             Command::Drain => {
                 self.context.phase.set(Phase::Draining);
@@ -368,6 +374,10 @@ where
         }
         let mut meter = self.context.meter.borrow_mut();
         meter.configure_log(&snapshot.config.log);
+        if !snapshot.credit.is_empty() || !self.credit_is_empty {
+            meter.adopt_limits(|account| snapshot.limits(snapshot.config.policy.user(account.name())?));
+            self.credit_is_empty = snapshot.credit.is_empty();
+        }
         self.relays.set_deadlines(Deadlines::from(&snapshot.config.timeouts), &meter);
         self.relays.close_where(&mut meter, |meter, flow| {
             let is_revoked = meter.account(flow).is_some_and(|account| account.is_revoked());

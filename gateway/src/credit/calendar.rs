@@ -111,6 +111,12 @@ impl Calendar {
         Period { start: nanos(start), end: nanos(end) }
     }
 
+    /// A moment as text, in RFC 3339, with the offset of the calendar's zone.
+    pub fn text(&self, at: WallNanos) -> String {
+        let second = i64::try_from(at.0 / NANOS_PER_SECOND).unwrap_or(i64::MAX);
+        timestamp(second).to_zoned(self.zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
+    }
+
     /// The borders of the local hour at `second`. An hour that a change of the clocks repeats is two.
     fn hour_at(&self, second: i64) -> (i64, i64) {
         let quarter = second - second.rem_euclid(SECONDS_PER_QUARTER);

@@ -26,6 +26,7 @@ use sys::clock::{self, Nanos, WallNanos};
 
 use crate::account::Account;
 use crate::config::settings::Log;
+use crate::credit::{CreditTime, Destination, FlowCredit, Limits};
 use crate::flow::closing::HeldPermits;
 use crate::flow::request::{Admitted, LastRequest, Permits, RequestStart};
 use crate::limits::{FLOWS_PER_THREAD_MAX, IDLE_RUNS_PER_THREAD_MAX};
@@ -57,6 +58,10 @@ pub(crate) struct FlowStart {
     pub listener: SocketAddr,
     /// The first request, of plain HTTP.
     pub request: Option<RequestStart>,
+    /// What quotas see of the destination.
+    pub destination: Destination,
+    /// What the flow draws on; `None` if nothing limits it.
+    pub credit: Option<Box<FlowCredit>>,
 }
 
 /// An open flow.
@@ -73,6 +78,9 @@ struct OpenFlow {
     selection: Selection,
     /// Until its decision is logged because it is a long flow.
     long_timer: Option<TimerId>,
+    destination: Destination,
+    /// `None` if nothing limits the flow.
+    credit: Option<Box<FlowCredit>>,
     /// For plain HTTP.
     request: Option<Box<LastRequest>>,
 }
@@ -127,6 +135,18 @@ impl Drop for Reservation {
     }
 }
 
+/// The wall clock of a thread's credit, which is read once in a pass.
+#[derive(Default)]
+struct CreditClock(Option<CreditTime>);
+
+impl CreditClock {
+    fn at(&mut self, now: Nanos) -> CreditTime {
+        let known = self.0.filter(|time| time.monotonic == now);
+        let read = || CreditTime { monotonic: now, wall: clock::steady_wall() };
+        *self.0.insert(known.unwrap_or_else(read))
+    }
+}
+
 /// The open flows of one thread.
 pub(crate) struct Meter {
     reactor: Rc<Reactor>,
@@ -144,6 +164,7 @@ pub(crate) struct Meter {
     /// Whether the timer runs that logs the suppressed counts.
     suppressed_armed: bool,
     stats: Arc<WorkerStats>,
+    credit_time: CreditClock,
     /// Whether the thread ends.
     is_stopping: bool,
 }
@@ -168,6 +189,7 @@ impl Meter {
             selector: LineSelector::new(log_settings),
             left_out: Default::default(),
             suppressed_armed: false,
+            credit_time: CreditClock::default(),
             stats: Arc::clone(stats),
             is_stopping: false,
         }
@@ -193,7 +215,8 @@ impl Meter {
     /// Opens a flow, and logs its decision if that is selected; from now on bytes can be counted. `None` if
     /// its slot is damaged.
     pub(crate) fn open(&mut self, start: FlowStart) -> Option<Key> {
-        let FlowStart { record, at, protocol, admitted, reservation, listener, request } = start;
+        let FlowStart { record, at, protocol, admitted, reservation, listener, request, .. } = start;
+        let (destination, credit) = (start.destination, start.credit);
         drop(reservation);
         let mut live = self.writer.open(record.identity())?;
         if let Some(request) = &request {
@@ -212,6 +235,8 @@ impl Meter {
             connect: Micros::new(connect_us),
             selection: self.selector.begin(record.identity().id()),
             long_timer: None,
+            destination,
+            credit,
             request: request.map(|start| Box::new(LastRequest::first(record.identity(), start))),
         };
         if flow.request.is_none() {
@@ -315,6 +340,46 @@ impl Meter {
         flows.get_mut(flow).map(|flow| writer.counters(&mut flow.live))
     }
 
+    /// The counters of an open flow, and its credit at this moment.
+    pub(crate) fn counters_and_credit(
+        &mut self,
+        flow: Key,
+    ) -> Option<(FlowCounters<'_>, Option<(&mut FlowCredit, CreditTime)>)> {
+        let Meter { flows, writer, reactor, credit_time, .. } = self;
+        let flow = flows.get_mut(flow)?;
+        let credit = flow.credit.as_mut().map(|credit| (&mut **credit, credit_time.at(reactor.now())));
+        Some((writer.counters(&mut flow.live), credit))
+    }
+
+    /// The credit of an open flow at this moment; `None` if nothing limits it.
+    pub(crate) fn credit(&mut self, flow: Key) -> Option<(&mut FlowCredit, CreditTime)> {
+        self.counters_and_credit(flow)?.1
+    }
+
+    /// The time by which credit is reserved.
+    pub(crate) fn credit_time(&mut self) -> CreditTime {
+        self.credit_time.at(self.reactor.now())
+    }
+
+    /// Has all open flows draw on the limits that `limits_of` returns for their account.
+    pub(crate) fn adopt_limits<'l>(&mut self, limits_of: impl Fn(&Account) -> Option<&'l Limits>) {
+        let now = self.credit_time().wall;
+        let Meter { flows, writer, .. } = self;
+        for flow in flows.values_mut() {
+            let Some(permits) = &flow.permits else { continue };
+            match (limits_of(permits.user.account()), &mut flow.credit) {
+                (Some(limits), Some(credit)) => credit.adopt(limits, now),
+                (None, Some(credit)) => credit.adopt(&Limits::default(), now),
+                (Some(limits), None) => {
+                    let sent = writer.counters(&mut flow.live).legs();
+                    flow.credit = FlowCredit::new(limits, flow.destination, now)
+                        .map(|credit| credit.begun_at(sent.upstream_tx, sent.client_tx));
+                }
+                (None, None) => {}
+            }
+        }
+    }
+
     /// Begins the next request of an idle run.
     pub(crate) fn begin_request(&mut self, flow: Key, admitted: Admitted, start: RequestStart) {
         let Meter { flows, writer, selector, stats, .. } = self;
@@ -341,6 +406,7 @@ impl Meter {
     /// Ends a request whose response is complete: logs its end if that is selected, and returns its permits.
     /// The flow stays open.
     pub(crate) fn end_request(&mut self, key: Key) -> Option<HeldPermits> {
+        self.refund_unsent(key);
         let permits = self.flows.get_mut(key)?.permits.take()?;
         self.log_close(key, clock::steady_wall(), CloseReason::Completed);
         self.idle_runs += 1;
@@ -399,6 +465,7 @@ impl Meter {
             self.idle_runs -= 1;
             self.stats.resumed();
         }
+        self.refund_unsent(key);
         let flow = self.flows.remove(key)?;
         if let Some(timer) = flow.long_timer {
             self.reactor.cancel(timer);
@@ -406,6 +473,16 @@ impl Meter {
         self.stats.closed(reason);
         self.writer.close(flow.live, at, reason);
         flow.permits.map(Permits::held)
+    }
+
+    /// Returns the credit of bytes that were read and never sent.
+    fn refund_unsent(&mut self, key: Key) {
+        let Meter { flows, writer, .. } = self;
+        let Some(flow) = flows.get_mut(key) else { return };
+        if let Some(credit) = &mut flow.credit {
+            let sent = writer.counters(&mut flow.live).legs();
+            credit.refund_unsent(sent.upstream_tx, sent.client_tx);
+        }
     }
 
     /// Logs the end of a tunnel or a request, if that is selected.

@@ -57,6 +57,9 @@ pub(crate) enum Outcome {
         /// Whether the request was read to its end.
         sent_whole: bool,
     },
+    /// A quota ended within the response. The client can tell that its rest is missing if the connection ends
+    /// in order.
+    Exhausted,
     /// It failed where no denial can be sent.
     Broken(CloseReason),
 }
@@ -123,6 +126,8 @@ enum ExchangeError {
     ResponseBody(BodyError),
     /// The user was removed or disabled.
     Revoked,
+    /// A quota of the user or of a team is spent.
+    Exhausted,
     /// No byte moved for too long, or the exchange took too long.
     Late(CloseReason),
 }
@@ -291,6 +296,7 @@ impl<'s> Exchange<'s> {
         match polled {
             Poll::Ready(Err(Failure::Source)) => Err(ExchangeError::Client),
             Poll::Ready(Err(Failure::Body(error))) => Err(ExchangeError::ClientBody(error)),
+            Poll::Ready(Err(Failure::Exhausted)) => Err(ExchangeError::Exhausted),
             Poll::Ready(Err(Failure::Sink)) => {
                 self.up_failed = true;
                 Ok(())
@@ -299,11 +305,36 @@ impl<'s> Exchange<'s> {
         }
     }
 
-    /// Forwards the body bytes that were read with the head.
+    /// Forwards the body bytes that were read with the head. Nothing is sent without credit for all of it.
     fn take_unread(&mut self) -> Result<(), ExchangeError> {
         let taken = self.up.feed(self.client.input.unread_mut()).map_err(ExchangeError::ClientBody)?;
         self.client.input.consume(taken);
         self.endpoints_up().received(taken, &self.client.context, self.flow.key());
+        let bytes = self.up.pending().len();
+        self.charge_up(bytes)
+    }
+
+    /// Charges bytes that are about to be sent to the destination.
+    fn charge_up(&mut self, bytes: usize) -> Result<(), ExchangeError> {
+        let is_charged = self.endpoints_up().charge(bytes, &self.client.context, self.flow.key());
+        is_charged.then_some(()).ok_or(ExchangeError::Exhausted)
+    }
+
+    /// Charges the head of `head_bytes`, and the bytes of the body behind it, that wait to be sent to the
+    /// client. The head is charged whole, or taken back.
+    fn charge_down(&mut self, head_bytes: usize) -> Result<(), ExchangeError> {
+        let (context, flow) = (&self.client.context, self.flow.key());
+        let endpoints = Endpoints::Down(self.upstream, &self.client.stream);
+        let waiting = self.down.waiting();
+        if !endpoints.charge(head_bytes, context, flow) {
+            self.down.cut(0);
+            return Err(ExchangeError::Exhausted);
+        }
+        let body_bytes = waiting - head_bytes;
+        let charged = endpoints.charge_up_to(body_bytes, context, flow);
+        if charged < body_bytes {
+            self.down.cut(head_bytes + charged);
+        }
         Ok(())
     }
 
@@ -329,6 +360,7 @@ impl<'s> Exchange<'s> {
                 Failure::Source => ExchangeError::Upstream,
                 Failure::Body(error) => ExchangeError::ResponseBody(error),
                 Failure::Sink => ExchangeError::Client,
+                Failure::Exhausted => ExchangeError::Exhausted,
             });
         }
     }
@@ -384,6 +416,7 @@ impl<'s> Exchange<'s> {
         let context = &self.client.context;
         let headers = ResponseHeaders { via: &context.via, date: None, closes: !client_may_go_on };
         let (out, traits) = (self.down.pending(), &self.traits);
+        let before = out.len();
         out.reserve(length + ADDED_HEAD_BYTES + rest.len());
         if head.has_date() {
             write_response(out, &head, response_kind, traits, headers);
@@ -398,15 +431,20 @@ impl<'s> Exchange<'s> {
                 )
             });
         }
+        let head_bytes = out.len() - before;
         self.response = match response_kind {
             ResponseKind::Interim => {
+                self.charge_down(head_bytes)?;
                 bytes.drain(..length);
                 if bytes.is_empty() {
-                    context.write_buffers.put(std::mem::take(&mut bytes));
+                    self.client.context.write_buffers.put(std::mem::take(&mut bytes));
                 }
                 ResponseState::AwaitHead { bytes, scanner: HeadScanner::default(), interims: interims + 1 }
             }
-            ResponseKind::Upgraded => ResponseState::Upgraded { rest: rest.to_vec() },
+            ResponseKind::Upgraded => {
+                self.charge_down(head_bytes)?;
+                ResponseState::Upgraded { rest: rest.to_vec() }
+            }
             ResponseKind::Final { body, keeps_alive } => {
                 let body = match self.traits.version {
                     Version::Http11 => Body::new(body),
@@ -415,6 +453,7 @@ impl<'s> Exchange<'s> {
                 let body = with_trailers(body, head.may_forward_trailers());
                 self.down.follow(body);
                 let taken = self.down.feed(rest).map_err(ExchangeError::ResponseBody)?;
+                self.charge_down(head_bytes)?;
                 let upstream_lives_on = keeps_alive && taken == rest.len();
                 self.client.context.write_buffers.put(bytes);
                 ResponseState::Body { client_may_go_on, upstream_lives_on }
@@ -449,6 +488,8 @@ impl<'s> Exchange<'s> {
         let dialled =
             dial_one(&self.client.context, address, SpeaksFirst::Us, self.client.connect_deadline());
         let stream = dialled.await.map_err(drop)?;
+        // What was sent over the failed connection is sent once more.
+        self.charge_up(self.up.written()).map_err(drop)?;
         *self.upstream = self.upstream.reconnected(stream);
         self.up.rewind();
         self.up_failed = false;
@@ -483,6 +524,11 @@ impl<'s> Exchange<'s> {
                 (CloseReason::UpstreamReset, Denial::response_body_malformed(error))
             }
             ExchangeError::Response(error) => (CloseReason::UpstreamReset, Denial::response_malformed(error)),
+            ExchangeError::Exhausted if may_send_denial || !self.down.body_ends_with_connection() => {
+                return self.stop_exhausted(may_send_denial);
+            }
+            // A client that takes the end of the connection for that of the body must see a reset.
+            ExchangeError::Exhausted => return Outcome::Broken(CloseReason::QuotaExhausted),
             ExchangeError::Late(reason) if self.up.is_fully_read() => (reason, Denial::response_timeout()),
             ExchangeError::Late(reason) => (reason, Denial::greeting_timeout()),
         };
@@ -492,6 +538,22 @@ impl<'s> Exchange<'s> {
         self.upstream.stream.socket().reset_on_close();
         self.is_over = true;
         Outcome::Unanswered { reason, denial: Box::new(denial), sent_whole: self.up.is_fully_read() }
+    }
+
+    /// Ends for lack of credit. Both connections end in order: what was read is delivered.
+    fn stop_exhausted(&mut self, may_send_denial: bool) -> Outcome {
+        self.is_over = true;
+        if !may_send_denial {
+            return Outcome::Exhausted;
+        }
+        let denial = {
+            let mut meter = self.client.context.meter.borrow_mut();
+            let credit = meter.credit(self.flow.key());
+            let quota = credit.and_then(|(credit, now)| Some((credit.spent_quota()?, now.wall)));
+            quota.map_or_else(Denial::quota_busy, |(quota, now)| Denial::quota(quota, now))
+        };
+        let sent_whole = self.up.is_fully_read();
+        Outcome::Unanswered { reason: CloseReason::QuotaExhausted, denial: Box::new(denial), sent_whole }
     }
 
     /// The counts of the request so far.

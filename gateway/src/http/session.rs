@@ -310,6 +310,8 @@ impl Session {
         }
         let route = admission.route(self.client.snapshot(), address);
         let record = self.client.record(&route);
+        let user = self.client.request.as_ref().expect("it was admitted").user;
+        let destination = self.client.snapshot().destination(&verdict);
         let Admission { dns_us, permit, global_permit, reservation, .. } = admission;
         let start = FlowStart {
             record,
@@ -319,6 +321,8 @@ impl Session {
             reservation,
             listener: self.client.info.address,
             request: Some(request),
+            destination,
+            credit: self.client.snapshot().flow_credit(user, destination),
         };
         let flow = FlowGuard::open(&self.client.context.meter, start)?;
         let ConnectRequest { user, target } = self.client.request.as_ref().expect("it was admitted");
@@ -354,13 +358,21 @@ impl Session {
                 AfterRequest::Relay(Box::new(Upgraded { flow, upstream, rest }))
             }
             Outcome::Unanswered { reason, denial, sent_whole } => {
-                upstream.close_failed(sent.upstream_tx);
                 self.client.context.meter.borrow_mut().set_status(run.flow().key(), denial.status);
-                run.close(reason);
+                if reason == CloseReason::QuotaExhausted {
+                    self.end_exhausted(run, upstream, sent);
+                } else {
+                    upstream.close_failed(sent.upstream_tx);
+                    run.close(reason);
+                }
                 if !sent_whole {
                     self.client.reply_protocol.set_close();
                 }
                 self.send_denial(&denial, 0).await
+            }
+            Outcome::Exhausted => {
+                self.end_exhausted(run, upstream, sent);
+                AfterRequest::Linger
             }
             Outcome::Broken(reason) => {
                 upstream.close_failed(sent.upstream_tx);
@@ -368,6 +380,18 @@ impl Session {
                 AfterRequest::Reset
             }
         }
+    }
+
+    /// Ends a request for lack of credit: the destination gets what it was sent.
+    fn end_exhausted(&mut self, run: Box<Run>, mut upstream: Upstream, sent: Legs) {
+        let permits = run.close(CloseReason::QuotaExhausted).map(Rc::new);
+        match &permits {
+            Some(permits) if upstream.is_behind(sent.upstream_tx) => {
+                self.client.context.closing.add(upstream.stream.into_parts(), permits);
+            }
+            _ => {}
+        }
+        self.held_permits = permits;
     }
 
     /// Ends a request whose response is complete. While a peer has bytes to acknowledge, the permits of the

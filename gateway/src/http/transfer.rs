@@ -8,12 +8,15 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use engine::net::TcpStream;
+use engine::reactor::WakeTarget;
 use engine::slab::Key;
-use proto::http_forward::{Body, BodyError};
+use proto::http_forward::{Body, BodyError, Consumed};
+use sys::clock::Nanos;
 use zeroize::Zeroize;
 
 use super::upstream::Upstream;
 use crate::context::WorkerContext;
+use crate::credit::{CreditTime, DirectionCredit, Grant};
 use crate::limits::CLIENT_BUFFER_BYTES_MAX;
 
 /// Which end of a transfer failed.
@@ -25,6 +28,8 @@ pub(crate) enum Failure {
     Body(BodyError),
     /// Its connection failed.
     Sink,
+    /// A quota is spent, and all that was read is written.
+    Exhausted,
 }
 
 /// The source and the sink.
@@ -42,6 +47,10 @@ pub(crate) struct Transfer {
     pending: Vec<u8>,
     /// 0 <= written <= pending.len()
     written: usize,
+    /// Nothing is read before, for lack of credit.
+    waits_until: Nanos,
+    /// A quota is spent: nothing more is read.
+    is_exhausted: bool,
 }
 
 impl<'l> Endpoints<'l> {
@@ -74,6 +83,31 @@ impl<'l> Endpoints<'l> {
         }
     }
 
+    /// What `use_credit` returns of the direction's credit; `None` if nothing limits it.
+    fn with_credit<T>(
+        self,
+        context: &WorkerContext,
+        flow: Key,
+        use_credit: impl FnOnce(&mut DirectionCredit, CreditTime) -> T,
+    ) -> Option<T> {
+        let mut meter = context.meter.borrow_mut();
+        let (credit, time) = meter.credit(flow)?;
+        let direction = if matches!(self, Endpoints::Up(..)) { &mut credit.up } else { &mut credit.down };
+        (!direction.is_unlimited()).then(|| use_credit(direction, time))
+    }
+
+    /// Charges bytes that were read outside of a body's transfer; returns how many of them may be sent.
+    pub(crate) fn charge_up_to(self, bytes: usize, context: &WorkerContext, flow: Key) -> usize {
+        let charge = |credit: &mut DirectionCredit, time| credit.charge_up_to(bytes as u64, time) as usize;
+        self.with_credit(context, flow, charge).unwrap_or(bytes)
+    }
+
+    /// The same for all of the bytes or none; returns whether they may be sent.
+    pub(crate) fn charge(self, bytes: usize, context: &WorkerContext, flow: Key) -> bool {
+        let charge = |credit: &mut DirectionCredit, time| credit.charge(bytes as u64, time);
+        self.with_credit(context, flow, charge).unwrap_or(true)
+    }
+
     /// Counts received bytes.
     pub(crate) fn received(self, count: usize, context: &WorkerContext, flow: Key) {
         let mut meter = context.meter.borrow_mut();
@@ -87,7 +121,7 @@ impl<'l> Endpoints<'l> {
 impl Transfer {
     /// A transfer of `first`, followed by `body`.
     pub(crate) fn new(first: Vec<u8>, body: Body) -> Transfer {
-        Transfer { body, pending: first, written: 0 }
+        Transfer { body, pending: first, written: 0, waits_until: Nanos(0), is_exhausted: false }
     }
 
     /// The bytes that wait to be written.
@@ -122,6 +156,27 @@ impl Transfer {
 
     pub(crate) fn is_flushed(&self) -> bool {
         self.written == self.pending.len()
+    }
+
+    /// Written bytes that are still held.
+    pub(crate) fn written(&self) -> usize {
+        self.written
+    }
+
+    /// Bytes that wait to be written.
+    pub(crate) fn waiting(&self) -> usize {
+        self.pending.len() - self.written
+    }
+
+    /// Whether the end of the body is that of its connection.
+    pub(crate) fn body_ends_with_connection(&self) -> bool {
+        self.body.ends_with_connection()
+    }
+
+    /// Drops what waits to be written beyond `bytes` of it, and reads nothing more: a quota is spent.
+    pub(crate) fn cut(&mut self, bytes: usize) {
+        self.pending.truncate(self.written + bytes);
+        self.is_exhausted = true;
     }
 
     /// Continues with `body`.
@@ -175,6 +230,9 @@ impl Transfer {
     ) -> Poll<Result<(), Failure>> {
         loop {
             ready!(self.poll_flush(cx, endpoints, context, flow))?;
+            if self.is_exhausted {
+                return Poll::Ready(Err(Failure::Exhausted));
+            }
             if self.body.is_complete() {
                 return Poll::Ready(Ok(()));
             }
@@ -190,20 +248,74 @@ impl Transfer {
                 _ => scratch.len(),
             };
             let limit = self.body.read_limit(read_max.min(context.stats.read_bytes_max()));
-            let read = ready!(endpoints.source().poll_read_slice(cx, &mut scratch[..limit]));
-            let read = read.map_err(|_| Failure::Source)?;
+            let Some(limit) = self.reserve(cx, (endpoints, context, flow), limit) else {
+                if self.is_exhausted {
+                    continue;
+                }
+                return Poll::Pending;
+            };
+            let read = endpoints.source().poll_read_slice(cx, &mut scratch[..limit]);
+            let taken = match &read {
+                Poll::Ready(Ok(read @ 1..)) => self.body.consume(&mut scratch[..*read]),
+                _ => Ok(Consumed::default()),
+            };
+            let forwarded = taken.as_ref().map_or(0, |taken| taken.forwarded);
+            endpoints.with_credit(context, flow, |credit, _| {
+                credit.settle(forwarded as u64);
+                if read.is_pending() {
+                    credit.release_admitted();
+                }
+            });
+            let read = ready!(read).map_err(|_| Failure::Source)?;
             if read == 0 {
                 self.body.end().map_err(|_| Failure::Source)?;
                 continue;
             }
             *budget = budget.saturating_sub(read);
-            let taken = self.body.consume(&mut scratch[..read]).map_err(Failure::Body)?;
+            let taken = taken.map_err(Failure::Body)?;
             endpoints.received(taken.consumed, context, flow);
             surplus(&scratch[taken.consumed..read]);
             // The next request's head: it may hold a password.
             scratch[taken.consumed..read].zeroize();
             self.forward(cx, (endpoints, context, flow), &scratch[..taken.forwarded])?;
-            self.append_trailers();
+            self.append_charged_trailers(endpoints, context, flow);
+        }
+    }
+
+    /// Reserves credit for a read of up to `bytes`; `None` if there is none before a wake, or no more.
+    fn reserve(
+        &mut self,
+        cx: &Context<'_>,
+        (endpoints, context, flow): (Endpoints<'_>, &WorkerContext, Key),
+        bytes: usize,
+    ) -> Option<usize> {
+        if self.waits_until > context.reactor.now() {
+            return None;
+        }
+        let reserve = |credit: &mut DirectionCredit, time| credit.reserve(bytes as u64, time);
+        match endpoints.with_credit(context, flow, reserve) {
+            None => Some(bytes),
+            Some(Grant::Bytes(granted)) => Some(granted as usize),
+            Some(Grant::Wait(until)) => {
+                self.waits_until = until;
+                context.reactor.arm(until, WakeTarget::Task(cx.waker().clone()));
+                None
+            }
+            Some(Grant::Exhausted) => {
+                self.is_exhausted = true;
+                None
+            }
+        }
+    }
+
+    /// Appends the trailers of a body that ends, as far as there is credit.
+    fn append_charged_trailers(&mut self, endpoints: Endpoints<'_>, context: &WorkerContext, flow: Key) {
+        let before = self.pending.len() - self.written;
+        self.append_trailers();
+        let trailers = self.pending.len() - self.written - before;
+        let charged = endpoints.charge_up_to(trailers, context, flow);
+        if charged < trailers {
+            self.cut(before + charged);
         }
     }
 

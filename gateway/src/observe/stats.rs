@@ -420,6 +420,8 @@ denied! {
     ConnectionCap = "connection_cap",
     /// The user has as many names in flight as they may.
     LookupShare = "lookup_share",
+    /// A quota of the user or of a team is spent.
+    QuotaExhausted = "quota_exhausted",
     /// The client sent no valid request of a protocol that the listener accepts.
     Malformed = "malformed",
     /// A well-formed request for something that the gateway does not support.

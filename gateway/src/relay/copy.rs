@@ -55,7 +55,7 @@ impl PendingCache {
     }
 
     /// The size of a read.
-    fn read_bytes_max(&self) -> usize {
+    pub(super) fn read_bytes_max(&self) -> usize {
         self.stats.read_bytes_max()
     }
 
@@ -66,9 +66,15 @@ impl PendingCache {
 }
 
 impl Direction {
-    /// Reads once into the scratch buffer; returns the number of bytes.
-    pub(super) fn read(&mut self, source: &Socket, buffers: &mut RelayBuffers) -> Result<usize, Failure> {
-        let read_max = buffers.pending.read_bytes_max();
+    /// Reads once, at most `permitted` bytes, into the scratch buffer; returns the number of bytes.
+    pub(super) fn read(
+        &mut self,
+        source: &Socket,
+        permitted: usize,
+        buffers: &mut RelayBuffers,
+    ) -> Result<usize, Failure> {
+        let unbounded = buffers.pending.read_bytes_max();
+        let read_max = unbounded.min(permitted);
         let read = match source.recv(&mut buffers.scratch[..read_max]) {
             Ok(0) => {
                 self.source_ended();
@@ -81,7 +87,10 @@ impl Direction {
             }
             Err(_) => return Err(Failure::Source),
         };
-        buffers.promotions += u64::from(self.pace.read(read, read_max));
+        // A full read of fewer bytes, for lack of credit, tells nothing about the source.
+        if read < read_max || read_max == unbounded {
+            buffers.promotions += u64::from(self.pace.read(read, read_max));
+        }
         if read < read_max {
             // A short read: the source is empty for now, or has ended.
             match self.end {
@@ -224,7 +233,8 @@ mod tests {
         // Reads that fill the smaller size also prove a stream fast.
         while !direction.pace.is_fast() {
             while sender.send(&[0; SCRATCH_BYTES]).is_ok() {}
-            assert!(direction.read(&source, &mut buffers).unwrap() <= READ_BYTES_UNDER_PRESSURE);
+            let read = direction.read(&source, usize::MAX, &mut buffers).unwrap();
+            assert!(read <= READ_BYTES_UNDER_PRESSURE);
         }
         held.into_iter().for_each(|pending| buffers.pending.put(pending));
         assert_eq!(stats.pending_bytes.value(), (PENDING_CACHED_MAX * SCRATCH_BYTES) as u64);

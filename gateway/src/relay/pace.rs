@@ -19,7 +19,7 @@ const FULL_READS_MAX: u8 = 2;
 const FAST_BYTES_MIN: usize = 4 * 1024;
 
 /// A fill with as many bytes speaks for larger ones: a segment as large as segmentation offload makes it.
-const LARGE_FILL_BYTES_MIN: usize = SCRATCH_BYTES;
+pub(super) const LARGE_FILL_BYTES_MIN: usize = SCRATCH_BYTES;
 
 const _: () = assert!(LARGE_FILL_BYTES_MIN < PASS_BYTES_MAX && LARGE_FILL_BYTES_MIN < PIPE_BYTES as usize);
 

@@ -15,6 +15,7 @@ use sys::clock::Nanos;
 use sys::socket::Socket;
 use sys::splice::Pipe;
 
+use super::pace::LARGE_FILL_BYTES_MIN;
 use super::{Direction, Endpoints, Failure, RelayBuffers};
 use crate::limits::{
     GROWN_PIPE_BYTES, GROWN_PIPE_PAUSE, GROWN_PIPES_PER_THREAD_MAX, PIPE_BYTES, PIPES_BYTES_PER_THREAD_MAX,
@@ -178,7 +179,10 @@ impl Direction {
                 Ok(0)
             }
             Ok(moved) => {
-                self.pace.filled(moved);
+                // A full fill of fewer bytes, for lack of credit, tells nothing about the source.
+                if moved < bytes_max || bytes_max >= LARGE_FILL_BYTES_MIN {
+                    self.pace.filled(moved);
+                }
                 Ok(moved)
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {

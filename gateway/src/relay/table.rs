@@ -18,7 +18,8 @@ use sys::epoll::Readiness;
 
 use super::stalls::Stalls;
 use super::turns::Turns;
-use super::{Direction, Outcome, Peer, Relay, RelayBuffers, State};
+use super::waiting::WaitingRelays;
+use super::{Direction, Outcome, Peer, Relay, RelayBuffers, Run, State};
 use crate::buffers::{ReadBuffer, ReadBufferPool};
 use crate::flow::closing::{ClosingConnections, has_unacknowledged};
 use crate::flow::guard::FlowGuard;
@@ -48,6 +49,7 @@ pub(crate) struct Relays {
     queue: VecDeque<Key>,
     stalls: Stalls,
     turns: Turns,
+    waiting: WaitingRelays,
     buffers: RelayBuffers,
     deadlines: Deadlines,
     stats: Arc<WorkerStats>,
@@ -68,6 +70,7 @@ impl Relays {
             queue: VecDeque::new(),
             stalls: Stalls::default(),
             turns: Turns::begin(reactor.now()),
+            waiting: WaitingRelays::default(),
             buffers: RelayBuffers::new(stats, reactor.now()),
             deadlines,
             stats: Arc::clone(stats),
@@ -116,9 +119,10 @@ impl Relays {
             }
         };
         let mut relay = Relay::new(client, upstream, flow, self.reactor.now());
-        if let Some(mut counters) = meter.counters(flow) {
+        if let Some((mut counters, credit)) = meter.counters_and_credit(flow) {
             let before = counters.legs();
-            relay.forward_early(client_bytes.unread(), &upstream_bytes, &mut counters, &mut self.buffers);
+            let (client_bytes, buffers) = (client_bytes.unread(), &mut self.buffers);
+            relay.forward_early(client_bytes, &upstream_bytes, &mut counters, credit, buffers);
             let after = counters.legs();
             self.stats.bytes.add(&before, &after);
             meter.counted(flow);
@@ -188,8 +192,24 @@ impl Relays {
                 relay.timer =
                     Some(self.reactor.arm(at, WakeTarget::Token(Token::RelayTimer(index).to_raw())));
             }
+            // A quota ended it, and its last bytes were not taken in time.
+            Verdict::Over(_) if relay.is_exhausted => self.close(key, CloseReason::QuotaExhausted, meter),
             Verdict::Over(reason) => self.close(key, reason, meter),
         }
+    }
+
+    /// Queues the relays that have waited for credit until now.
+    pub(crate) fn resume_waiting(&mut self) {
+        let now = self.reactor.now();
+        while let Some(key) = self.waiting.take_due(now) {
+            let Some(relay) = self.slab.get_mut(key) else { continue };
+            relay.resume();
+            if !relay.queued && relay.can_run() {
+                relay.queued = true;
+                self.queue.push_back(key);
+            }
+        }
+        self.waiting.rearm(&self.reactor);
     }
 
     /// Ends every relay for which `close_reason` returns one.
@@ -222,11 +242,12 @@ impl Relays {
         let Some(relay) = self.slab.get_mut(key) else { return };
         relay.queued = false;
         relay.note_pause(self.reactor.now());
-        let mut counters = meter.counters(relay.flow).expect(OPEN);
+        let (mut counters, credit) = meter.counters_and_credit(relay.flow).expect(OPEN);
         let before = counters.legs();
         let was_half_closed = relay.is_half_closed();
         let sustained_bytes = self.turns.sustained_bytes(key, queued, self.buffers.now);
-        let mut outcome = relay.run(&mut counters, sustained_bytes, &mut self.buffers);
+        let Run { mut outcome, resumes_at } =
+            relay.run(&mut counters, credit, sustained_bytes, &mut self.buffers);
         if !relay.is_sustained() {
             self.turns.note_relay(key, self.reactor.now());
         }
@@ -247,6 +268,10 @@ impl Relays {
                 self.queue.push_back(key);
             }
             Outcome::Over(reason) => return self.close(key, reason, meter),
+        }
+        if resumes_at < Nanos::NEVER {
+            relay.mute_blocked(&self.reactor);
+            self.waiting.add(key, resumes_at, &self.reactor);
         }
         self.stalls.note(key, relay, self.reactor.now());
         if became_half_closed {
@@ -282,11 +307,15 @@ impl Relays {
         }
         let is_in_order = matches!(reason, CloseReason::ClientClosed | CloseReason::UpstreamClosed);
         let sent = meter.counters(relay.flow).map(|counters| counters.legs()).unwrap_or_default();
-        let to_client = if relay.sent_much { QUEUED_BYTES_MIN } else { sent.client_tx };
+        // Where a quota ended the relay, a peer may go on sending: the close that answers with RST must wait
+        // until the peer has all bytes, few or many.
+        let ends_early = |sent: u64| if relay.is_exhausted { sent.max(QUEUED_BYTES_MIN) } else { sent };
+        let to_client = ends_early(if relay.sent_much { QUEUED_BYTES_MIN } else { sent.client_tx });
+        let to_upstream = ends_early(sent.upstream_tx);
         let permits = meter.close(relay.flow, reason);
         let queued = [
             self.close_side(relay.client, relay.down.state, to_client, is_in_order),
-            self.close_side(relay.upstream, relay.up.state, sent.upstream_tx, is_in_order),
+            self.close_side(relay.upstream, relay.up.state, to_upstream, is_in_order),
         ];
         if let (true, Some(permits)) = (queued.iter().any(Option::is_some), permits) {
             let permits = Rc::new(permits);

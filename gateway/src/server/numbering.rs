@@ -35,7 +35,7 @@ fn names(config: &Config) -> Names {
     let user = |user: &User| UserNames {
         name: user.name.to_string(),
         former: user.former_names.iter().map(ToString::to_string).collect(),
-        team: String::new(),
+        team: user.team_name.as_deref().unwrap_or_default().to_owned(),
     };
     Names {
         users: config.users.iter().map(user).collect(),

@@ -4,23 +4,32 @@
 //! as it was. No connection is lost, pending ones included, except those of removed users.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use sys::clock;
 
-use super::{BoundListener, Gateway, StartError, listen, numbering};
+use super::{BoundListener, Gateway, StartError, listen, numbering, used};
 use crate::config::settings::{Accept, Admin, Dns, Ledger, LogTarget, Threads};
 use crate::config::{Config, Listener, User};
+use crate::observe::log::Level;
 use crate::users::UserName;
 use crate::worker::command::Command;
 
 /// How long a reload waits for an address in use: a removed listener stays open for a moment, for handshakes
 /// in its queue.
 const ADDRESS_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// How long a reload that adds quotas waits for the threads to draw on them, which takes milliseconds.
+const ADOPTION_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// How long it waits then for the journal.
+const JOURNAL_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// How often it retries meanwhile.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -76,7 +85,8 @@ impl Gateway {
         let next = Arc::new(self.snapshot.next(config));
         numbering::request(&self.ledger, &next, &self.log);
         self.retired.push(std::mem::replace(&mut self.snapshot, next));
-        self.reconfigure(added, &removed);
+        let adopted = self.reconfigure(added, &removed);
+        self.settle_quotas(&adopted);
         self.stats.reloads.succeeded(clock::wall());
         Ok(changes)
     }
@@ -110,7 +120,12 @@ impl Gateway {
     }
 
     /// Sends every thread the current snapshot, with its handle of every new listener.
-    pub(crate) fn reconfigure(&mut self, added: Vec<BoundListener>, removed: &[SocketAddr]) {
+    /// The returned channel is disconnected once all threads serve by it.
+    pub(crate) fn reconfigure(
+        &mut self,
+        added: Vec<BoundListener>,
+        removed: &[SocketAddr],
+    ) -> Receiver<Infallible> {
         let mut added_by_thread: Vec<Vec<_>> = self.workers.iter().map(|_| Vec::new()).collect();
         for address in removed {
             self.listening.remove(address);
@@ -121,10 +136,27 @@ impl Gateway {
                 added.push((configured, handle));
             }
         }
+        let (sender, receiver) = mpsc::channel();
         for (worker, added) in self.workers.iter().zip(added_by_thread) {
-            let snapshot = Arc::clone(&self.snapshot);
-            worker.commands.send(Command::Reconfigure { snapshot, added, removed: removed.to_vec() });
+            let (snapshot, removed, adopted) = (Arc::clone(&self.snapshot), removed.to_vec(), sender.clone());
+            worker.commands.send(Command::Reconfigure { snapshot, added, removed, adopted });
         }
+        receiver
+    }
+
+    /// Has the quotas hold that this configuration has added: once all threads draw on them, as `adopted`
+    /// tells, what was counted before is journaled, and read with what the ledger had.
+    fn settle_quotas(&self, adopted: &Receiver<Infallible>) {
+        if !self.snapshot.credit.has_unknown(clock::steady_wall()) {
+            return;
+        }
+        // A thread that is stuck draws on nothing meanwhile.
+        let _ = adopted.recv_timeout(ADOPTION_WAIT_MAX);
+        if !self.ledger.journal_counts(JOURNAL_WAIT_MAX) {
+            let text = "the journal is behind: what open flows have just moved is missing from new quotas";
+            self.log.write_message(Level::Warning, text, &[]);
+        }
+        used::settle(&self.snapshot.config.ledger.directory, &self.snapshot, &self.log);
     }
 
     /// Frees the snapshots that no thread holds any more.

@@ -1,7 +1,7 @@
 //! A client and a destination with the gateway between them, for tests that are written by hand: each step is
 //! the test's own, and time passes only when it says so.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -39,9 +39,14 @@ impl Pair {
     /// A gateway whose user may reach the destination from the client's network, with these `settings`
     /// beside.
     pub(crate) fn new(settings: &str) -> Pair {
+        Pair::with_user(settings, "")
+    }
+
+    /// The same, with `user_settings` of the user.
+    pub(crate) fn with_user(settings: &str, user_settings: &str) -> Pair {
         let mut choices = Random::from_seed(1);
         let simulation = Simulation::enter(GATEWAY, move |bound| choices.below(bound));
-        let process = Process::start(load(&configuration(settings)));
+        let process = Process::start(load(&configuration(settings, user_settings)));
         let listen = || Listener::bind(DESTINATION, ListenOptions::plain(8)).unwrap();
         let destination = simulation.as_peer(DESTINATION.ip(), listen);
         let mut pair = Pair { simulation, process, destination };
@@ -51,7 +56,12 @@ impl Pair {
 
     /// Replaces the settings, as a reload does.
     pub(crate) fn reload(&mut self, settings: &str) {
-        self.process.reload(load(&configuration(settings)));
+        self.reload_user(settings, "");
+    }
+
+    /// Replaces the settings, also those of the user.
+    pub(crate) fn reload_user(&mut self, settings: &str, user_settings: &str) {
+        self.process.reload(load(&configuration(settings, user_settings)));
         self.settle();
     }
 
@@ -113,7 +123,18 @@ impl Pair {
     }
 
     /// Sends as much of `bytes` as is taken without a pause; returns how much that is.
+    ///
+    /// # Panics
+    /// If the connection has failed.
     pub(crate) fn send_some(&mut self, peer: &Socket, bytes: &[u8]) -> usize {
+        self.try_send_some(peer, bytes).unwrap_or_else(|error| panic!("the peer cannot send: {error}"))
+    }
+
+    /// The same.
+    ///
+    /// # Errors
+    /// The connection has failed.
+    pub(crate) fn try_send_some(&mut self, peer: &Socket, bytes: &[u8]) -> io::Result<usize> {
         let mut sent = 0;
         while sent < bytes.len() {
             match self.as_peer(|| peer.send(&bytes[sent..])) {
@@ -125,11 +146,11 @@ impl Pair {
                         break;
                     }
                 }
-                Err(error) => panic!("the peer cannot send: {error}"),
+                Err(error) => return Err(error),
             }
         }
         self.settle();
-        sent
+        Ok(sent)
     }
 
     /// Receives at a peer what has arrived.
@@ -143,6 +164,18 @@ impl Pair {
                 bytes if bytes.is_empty() => break,
                 bytes => received.extend(bytes),
             }
+        }
+        received
+    }
+
+    /// Receives at a peer what has arrived, also before a reset.
+    pub(crate) fn receive_rest(&mut self, peer: &Socket) -> Vec<u8> {
+        let mut received = Vec::new();
+        while let Some(Ok(bytes)) = self.receive_once(peer) {
+            if bytes.is_empty() {
+                break;
+            }
+            received.extend(bytes);
         }
         received
     }
@@ -273,7 +306,7 @@ fn peer_queue(pair: &Pair, peer: &Socket) -> u64 {
     pair.as_peer(|| peer.unacknowledged_bytes())
 }
 
-fn configuration(settings: &str) -> String {
+fn configuration(settings: &str, user_settings: &str) -> String {
     format!(
         r#"
         {settings}
@@ -283,6 +316,7 @@ fn configuration(settings: &str) -> String {
         name = "ci"
         from = ["10.1.0.0/16"]
         allow = ["93.184.216.0/24:443"]
+        {user_settings}
         "#
     )
 }

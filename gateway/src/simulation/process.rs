@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use engine::accept::{self, worker_group};
@@ -72,6 +72,7 @@ impl Process {
         let handle = worker_group(threads).pop().expect("a group of one thread has one handle");
         let handshakes_max = config.limits.handshakes as usize;
         let snapshot = Arc::new(Snapshot::first(config, Budget::new(vec![Arc::clone(&notifier)])));
+        settle_quotas(&snapshot);
         let (context, mut worker) = server::build(ThreadParts {
             number: 0,
             notifier,
@@ -121,6 +122,7 @@ impl Process {
     /// Replaces the configuration, as a reload does.
     pub(super) fn reload(&mut self, config: Config) {
         self.snapshot = Arc::new(self.snapshot.next(config));
+        settle_quotas(&self.snapshot);
         self.reconfigure();
     }
 
@@ -187,7 +189,16 @@ impl Process {
         self.listening.retain(|address| !removed.contains(address));
         self.listening.extend(added.iter().map(|(address, _)| *address));
         let snapshot = Arc::clone(&self.snapshot);
-        self.commands.send(Command::Reconfigure { snapshot, added, removed });
+        let (adopted, _) = mpsc::channel();
+        self.commands.send(Command::Reconfigure { snapshot, added, removed, adopted });
+    }
+}
+
+/// Has the quotas that are new hold from now on: nothing was used of them.
+fn settle_quotas(snapshot: &Snapshot) {
+    let now = clock::steady_wall();
+    for quota in snapshot.credit.quotas() {
+        quota.settle_used(quota.status(now).period.start, 0, now);
     }
 }
 

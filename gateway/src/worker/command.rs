@@ -1,7 +1,9 @@
 //! Commands of the control side to a reactor thread.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 use engine::accept::ListenerHandle;
 
@@ -14,6 +16,8 @@ pub(crate) enum Command {
         snapshot: Arc<Snapshot>,
         added: Vec<(SocketAddr, ListenerHandle)>,
         removed: Vec<SocketAddr>,
+        /// Dropped once the thread serves by the snapshot.
+        adopted: Sender<Infallible>,
     },
     /// Accept nothing new, and end when the open connections have ended.
     Drain,

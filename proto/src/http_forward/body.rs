@@ -123,6 +123,15 @@ impl Body {
         matches!(self.0, State::Chunked(_))
     }
 
+    /// Whether its receiver takes the end of the connection for that of the body.
+    pub fn ends_with_connection(&self) -> bool {
+        match &self.0 {
+            State::UntilClose => true,
+            State::Chunked(chunks) => chunks.dechunks(),
+            State::Length(_) | State::Complete => false,
+        }
+    }
+
     /// The trailers, which are forwarded after the last kept byte. Empty at the second call.
     pub fn take_trailers(&mut self) -> Vec<u8> {
         match &mut self.0 {

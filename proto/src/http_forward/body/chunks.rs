@@ -64,6 +64,11 @@ impl Chunks {
         self.drops_trailers = true;
     }
 
+    /// Whether frames are removed too.
+    pub(super) fn dechunks(&self) -> bool {
+        self.dechunk
+    }
+
     pub(super) fn is_complete(&self) -> bool {
         self.state == State::Complete
     }
