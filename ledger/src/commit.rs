@@ -289,7 +289,7 @@ impl<S: Storage> Committer<S> {
     /// Whether a pass is due at once.
     fn has_work(&self) -> bool {
         let is_requested = self.shared.barriers.is_waiting() && !self.barrier.is_running();
-        is_requested || !self.is_idle()
+        is_requested || self.shared.appends.is_waiting() || !self.is_idle()
     }
 
     /// Whether a flow is open, so that sweeps are due.
@@ -380,6 +380,8 @@ impl<S: Storage> Committer<S> {
     fn fill(&mut self, frame: &mut FrameBuffer, moment: Nanos, now: WallNanos) -> bool {
         if !self.is_ended {
             self.edges.begin_if_due(now, &self.drains);
+            let space = (&mut *frame, self.journal.frame_bytes_max(), self.journal.next_lsn());
+            self.barrier.append(&self.shared.appends, space);
         }
         self.barrier.begin_if_requested(&self.shared.barriers, &self.drains);
         let bytes_max = self.journal.frame_bytes_max();

@@ -12,6 +12,7 @@
 //!   live.rs        open flows                          sums.rs        tables of sums; rollups.rs
 //!   columns.rs     a flow as columns                   details.rs     the tables of a month's file
 //!   registry.rs    the numbers in rows: accounts.rs, named_sets.rs, policies.rs; teams.rs
+//!   quotas.rs      grants and notices
 //!   checksum.rs    the last column of each row
 //!   row_ranges.rs  where the rows of a quarter-hour lie  host_sums.rs  sums by host
 //!   derived.rs     sums that are made of sums          packed.rs      many sums in one value
@@ -34,6 +35,7 @@ pub(crate) mod packed;
 pub(crate) mod packed_hosts;
 pub(crate) mod pairing;
 mod policies;
+pub(crate) mod quotas;
 pub(crate) mod registry;
 pub(crate) mod rollups;
 pub(crate) mod row_ranges;

@@ -3,9 +3,12 @@
 //! Guarantees: counts are cumulative, so that a lost, repeated or late [`Entry::Interim`] does no harm. Each
 //! flow has one [`Entry::Final`], and no interim behind it.
 //!
-//! `format.rs` has their bytes, and `version_1.rs` those that an earlier program wrote.
+//! `format.rs` has their bytes, `quotas.rs` those of grants and notices, `fields.rs` what all have, and
+//! `version_1.rs` those that an earlier program wrote.
 
+mod fields;
 mod format;
+mod quotas;
 mod version_1;
 
 use sys::clock::WallNanos;
@@ -15,6 +18,7 @@ use crate::limits::ENTRY_BYTES_MAX;
 use crate::record::{Flow, MalformedRecord, Record};
 
 pub(crate) use format::FlowEntry;
+pub use quotas::{GrantEntry, NoticeEntry};
 
 /// One entry of the journal.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -60,6 +64,10 @@ pub enum Entry {
     },
     /// An operator accepted a loss.
     Accepted(Consent),
+    /// An operator added credit to a quota. A program that does not know it skips it.
+    Granted(GrantEntry),
+    /// A quota reached a threshold. A program that does not know it skips it.
+    Noticed(NoticeEntry),
     /// An entry of a later version, which says that this one may skip it.
     Skipped(SkippedEntry),
 }
@@ -155,7 +163,7 @@ fn one(bytes: &[u8]) -> Result<&[u8], MalformedRecord> {
     let [low, high, ..] = *bytes else { return Err(too_early) };
     let length = usize::from(u16::from_le_bytes([low, high]));
     let entry = bytes.get(..length).ok_or(too_early)?;
-    if length < format::HEAD_BYTES { Err(too_early) } else { Ok(entry) }
+    if length < fields::HEAD_BYTES { Err(too_early) } else { Ok(entry) }
 }
 
 /// The part of an entry that recovery needs; there may be millions.
@@ -217,11 +225,59 @@ mod tests {
 
     use super::EntryVersion::{V1, V2};
     use super::*;
+    use crate::quota::{
+        AUTHOR_BYTES_MAX, AppendError, Grant, Notice, Owner, QUOTA_BYTES_MAX, REASON_BYTES_MAX,
+        TEAM_BYTES_MAX,
+    };
     use crate::record::tests::FLOW;
     use crate::record::{CloseReason, Flow};
 
     fn record(host: &str, reason: CloseReason) -> Record {
         Record::new(&Flow { host, address: Some("192.0.2.1".parse().unwrap()), reason, ..FLOW })
+    }
+
+    /// The longest one.
+    fn grant() -> Grant {
+        let (from, until) = (WallNanos(1), WallNanos(u64::MAX));
+        let text = |length| "x".repeat(length);
+        let (quota, author, reason) = (text(QUOTA_BYTES_MAX), text(AUTHOR_BYTES_MAX), text(REASON_BYTES_MAX));
+        let owner = Owner::Team(text(TEAM_BYTES_MAX));
+        Grant { id: 1 << 100, at: WallNanos(7), owner, quota, bytes: 5, from, until, author, reason }
+    }
+
+    fn notice() -> Notice {
+        let (period_start, quota) = (WallNanos(8), "month".to_owned());
+        Notice {
+            at: WallNanos(9),
+            owner: Owner::User(3),
+            quota,
+            period_start,
+            percent: 80,
+            used: 4,
+            limit: 5,
+        }
+    }
+
+    #[test]
+    fn record_of_a_quota_beyond_a_bound_is_refused() {
+        assert_eq!(GrantEntry::new(&grant()).unwrap().grant(), grant());
+        assert_eq!(NoticeEntry::new(&notice()).unwrap().notice(), notice());
+        let longer = |text: &str| format!("{text}x");
+        let refused = [
+            Grant { owner: Owner::Team("x".repeat(TEAM_BYTES_MAX + 1)), ..grant() },
+            Grant { quota: longer(&grant().quota), ..grant() },
+            Grant { author: longer(&grant().author), ..grant() },
+            Grant { reason: longer(&grant().reason), ..grant() },
+        ];
+        for grant in refused {
+            assert!(matches!(GrantEntry::new(&grant), Err(AppendError::TooLong { .. })), "{grant:?}");
+        }
+        for owner in [Owner::User(0), Owner::Team(String::new())] {
+            let notice = Notice { owner: owner.clone(), ..notice() };
+            assert_eq!(NoticeEntry::new(&notice), Err(AppendError::NoOwner), "{owner:?}");
+        }
+        let control = GrantEntry::new(&Grant { reason: "a\x1b[1m".to_owned(), ..grant() });
+        assert_eq!(control, Err(AppendError::ControlCharacter("reason")));
     }
 
     fn all() -> Vec<Entry> {
@@ -234,7 +290,9 @@ mod tests {
             Entry::RunEnded { epoch: 3, at },
             Entry::Edge { epoch: 3, at },
             Entry::Accepted(Consent::new(3, at, (4, 5), "root", "the journal is missing")),
-            Entry::Skipped(SkippedEntry::new(&[5, 0, 128, 0, 9]).unwrap()),
+            Entry::Granted(GrantEntry::new(&grant()).unwrap()),
+            Entry::Noticed(NoticeEntry::new(&notice()).unwrap()),
+            Entry::Skipped(SkippedEntry::new(&[5, 0, 200, 0, 9]).unwrap()),
         ]
     }
 
@@ -263,7 +321,7 @@ mod tests {
     #[test]
     fn skippable_entry_beyond_the_greatest_length_is_refused() {
         let mut bytes = vec![0; ENTRY_BYTES_MAX + 1];
-        bytes[..3].copy_from_slice(&[1, 2, 128]);
+        bytes[..3].copy_from_slice(&[1, 2, 200]);
         assert_agree(&bytes, V2);
         assert!(EntryKey::read(&bytes, V2).is_err());
     }
@@ -306,7 +364,7 @@ mod tests {
                     assert!(EntryKey::read(&bytes, version).is_err());
                 }
             }
-            for kind in [128, 255] {
+            for kind in [130, 255] {
                 bytes[format::KIND] = kind;
                 let (skipped, length) = Entry::read(&bytes, V2).unwrap();
                 assert_eq!((written(&skipped), length), (bytes.clone(), bytes.len()));

@@ -11,10 +11,11 @@ use sys::clock::WallNanos;
 use sys::mapping::SharedWords;
 
 use crate::consent::Consent;
-use crate::entry::{Entry, EntryVersion, TableFinding};
+use crate::entry::{Entry, EntryVersion, GrantEntry, NoticeEntry, TableFinding};
 use crate::journal::frame::{FRAME_HEADER_BYTES, FrameBuffer, FrameHeader};
 use crate::journal::segment::{BLOCK_BYTES, HEADER_BYTES, SegmentHeader};
 use crate::live_table::{LiveTable, PAGE_WORDS, SLOT_WORDS, SlotContents, SlotLayout, TableHeader};
+use crate::quota::{Grant, Notice, Owner};
 use crate::record::{Class, CloseReason, Flow, Legs, Protocol, Record, Uncertain};
 
 const AT: WallNanos = WallNanos(0x1122_3344_5566_7788);
@@ -57,6 +58,32 @@ fn final_2() -> Record {
     Record::new(&Flow { account, policy, set, requests: 7, ..FLOW_1 })
 }
 
+fn grant() -> Grant {
+    Grant {
+        id: 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff,
+        at: AT,
+        owner: Owner::Team("web".to_owned()),
+        quota: "month".to_owned(),
+        bytes: 8,
+        from: WallNanos(9),
+        until: WallNanos(10),
+        author: "root".to_owned(),
+        reason: "release".to_owned(),
+    }
+}
+
+fn notice() -> Notice {
+    Notice {
+        at: AT,
+        owner: Owner::User(0x0a0b_0c0d),
+        quota: "month".to_owned(),
+        period_start: WallNanos(8),
+        percent: 80,
+        used: 9,
+        limit: 10,
+    }
+}
+
 /// The digits of a file, in lines of 16 bytes.
 fn golden(version: u32, name: &str) -> String {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/golden/version-{version}"));
@@ -88,6 +115,8 @@ fn entry_bytes_are_unchanged() {
         ("gap", Entry::Gap { epoch: 7, at: AT, first_lsn: 8 }),
         ("run-ended", Entry::RunEnded { epoch: 7, at: AT }),
         ("edge", Entry::Edge { epoch: 7, at: AT }),
+        ("grant", Entry::Granted(GrantEntry::new(&grant()).unwrap())),
+        ("notice", Entry::Noticed(NoticeEntry::new(&notice()).unwrap())),
         ("consent", Entry::Accepted(Consent::new(7, AT, (8, 9), "root", "entries 8 to 9 are lost"))),
     ];
     for (name, entry) in entries {

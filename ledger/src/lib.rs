@@ -18,7 +18,9 @@
 //! - `follow.rs`: the journal for a further reader of it; `readers.rs` knows how far each has come.
 //! - `database.rs`: the files of that store.
 //! - `recover.rs`: what a start does first.
-//! - `numbering.rs`: requests for the numbers of accounts, sets and policies.
+//! - `numbering.rs`: requests for the numbers of accounts, sets and policies; `requests.rs`: those to the
+//!   committer.
+//! - `quota.rs`: grants and notices, which the journal keeps for the gateway.
 //! - `query.rs`: questions about the usage, which `sqlite_usage.rs` answers.
 //!
 //! `docs/ledger-format.md` describes every byte, and what each failure leaves.
@@ -37,7 +39,7 @@
 //!   apply database flush follow live_table loss
 //!   journal sink
 //!   entry
-//!   consent record status storage
+//!   consent quota record status storage
 //!   readers
 //!   requests
 //!   directory limits numbering parker random
@@ -72,6 +74,7 @@ mod numbering;
 mod open;
 mod parker;
 pub mod query;
+pub mod quota;
 #[cfg(any(test, feature = "simulation"))]
 mod random;
 mod readers;
@@ -100,6 +103,7 @@ use thiserror::Error;
 use crate::commit::Unfinished;
 pub use crate::consent::Consent;
 pub use crate::database::schema::SchemaError;
+use crate::entry::{Entry, GrantEntry, NoticeEntry};
 pub use crate::flow_writer::{FlowWriter, LiveFlow};
 pub use crate::follow::{FollowReadError, Follower};
 use crate::journal::JournalState;
@@ -110,6 +114,7 @@ use crate::numbering::Request;
 pub use crate::numbering::{Names, Numbers, UserNames};
 use crate::open::OpenLocks;
 pub use crate::open::{Guarantees, OpenError, OpenSettings};
+pub use crate::quota::{AppendError, Grant, Notice, Owner};
 pub use crate::readers::{FollowError, ReaderNameError, ReaderSettings, ReaderStatus};
 pub use crate::recover::{RecoverError, Recovery};
 pub use crate::sqlite_usage::{QueryError, SqliteUsage};
@@ -195,9 +200,34 @@ impl Ledger {
     /// Takes milliseconds and a sync or two; reactor threads do not wait for it. Several calls at a time
     /// share a round over the slots.
     pub fn journal_counts(&self, wait_max: Duration) -> bool {
-        let Some(reply) = self.shared.barriers.put() else { return false };
+        let Some(reply) = self.shared.barriers.put(()) else { return false };
         self.shared.committer.interrupt();
         reply.recv_timeout(wait_max).is_ok()
+    }
+
+    /// Appends a grant to the journal; returns when it is durable and a
+    /// [`SqliteUsage::open_with_journal`] afterwards has it. Reactor threads do not wait for it.
+    ///
+    /// # Errors
+    /// See [`AppendError`]. After [`AppendError::Unconfirmed`] append the same grant again: it counts once.
+    pub fn append_grant(&self, grant: &Grant, wait_max: Duration) -> Result<(), AppendError> {
+        self.append(&Entry::Granted(GrantEntry::new(grant)?), wait_max)
+    }
+
+    /// As [`Ledger::append_grant`], for a notice.
+    ///
+    /// # Errors
+    /// See [`AppendError`].
+    pub fn append_notice(&self, notice: &Notice, wait_max: Duration) -> Result<(), AppendError> {
+        self.append(&Entry::Noticed(NoticeEntry::new(notice)?), wait_max)
+    }
+
+    fn append(&self, entry: &Entry, wait_max: Duration) -> Result<(), AppendError> {
+        let mut bytes = Vec::new();
+        entry.write(&mut bytes);
+        let reply = self.shared.appends.put(bytes).ok_or(AppendError::Busy)?;
+        self.shared.committer.interrupt();
+        reply.recv_timeout(wait_max).map_err(|_| AppendError::Unconfirmed)
     }
 
     /// Journals every ended flow, applies all entries, syncs, and ends the threads. Call it when no thread

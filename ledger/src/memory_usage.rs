@@ -72,7 +72,12 @@ impl History {
                 let text = format!("{} by {}: {}", date(consent.at.0), consent.author(), consent.what());
                 self.consents.insert((consent.at.0, self.applied, text));
             }
-            Entry::Gap { .. } | Entry::RunEnded { .. } | Entry::Edge { .. } | Entry::Skipped(_) => {}
+            Entry::Gap { .. }
+            | Entry::RunEnded { .. }
+            | Entry::Edge { .. }
+            | Entry::Granted(_)
+            | Entry::Noticed(_)
+            | Entry::Skipped(_) => {}
         }
     }
 

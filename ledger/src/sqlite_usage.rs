@@ -17,6 +17,7 @@ mod flows;
 mod groups;
 mod hosts;
 mod parts;
+mod quotas;
 mod read_only;
 mod rollups;
 mod row_checks;

@@ -183,7 +183,9 @@ pub(crate) struct LedgerState {
     failures: Mutex<Failures>,
     pub(crate) numbering: numbering::Requests,
     /// Requests that all that was counted is journaled.
-    pub(crate) barriers: Requests,
+    pub(crate) barriers: Requests<()>,
+    /// Entries that the journal is to get, as their bytes.
+    pub(crate) appends: Requests<Vec<u8>>,
 }
 
 impl LedgerState {
@@ -207,6 +209,7 @@ impl LedgerState {
             failures: Mutex::default(),
             numbering: numbering::Requests::default(),
             barriers: Requests::default(),
+            appends: Requests::default(),
         }
     }
 

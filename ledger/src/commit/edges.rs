@@ -372,7 +372,7 @@ mod tests {
         };
         move_both(&mut writer);
         let now = HOUR + 15 * MINUTE;
-        let reply = committing.shared.barriers.put().expect("none waits");
+        let reply = committing.shared.barriers.put(()).expect("none waits");
         let one = FRAME_HEADER_BYTES + ENTRY_BYTES_MAX;
         assert_eq!(shown(&committing.pass_within(now, 8, one)), ["i899"]);
         move_both(&mut writer);

@@ -20,12 +20,15 @@
 //! |     58 |     . | identity                           |                   |                           |
 //!
 //! A consent is kind 6: epoch at 12, the first and the last missing number at 16 and 24, the lengths of
-//! author (1 byte) and text (2 bytes) at 32, zero at 35, author and text from 36 on.
+//! author (1 byte) and text (2 bytes) at 32, zero at 35, author and text from 36 on. Grants and
+//! notices, kinds 128 and 129, are in `quotas.rs`.
 //!
 //! Behind all of that come fields, which this version does not write: tag (1 byte), length (1 byte), value.
 
 use sys::clock::WallNanos;
 
+use super::fields::{Fixed, HEAD_BYTES, IMPOSSIBLE_LENGTH, head};
+use super::quotas::{GRANT, GrantEntry, NOTICE, NoticeEntry};
 use super::{Entry, EntryKey, SkippedEntry, TableFinding};
 use crate::consent::Consent;
 use crate::limits::{ENTRY_BYTES_MAX, IDENTITY_BYTES_MAX};
@@ -33,7 +36,6 @@ use crate::record::{CloseReason, Identity, Legs, MalformedRecord, Record, Uncert
 
 pub(super) const KIND: usize = 2;
 const REASON: usize = 3;
-pub(super) const HEAD_BYTES: usize = 4;
 /// Of all entries but a flow's, and those that are skipped.
 pub(super) const EPOCH: usize = 12;
 /// Bytes of a flow's entry before its identity.
@@ -57,8 +59,6 @@ pub(super) const EDGE: u8 = 7;
 
 /// The kinds and tags from this one on may be skipped by a version that does not know them.
 const SKIPPED_FROM: u8 = 128;
-
-const IMPOSSIBLE_LENGTH: MalformedRecord = MalformedRecord("an entry of an impossible length");
 
 /// Appends the bytes of `entry` to `out`.
 pub(super) fn write(entry: &Entry, out: &mut Vec<u8>) {
@@ -85,6 +85,8 @@ pub(super) fn write(entry: &Entry, out: &mut Vec<u8>) {
             out.extend_from_slice(&epoch.to_le_bytes());
         }
         Entry::Accepted(consent) => write_consent(out, consent),
+        Entry::Granted(grant) => out.extend_from_slice(grant.bytes()),
+        Entry::Noticed(notice) => out.extend_from_slice(notice.bytes()),
         Entry::Skipped(skipped) => out.extend_from_slice(skipped.bytes()),
     }
 }
@@ -114,7 +116,15 @@ pub(super) fn read(bytes: &[u8]) -> Result<Entry, MalformedRecord> {
             let (consent, length) = read_consent(bytes)?;
             (Entry::Accepted(consent), length)
         }
-        SKIPPED_FROM.. => return SkippedEntry::new(bytes).map(Entry::Skipped),
+        GRANT => {
+            let (grant, length) = GrantEntry::read(bytes)?;
+            (Entry::Granted(grant), length)
+        }
+        NOTICE => {
+            let (notice, length) = NoticeEntry::read(bytes)?;
+            (Entry::Noticed(notice), length)
+        }
+        kind if kind >= SKIPPED_FROM => return SkippedEntry::new(bytes).map(Entry::Skipped),
         _ => return Err(MalformedRecord("an entry of an unknown kind")),
     };
     skip_fields(bytes.get(length..).ok_or(IMPOSSIBLE_LENGTH)?)?;
@@ -189,13 +199,6 @@ impl FlowEntry<'_> {
     }
 }
 
-fn head(out: &mut Vec<u8>, bytes: usize, kind: u8, reason: u8, at: WallNanos) {
-    let bytes = u16::try_from(bytes).expect("ENTRY_BYTES_MAX is less than 64 KiB");
-    out.extend_from_slice(&bytes.to_le_bytes());
-    out.extend_from_slice(&[kind, reason]);
-    out.extend_from_slice(&at.0.to_le_bytes());
-}
-
 fn write_record(out: &mut Vec<u8>, is_final: bool, record: &Record) {
     let flow = record.flow();
     FlowEntry {
@@ -252,36 +255,4 @@ pub(super) fn read_consent(entry: &[u8]) -> Result<(Consent, usize), MalformedRe
     let consent = Consent::new(fields.u32(EPOCH)?, WallNanos(fields.u64(HEAD_BYTES)?), lsns, author, what);
     let is_whole = consent.author() == author && consent.what() == what;
     is_whole.then_some((consent, length)).ok_or(impossible)
-}
-
-/// The fixed fields of an entry.
-pub(super) struct Fixed<'a>(pub(super) &'a [u8]);
-
-impl Fixed<'_> {
-    pub(super) fn u64(&self, at: usize) -> Result<u64, MalformedRecord> {
-        self.array(at).map(u64::from_le_bytes)
-    }
-
-    pub(super) fn u32(&self, at: usize) -> Result<u32, MalformedRecord> {
-        self.array(at).map(u32::from_le_bytes)
-    }
-
-    /// The counts of a flow, at the same place in both versions.
-    pub(super) fn legs(&self) -> Result<Legs, MalformedRecord> {
-        let [client_rx, upstream_tx, upstream_rx, client_tx] = [12, 20, 28, 36].map(|at| self.u64(at));
-        Ok(Legs {
-            client_rx: client_rx?,
-            upstream_tx: upstream_tx?,
-            upstream_rx: upstream_rx?,
-            client_tx: client_tx?,
-        })
-    }
-
-    pub(super) fn uncertain(&self) -> Result<Uncertain, MalformedRecord> {
-        Ok(Uncertain { up: self.u32(44)?, down: self.u32(48)? })
-    }
-
-    fn array<const N: usize>(&self, at: usize) -> Result<[u8; N], MalformedRecord> {
-        self.0.get(at..).and_then(|bytes| bytes.first_chunk()).copied().ok_or(IMPOSSIBLE_LENGTH)
-    }
 }

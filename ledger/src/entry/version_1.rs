@@ -5,7 +5,8 @@
 
 use sys::clock::WallNanos;
 
-use super::format::{self, Fixed};
+use super::fields::Fixed;
+use super::format;
 use super::{Entry, EntryKey, FlowKey, TableFinding};
 use crate::record::{CloseReason, MalformedRecord, Record, version_1};
 

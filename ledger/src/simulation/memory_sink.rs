@@ -162,7 +162,12 @@ impl Rows {
                     self.finish(lost.with_requests(flow.requests));
                 }
             }
-            Entry::Gap { .. } | Entry::RunEnded { .. } | Entry::Accepted(_) | Entry::Skipped(_) => {}
+            Entry::Gap { .. }
+            | Entry::RunEnded { .. }
+            | Entry::Accepted(_)
+            | Entry::Granted(_)
+            | Entry::Noticed(_)
+            | Entry::Skipped(_) => {}
         }
     }
 

@@ -182,7 +182,7 @@ impl Process {
 
     /// Requests a barrier, as `Ledger::journal_counts` does.
     pub(super) fn request_barrier(&self) -> Option<Receiver<()>> {
-        self.shared.barriers.put()
+        self.shared.barriers.put(())
     }
 
     /// A pass of the committer.

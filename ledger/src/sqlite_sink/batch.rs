@@ -21,6 +21,7 @@ use crate::database::columns::{CounterColumns, FlowColumns};
 use crate::database::live::{self, LiveFlows};
 use crate::database::month::{HOUR_NS, Month, last_quarter};
 use crate::database::month_file::{Appender, MonthFiles, Origin};
+use crate::database::quotas;
 use crate::database::registry::Registry;
 use crate::database::rollups::{Rollups, SumKey};
 use crate::database::schema::integer;
@@ -108,6 +109,8 @@ impl<'a> BatchAggregator<'a> {
                 Ok(checksum::put(self.connection, put, &values)?)
             }
             Entry::Accepted(consent) => Ok(self.accept(lsn, consent)?),
+            Entry::Granted(grant) => Ok(quotas::put_grant(self.connection, &grant.grant())?),
+            Entry::Noticed(notice) => Ok(quotas::put_notice(self.connection, &notice.notice())?),
             Entry::Skipped(_) => Ok(()),
             Entry::Gap { epoch, at, first_lsn } => {
                 let found = [integer(at.0), integer(*first_lsn)];

@@ -19,6 +19,7 @@ use crate::entry::Entry;
 use crate::query::window::Window;
 use crate::query::zone::Zone;
 use crate::query::{Filter, GroupBy};
+use crate::quota::{Grant, Notice};
 use crate::record::{Flow, Record};
 
 /// The changes of the sums by entries beyond the database's last one.
@@ -30,6 +31,8 @@ pub(super) struct UnappliedEntries {
     flows: HashMap<u128, OpenFlow>,
     /// The fields of all, each once: a full journal has millions of flows to some thousands of hosts.
     fields: HashSet<Arc<GroupFields>>,
+    grants: Vec<Grant>,
+    notices: Vec<Notice>,
 }
 
 /// A change of the sums, and the fields of its flow.
@@ -79,8 +82,8 @@ impl OpenFlow {
 impl UnappliedEntries {
     /// No entries.
     pub(super) fn new(registry: &Arc<Registry>) -> UnappliedEntries {
-        let (changes, flows, fields) = Default::default();
-        UnappliedEntries { registry: Arc::clone(registry), changes, flows, fields }
+        let (changes, flows, fields, grants, notices) = Default::default();
+        UnappliedEntries { registry: Arc::clone(registry), changes, flows, fields, grants, notices }
     }
 
     /// Whether there are no changes.
@@ -141,6 +144,8 @@ impl UnappliedEntries {
             | Entry::Edge { .. }
             | Entry::Accepted(_)
             | Entry::Skipped(_) => {}
+            Entry::Granted(grant) => self.grants.push(grant.grant()),
+            Entry::Noticed(notice) => self.notices.push(notice.notice()),
         }
     }
 
@@ -215,6 +220,16 @@ impl UnappliedEntries {
     /// The present names of the users of these entries, and of the open flows.
     pub(super) fn users(&self) -> impl Iterator<Item = &str> {
         self.fields.iter().map(|fields| fields.user.as_str())
+    }
+
+    /// The grants of these entries, each as often as it was appended.
+    pub(super) fn grants(&self) -> impl Iterator<Item = &Grant> {
+        self.grants.iter()
+    }
+
+    /// The notices of these entries, each as often as it was appended.
+    pub(super) fn notices(&self) -> impl Iterator<Item = &Notice> {
+        self.notices.iter()
     }
 
     /// The names of sets that the database lacks.

@@ -2,9 +2,9 @@
 //! the bill is compared.
 //!
 //! `fixture.rs` is the ledger of a test, `barrier.rs` has questions right after a barrier, `losses.rs` has
-//! files that are missing or older at a start, `numbers.rs` has the numbers of accounts, `readers.rs` has
-//! further readers of the journal, `versions.rs` has ledgers of earlier versions, `later_version.rs` has
-//! journals of later ones.
+//! files that are missing or older at a start, `numbers.rs` has the numbers of accounts, `quotas.rs` has
+//! grants and notices, `readers.rs` has further readers of the journal, `versions.rs` has ledgers of earlier
+//! versions, `later_version.rs` has journals of later ones.
 //!
 //! Guarantees: each test has its own directories for the ledger and the live table, and no test depends on
 //! the speed of a thread.
@@ -18,6 +18,7 @@ mod fixture;
 mod later_version;
 mod losses;
 mod numbers;
+mod quotas;
 mod readers;
 mod versions;
 

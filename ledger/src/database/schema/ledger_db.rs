@@ -18,6 +18,8 @@ pub(crate) const LEDGER: &[Migration] = &[
     Migration { sql: DERIVED_SUMS, then: Some(derived::fill_totals), is_read: false },
     // Without it no account has a team.
     Migration { sql: ACCOUNT_TEAMS, then: None, is_read: false },
+    // Without them there are no grants and notices.
+    Migration { sql: QUOTAS, then: None, is_read: false },
 ];
 
 const FLOWS_IN_ONE_FILE: &str =
@@ -362,13 +364,44 @@ const ACCOUNT_TEAMS: &str =
          crc      INTEGER NOT NULL
      ) STRICT;";
 
+const QUOTAS: &str =
+    "-- Credit that operators added to quotas. `account` is 0 for a team's, and `team` empty for a user's.
+     -- Appended to, never changed.
+     CREATE TABLE quota_grant (
+         id       BLOB    PRIMARY KEY,
+         given_ns INTEGER NOT NULL,
+         account  INTEGER NOT NULL,
+         team     TEXT    NOT NULL,
+         quota    TEXT    NOT NULL,
+         bytes    INTEGER NOT NULL,
+         from_ns  INTEGER NOT NULL,
+         until_ns INTEGER NOT NULL,
+         author   TEXT    NOT NULL,
+         reason   TEXT    NOT NULL,
+         crc      INTEGER NOT NULL
+     ) STRICT, WITHOUT ROWID;
+     -- Thresholds that were reached, each once in the period that began at `period_ns`. Appended to, never
+     -- changed.
+     CREATE TABLE quota_notice (
+         account     INTEGER NOT NULL,
+         team        TEXT    NOT NULL,
+         quota       TEXT    NOT NULL,
+         period_ns   INTEGER NOT NULL,
+         percent     INTEGER NOT NULL,
+         reached_ns  INTEGER NOT NULL,
+         used        INTEGER NOT NULL,
+         limit_bytes INTEGER NOT NULL,
+         crc         INTEGER NOT NULL,
+         PRIMARY KEY (account, team, quota, period_ns, percent)
+     ) STRICT, WITHOUT ROWID;";
+
 #[cfg(test)]
 mod tests {
     use super::super::checksum;
     use super::super::month_db::MONTH;
     use super::*;
 
-    const LEDGER_CHECKSUMS: [i64; 8] = [
+    const LEDGER_CHECKSUMS: [i64; 9] = [
         6_035_242_367_202_163_837,
         -6_065_716_787_101_684_972,
         5_562_998_778_958_194_722,
@@ -377,6 +410,7 @@ mod tests {
         -6_541_539_831_247_210_067,
         5_407_896_712_318_365_786,
         -8_425_735_331_269_682_322,
+        6_602_522_242_329_211_763,
     ];
     const MONTH_CHECKSUMS: [i64; 4] = [
         -53_519_211_055_902_306,

@@ -15,8 +15,16 @@ fn take_back(path: &Path, version: i64, tables: &[&str]) {
     file.pragma_update(None, "user_version", version).unwrap();
 }
 
-const OF_LEDGER: [&str; 6] =
-    ["total_day", "total_month", "packed_quarter", "packed_day", "packed_month", "account_team"];
+const OF_LEDGER: [&str; 8] = [
+    "total_day",
+    "total_month",
+    "packed_quarter",
+    "packed_day",
+    "packed_month",
+    "account_team",
+    "quota_grant",
+    "quota_notice",
+];
 const OF_MONTH: [&str; 6] =
     ["row_range", "host", "host_source", "host_day", "packed_host_day", "packed_host_month"];
 
