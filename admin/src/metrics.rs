@@ -3,6 +3,8 @@
 //! Guarantees: every name begins with `tollgate_`, except the `process_` names that Prometheus defines. A
 //! label has few values, all known at compile time or at the start: never a user or a host.
 
+mod quotas;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -70,6 +72,7 @@ impl MetricsSource {
                 .map(|it| ([("reason", it.as_str())], sum(&|worker| worker.denied_count(*it)))),
         )?;
         self.requests(page)?;
+        self.quotas(page)?;
         let legs = [
             (("client", "rx"), sum(&|worker| worker.bytes.client_rx.value())),
             (("upstream", "tx"), sum(&|worker| worker.bytes.upstream_tx.value())),

@@ -193,7 +193,7 @@ impl Denial {
             end => format!("The next period begins at {}", terms.calendar.text(end)),
         };
         let text =
-            format!("Quota `{}` of {} is spent: {} bytes. {until}.", terms.key, terms.owner, status.limit);
+            format!("Quota `{}` of {} is spent: {} bytes. {until}.", terms.key, terms.owner, status.total());
         let codes = (429, Reply::NotAllowed);
         let denial = Denial::new(DenialKind::QuotaExhausted, codes, proxy_error::HTTP_REQUEST_DENIED, text);
         let seconds = status.period.end.0.saturating_sub(now.0).div_ceil(1_000_000_000);

@@ -5,8 +5,8 @@
 
 mod drain;
 mod numbering;
+pub mod quotas;
 pub mod reload;
-mod used;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -168,7 +168,7 @@ impl Gateway {
         let notifiers = notifiers(threads).map_err(StartError::Thread)?;
         let snapshot = Arc::new(Snapshot::first(config, Budget::new(notifiers.clone())));
         numbering::request(&ledger, &snapshot, &log);
-        used::settle(&snapshot.config.ledger.directory, &snapshot, &log);
+        quotas::settle(&snapshot.config.ledger.directory, &snapshot, &log);
         let reactor_stats = stats.workers.iter().map(|worker| Arc::clone(&worker.reactor));
         let handles = worker_group(notifiers.iter().cloned().zip(reactor_stats));
         let mut workers = Vec::new();

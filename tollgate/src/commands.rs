@@ -11,6 +11,7 @@ pub(crate) mod check;
 pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod ledger;
+pub(crate) mod quota;
 pub(crate) mod reload;
 pub(crate) mod serve;
 pub(crate) mod top;

@@ -1,16 +1,16 @@
-//! The control socket of a running gateway: `tollgate reload` sends a request and receives the outcome.
+//! The control socket of a running gateway: a command sends a request and receives the outcome.
 //!
 //! Guarantees: the socket lies in the ledger's directory, which one gateway at a time owns. So a request
 //! reaches that gateway or none, and never another process. Only root and the gateway's own account can
 //! connect. One connection at a time is served, for a bounded time.
 //!
 //! ```text
-//!   client:   reload LF
+//!   client:   reload LF   or   quota LF   or   grant JSON LF
 //!   gateway:  done LF text      or      refused LF text      and closes
 //! ```
 
 use std::fs::{self, File, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -24,7 +24,6 @@ use anyhow::{Context as _, bail};
 /// The socket's name in the ledger's directory.
 const NAME: &str = "control";
 
-const RELOAD: &str = "reload\n";
 const DONE: &str = "done\n";
 const REFUSED: &str = "refused\n";
 
@@ -34,8 +33,12 @@ const CLIENT_SPAN_MAX: Duration = Duration::from_secs(1);
 /// How long a request may take: a reload of a hundred thousand users takes seconds.
 const OUTCOME_SPAN_MAX: Duration = Duration::from_secs(120);
 
-/// Bytes of a reply that are read: fifty errors, each with the line that it points to.
-const REPLY_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of a reply that are read: fifty errors, each with the line that it points to, or the state of a
+/// million quotas.
+const REPLY_BYTES_MAX: u64 = 256 << 20;
+
+/// Bytes of a request.
+const REQUEST_BYTES_MAX: u64 = 4096;
 
 /// The pause after a failed accept, which means that descriptors are short.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -48,14 +51,48 @@ pub(crate) struct Outcome {
     pub(crate) text: String,
 }
 
-/// A request to reload; it is refused if it is dropped without a reply.
-pub(crate) struct Request(SyncSender<Outcome>);
+/// What a client requests.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Command {
+    /// Reload the configuration.
+    Reload,
+    /// The state of all quotas, as JSON.
+    Quotas,
+    /// A grant, as JSON.
+    Grant(String),
+}
+
+impl Command {
+    /// The line of the request, with its LF.
+    fn line(&self) -> String {
+        match self {
+            Command::Reload => "reload\n".to_owned(),
+            Command::Quotas => "quota\n".to_owned(),
+            Command::Grant(json) => format!("grant {json}\n"),
+        }
+    }
+
+    fn parse(line: &str) -> Option<Command> {
+        match line.strip_suffix('\n')?.split_once(' ') {
+            None if line == "reload\n" => Some(Command::Reload),
+            None if line == "quota\n" => Some(Command::Quotas),
+            Some(("grant", json)) => Some(Command::Grant(json.to_owned())),
+            _ => None,
+        }
+    }
+}
+
+/// A client's request; it is refused if it is dropped without a reply.
+pub(crate) struct Request {
+    pub(crate) command: Command,
+    reply: SyncSender<Outcome>,
+}
 
 impl Request {
     /// Sends the outcome to the client.
     pub(crate) fn reply(self, outcome: Outcome) {
         // The channel has capacity for the one reply; the receiver may have given up.
-        let _ = self.0.try_send(outcome);
+        let _ = self.reply.try_send(outcome);
     }
 }
 
@@ -109,15 +146,16 @@ fn serve(listener: &UnixListener, on_request: impl Fn(Request)) {
 fn reply(mut stream: UnixStream, on_request: &impl Fn(Request)) -> io::Result<()> {
     stream.set_read_timeout(Some(CLIENT_SPAN_MAX))?;
     stream.set_write_timeout(Some(CLIENT_SPAN_MAX))?;
-    let mut request = [0; RELOAD.len()];
-    stream.read_exact(&mut request)?;
+    let mut line = String::new();
+    BufReader::new((&stream).take(REQUEST_BYTES_MAX)).read_line(&mut line)?;
     let refused = |text: &str| Outcome { is_done: false, text: text.to_owned() };
-    let outcome = if request == RELOAD.as_bytes() {
-        let (sender, outcome) = mpsc::sync_channel(1);
-        on_request(Request(sender));
-        outcome.recv().unwrap_or_else(|_| refused("the gateway is stopping"))
-    } else {
-        refused("unknown request")
+    let outcome = match Command::parse(&line) {
+        Some(command) => {
+            let (reply, outcome) = mpsc::sync_channel(1);
+            on_request(Request { command, reply });
+            outcome.recv().unwrap_or_else(|_| refused("the gateway is stopping"))
+        }
+        None => refused("unknown request"),
     };
     stream.write_all(if outcome.is_done { DONE } else { REFUSED }.as_bytes())?;
     stream.write_all(outcome.text.as_bytes())
@@ -128,29 +166,40 @@ fn reply(mut stream: UnixStream, on_request: &impl Fn(Request)) -> io::Result<()
 /// # Errors
 /// No gateway owns the directory, this account has no permission, or the gateway ended or took too long.
 pub(crate) fn request_reload(directory: &Path) -> anyhow::Result<Outcome> {
+    request(directory, &Command::Reload)?.with_context(|| {
+        let shown = directory.display();
+        format!("no gateway serves with the ledger in {shown}: its next start reads the configuration")
+    })
+}
+
+/// Sends a request to the gateway that owns `directory`, and waits for the outcome; `None` if none does.
+///
+/// # Errors
+/// This account has no permission, or the gateway ended or took too long.
+pub(crate) fn request(directory: &Path, command: &Command) -> anyhow::Result<Option<Outcome>> {
     let shown = directory.display();
     let mut stream = match File::open(directory).and_then(|opened| UnixStream::connect(short_path(&opened))) {
         Ok(stream) => stream,
         Err(error) => match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                bail!("no gateway serves with the ledger in {shown}: its next start reads the configuration")
-            }
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => return Ok(None),
             io::ErrorKind::PermissionDenied => {
                 bail!("no permission for the control socket in {shown}: use the gateway's account, or root")
             }
             _ => return Err(error).with_context(|| format!("cannot connect to the gateway of {shown}")),
         },
     };
-    let reply = exchange(&mut stream).with_context(|| format!("no reply from the gateway of {shown}"))?;
+    let reply =
+        exchange(&mut stream, command).with_context(|| format!("no reply from the gateway of {shown}"))?;
     let outcome = |is_done, text: &str| Outcome { is_done, text: text.to_owned() };
     let done = reply.strip_prefix(DONE).map(|text| outcome(true, text));
     done.or_else(|| reply.strip_prefix(REFUSED).map(|text| outcome(false, text)))
         .with_context(|| format!("the gateway of {shown} ended before it replied"))
+        .map(Some)
 }
 
-fn exchange(stream: &mut UnixStream) -> io::Result<String> {
+fn exchange(stream: &mut UnixStream, command: &Command) -> io::Result<String> {
     stream.set_read_timeout(Some(OUTCOME_SPAN_MAX))?;
-    stream.write_all(RELOAD.as_bytes())?;
+    stream.write_all(command.line().as_bytes())?;
     let mut reply = String::new();
     stream.take(REPLY_BYTES_MAX).read_to_string(&mut reply)?;
     Ok(reply)
@@ -200,7 +249,8 @@ mod tests {
     fn silent_client_delays_others_for_a_bounded_time() {
         let directory = tempfile::tempdir().unwrap();
         let done = || Outcome { is_done: true, text: String::new() };
-        let _control = Control::open(directory.path(), move |request| request.reply(done())).unwrap();
+        let _control =
+            Control::open(directory.path(), move |request: Request| request.reply(done())).unwrap();
         let _silent = UnixStream::connect(directory.path().join(NAME)).unwrap();
         let mut wrong_client = UnixStream::connect(directory.path().join(NAME)).unwrap();
         wrong_client.write_all(b"shutdown\n").unwrap();

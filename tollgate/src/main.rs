@@ -14,7 +14,7 @@ use gateway::config::{ConfigErrors, Severity};
 use gateway::first_start::FirstStartError;
 
 use commands::{
-    Context, EXIT_CONFIGURATION, check, doctor, explain, ledger, reload, serve, top, usage, user,
+    Context, EXIT_CONFIGURATION, check, doctor, explain, ledger, quota, reload, serve, top, usage, user,
 };
 
 mod commands;
@@ -47,6 +47,8 @@ enum Command {
     User(user::Command),
     /// Show how many flows and bytes each user had, from the ledger.
     Usage(usage::Options),
+    /// Show what is left of quotas, or grant more.
+    Quota(quota::Options),
     /// Show the open flows of a running gateway with their rates, by flow, user or host.
     Top(top::Options),
     /// Verify, back up or repair the ledger.
@@ -74,6 +76,7 @@ fn dispatch(config: Option<PathBuf>, command: Command) -> anyhow::Result<ExitCod
         Command::Check(options) => check::run(&context, &options),
         Command::User(command) => user::run(&context, &command),
         Command::Usage(options) => usage::run(&context, &options),
+        Command::Quota(options) => quota::run(&context, options),
         Command::Top(options) => top::run(&context, &options),
         Command::Ledger(command) => ledger::run(&context, &command),
         Command::Explain(options) => explain::run(&context, &options),

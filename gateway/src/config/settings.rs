@@ -21,7 +21,8 @@ use crate::config::read::{FromSetting, FromTable, Items, Located, Optional, Scal
 use crate::config::report::Report;
 pub use crate::config::schema::{Setting, Table};
 pub use crate::config::value::{
-    AcceptStrategy, BitRate, ByteSize, Direction, LogTarget, Realm, Scope, TeamName, duration, network,
+    AcceptStrategy, BitRate, ByteSize, Direction, LogTarget, Realm, Scope, TeamName, byte_size, duration,
+    network,
 };
 use crate::config::value::{NameServer, OwnAddress, choice};
 use crate::credit::calendar::Per;

@@ -162,7 +162,7 @@ impl Scalar for ByteSize {
 }
 
 /// A whole number with its unit: `GB` is 10^9 bytes, `GiB` 2^30.
-fn byte_size(text: &str) -> Option<ByteSize> {
+pub fn byte_size(text: &str) -> Option<ByteSize> {
     let unit = |unit: &str| match unit {
         "kB" => Some(1_000),
         "MB" => Some(1_000_000),

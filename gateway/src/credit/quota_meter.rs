@@ -11,7 +11,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use ledger::record::Class;
@@ -82,7 +82,22 @@ pub struct QuotaPeriod {
     period: Period,
     /// Its limit is the greatest until it is known what was spent before.
     pub(crate) allowance: Allowance,
+    /// Bytes that operators added to the limit.
+    granted: AtomicU64,
     is_known: AtomicBool,
+    /// The greatest threshold that was reported, in percent; 0 if none was.
+    reported: AtomicU8,
+}
+
+/// What happened in the present period before this process knew the quota.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct QuotaPast {
+    /// Bytes that were spent.
+    pub used: u64,
+    /// Bytes that operators added.
+    pub granted: u64,
+    /// The greatest threshold that was reported, in percent; 0 if none was.
+    pub reported: u8,
 }
 
 /// The state of a quota at a moment.
@@ -90,23 +105,34 @@ pub struct QuotaPeriod {
 pub struct QuotaStatus {
     /// The present period.
     pub period: Period,
-    /// The bytes of the period.
+    /// The bytes of each period.
     pub limit: u64,
+    /// Bytes that operators added in this one.
+    pub granted: u64,
     /// Bytes that were spent in it, or are reserved.
     pub used: u64,
     /// Whether what was spent before this process knew the quota is included.
     pub is_known: bool,
 }
 
+impl QuotaStatus {
+    /// The bytes that the period has, with those that were granted.
+    pub fn total(&self) -> u64 {
+        self.limit.saturating_add(self.granted)
+    }
+
+    /// What is used, in percent of the total, rounded down; above 100 where the limit was lowered.
+    pub fn percent(&self) -> u64 {
+        let percent = u128::from(self.used) * 100 / u128::from(self.total().max(1));
+        u64::try_from(percent).unwrap_or(u64::MAX)
+    }
+}
+
 impl QuotaMeter {
     /// A quota of `limit` bytes in each period. Until [`QuotaMeter::settle_used`] it counts what is spent, and
     /// ends nothing.
     pub fn new(terms: QuotaTerms, limit: u64, now: WallNanos) -> QuotaMeter {
-        let present = QuotaPeriod {
-            period: terms.calendar.period_at(now),
-            allowance: Allowance::new(BYTES_MAX, 0),
-            is_known: AtomicBool::new(false),
-        };
+        let present = QuotaPeriod::new(terms.calendar.period_at(now), BYTES_MAX, false);
         let current = ArcSwap::from_pointee(present);
         QuotaMeter { terms, limit: AtomicU64::new(limit), current }
     }
@@ -132,11 +158,8 @@ impl QuotaMeter {
             if present.contains(now) {
                 return present;
             }
-            let next = Arc::new(QuotaPeriod {
-                period: self.terms.calendar.period_at(now),
-                allowance: Allowance::new(self.limit.load(Ordering::Relaxed), 0),
-                is_known: AtomicBool::new(true),
-            });
+            let period = self.terms.calendar.period_at(now);
+            let next = Arc::new(QuotaPeriod::new(period, self.limit.load(Ordering::Relaxed), true));
             // Another thread may have opened it: then the loop finds that one.
             self.current.compare_and_swap(&present, next);
         }
@@ -148,21 +171,55 @@ impl QuotaMeter {
         QuotaStatus {
             period: present.period,
             limit: self.limit.load(Ordering::Relaxed),
+            granted: present.granted.load(Ordering::Relaxed),
             used: present.allowance.spent(),
             is_known: present.is_known(),
         }
     }
 
-    /// Adds what was spent in the period that begins at `start` and is not counted here. From then on the
-    /// limit holds. Nothing if that period is over.
-    pub fn settle_used(&self, start: WallNanos, used: u64, now: WallNanos) {
+    /// Takes over what happened before in the period that begins at `start`. From then on the limit holds.
+    /// Nothing if that period is over, or its past is known.
+    pub fn settle(&self, start: WallNanos, past: QuotaPast, now: WallNanos) {
         let present = self.period(now);
-        if present.period.start != start {
+        if present.period.start != start || present.is_known() {
             return;
         }
-        present.allowance.add_spent(used);
-        present.allowance.set_limit(self.limit.load(Ordering::Relaxed));
+        present.allowance.add_spent(past.used);
+        present.granted.store(past.granted, Ordering::Relaxed);
+        present.reported.store(past.reported, Ordering::Relaxed);
+        self.apply_limit(&present);
         present.is_known.store(true, Ordering::Release);
+    }
+
+    /// Adds `bytes` to the limit of the period that begins at `start`; false if that period is over.
+    pub(crate) fn grant(&self, start: WallNanos, bytes: u64, now: WallNanos) -> bool {
+        let present = self.period(now);
+        if present.period.start != start {
+            return false;
+        }
+        present.granted.fetch_add(bytes, Ordering::Relaxed);
+        if present.is_known() {
+            self.apply_limit(&present);
+        }
+        true
+    }
+
+    /// The greatest threshold that was reported in the present period, in percent.
+    pub(crate) fn reported(&self, now: WallNanos) -> u8 {
+        self.period(now).reported.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a threshold was reported in the period that begins at `start`.
+    pub(crate) fn note_reported(&self, start: WallNanos, percent: u8, now: WallNanos) {
+        let present = self.period(now);
+        if present.period.start == start {
+            present.reported.fetch_max(percent, Ordering::Relaxed);
+        }
+    }
+
+    fn apply_limit(&self, period: &QuotaPeriod) {
+        let granted = period.granted.load(Ordering::Relaxed);
+        period.allowance.set_limit(self.limit.load(Ordering::Relaxed).saturating_add(granted));
     }
 
     /// Replaces the limit, also that of the present period.
@@ -170,12 +227,22 @@ impl QuotaMeter {
         self.limit.store(limit, Ordering::Relaxed);
         let present = self.period(now);
         if present.is_known() {
-            present.allowance.set_limit(limit);
+            self.apply_limit(&present);
         }
     }
 }
 
 impl QuotaPeriod {
+    fn new(period: Period, limit: u64, is_known: bool) -> QuotaPeriod {
+        QuotaPeriod {
+            period,
+            allowance: Allowance::new(limit, 0),
+            granted: AtomicU64::new(0),
+            is_known: AtomicBool::new(is_known),
+            reported: AtomicU8::new(0),
+        }
+    }
+
     /// Whether it is not over at `now`.
     pub(crate) fn contains(&self, now: WallNanos) -> bool {
         now < self.period.end

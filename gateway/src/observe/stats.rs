@@ -20,6 +20,7 @@ use sys::clock::{Nanos, WallNanos};
 use sys::pressure::Pressure;
 use sys::socket::ResourceExhausted;
 
+use crate::credit::quota_meter::QuotaStatus;
 use crate::limits::{PENDING_BYTES_MAX, READ_BYTES_UNDER_PRESSURE, SCRATCH_BYTES};
 
 /// How long a resource counts as used up after the last failure. While connections are pending, an accept is
@@ -40,6 +41,8 @@ pub struct Stats {
     pub pressure: LastPressure,
     /// The reloads of the configuration.
     pub reloads: Reloads,
+    /// The quotas, as of the last check.
+    pub quotas: QuotaStats,
     /// Failed writes to the log's destination, and failed attempts to open it.
     pub log_write_errors: AtomicU64,
     /// Messages of the control side that found the log's queue full.
@@ -58,6 +61,7 @@ impl Stats {
             pool,
             pressure: LastPressure::default(),
             reloads: Reloads::default(),
+            quotas: QuotaStats::default(),
             log_write_errors: AtomicU64::new(0),
             log_messages_dropped: AtomicU64::new(0),
             ready: AtomicBool::new(false),
@@ -126,6 +130,55 @@ impl LastPressure {
     /// Stores a sample.
     pub fn set(&self, pressure: Pressure) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = pressure;
+    }
+}
+
+/// Quotas by their state.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct QuotaCounts {
+    /// Some bytes are left.
+    pub open: u64,
+    /// None is left.
+    pub exhausted: u64,
+    /// It is not known what was used before: new flows that would draw on it are denied.
+    pub unknown: u64,
+}
+
+impl QuotaCounts {
+    /// Counts a quota.
+    pub(crate) fn count(&mut self, status: &QuotaStatus) {
+        match status {
+            QuotaStatus { is_known: false, .. } => self.unknown += 1,
+            status if status.used >= status.total() => self.exhausted += 1,
+            _ => self.open += 1,
+        }
+    }
+}
+
+/// What the control side has found of quotas.
+#[derive(Debug, Default)]
+pub struct QuotaStats {
+    counts: Mutex<QuotaCounts>,
+    notices: AtomicU64,
+}
+
+impl QuotaStats {
+    /// The quotas by their state. The lock is the control side's: no reactor thread takes it.
+    pub fn counts(&self) -> QuotaCounts {
+        *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Thresholds that were reported.
+    pub fn notices(&self) -> u64 {
+        self.notices.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set(&self, counts: QuotaCounts) {
+        *self.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+    }
+
+    pub(crate) fn count_notice(&self) {
+        self.notices.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use sys::clock;
 
-use super::{BoundListener, Gateway, StartError, listen, numbering, used};
+use super::{BoundListener, Gateway, StartError, listen, numbering, quotas};
 use crate::config::settings::{Accept, Admin, Dns, Ledger, LogTarget, Threads};
 use crate::config::{Config, Listener, User};
 use crate::observe::log::Level;
@@ -156,7 +156,7 @@ impl Gateway {
             let text = "the journal is behind: what open flows have just moved is missing from new quotas";
             self.log.write_message(Level::Warning, text, &[]);
         }
-        used::settle(&self.snapshot.config.ledger.directory, &self.snapshot, &self.log);
+        quotas::settle(&self.snapshot.config.ledger.directory, &self.snapshot, &self.log);
     }
 
     /// Frees the snapshots that no thread holds any more.

@@ -72,7 +72,7 @@ impl Process {
         let handle = worker_group(threads).pop().expect("a group of one thread has one handle");
         let handshakes_max = config.limits.handshakes as usize;
         let snapshot = Arc::new(Snapshot::first(config, Budget::new(vec![Arc::clone(&notifier)])));
-        settle_quotas(&snapshot);
+        server::quotas::settle_unused(&snapshot);
         let (context, mut worker) = server::build(ThreadParts {
             number: 0,
             notifier,
@@ -122,7 +122,7 @@ impl Process {
     /// Replaces the configuration, as a reload does.
     pub(super) fn reload(&mut self, config: Config) {
         self.snapshot = Arc::new(self.snapshot.next(config));
-        settle_quotas(&self.snapshot);
+        server::quotas::settle_unused(&self.snapshot);
         self.reconfigure();
     }
 
@@ -191,14 +191,6 @@ impl Process {
         let snapshot = Arc::clone(&self.snapshot);
         let (adopted, _) = mpsc::channel();
         self.commands.send(Command::Reconfigure { snapshot, added, removed, adopted });
-    }
-}
-
-/// Has the quotas that are new hold from now on: nothing was used of them.
-fn settle_quotas(snapshot: &Snapshot) {
-    let now = clock::steady_wall();
-    for quota in snapshot.credit.quotas() {
-        quota.settle_used(quota.status(now).period.start, 0, now);
     }
 }
 

@@ -3,7 +3,7 @@
 //! Guarantees: a quota that a reload does not change keeps what is spent, under another limit too; so does a
 //! rate. A quota of a team counts anew from the ledger when its members change.
 //!
-//! Not handled here: what was spent before this process knew a quota (`server::used`).
+//! Not handled here: what was spent before this process knew a quota (`server::quotas`).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

@@ -166,7 +166,7 @@ fn run_repair(config: &Config, options: &Repair) -> anyhow::Result<ExitCode> {
 }
 
 /// The account that runs the command, also through `sudo`.
-fn account() -> String {
+pub(super) fn account() -> String {
     let named = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
     named.unwrap_or_else(|| format!("uid {}", sys::limits::effective_uid()))
 }

@@ -24,9 +24,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use self::first_user::CredentialDelivery;
-use super::{Context, counted, doctor};
+use super::{Context, counted, doctor, quota};
 use crate::console::Console;
-use crate::control::Control;
+use crate::control::{Command, Control};
 use crate::styled;
 use events::{Event, Events};
 
@@ -128,17 +128,21 @@ fn serve_events(
     let on_failure = gateway.config().ledger.on_failure;
     loop {
         match events.next(LEDGER_CHECK_INTERVAL) {
-            Some(Event::Reload(request)) => {
-                let outcome = reload::reload(gateway, load_options, console);
-                if let Some(request) = request {
-                    request.reply(outcome);
-                }
+            Some(Event::Reload) => _ = reload::reload(gateway, load_options, console),
+            Some(Event::Request(request)) => {
+                let outcome = match &request.command {
+                    Command::Reload => reload::reload(gateway, load_options, console),
+                    Command::Quotas => quota::state(gateway),
+                    Command::Grant(json) => quota::grant(gateway, json),
+                };
+                request.reply(outcome);
             }
             Some(Event::Stop) => return true,
             None => {}
         }
         report_ledger_health(gateway, &mut reported, console);
         shortage::report(gateway, &mut reported_shortages, console);
+        gateway.check_quotas();
         stuck_checks = if gateway.ledger().status_handle().is_stuck() { stuck_checks + 1 } else { 0 };
         if stuck_checks >= STUCK_CHECKS && on_failure == OnFailure::Drain {
             let cause = "the journal cannot be written, and `[ledger] on_failure` is `drain`";

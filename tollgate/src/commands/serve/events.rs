@@ -20,8 +20,10 @@ const QUEUE_MAX: usize = 8;
 
 /// An event for the main loop.
 pub(super) enum Event {
-    /// Reload: by SIGHUP, or by a client that waits for the outcome.
-    Reload(Option<Request>),
+    /// Reload, by SIGHUP.
+    Reload,
+    /// A client's request.
+    Request(Request),
     /// Stop.
     Stop,
 }
@@ -49,7 +51,7 @@ impl Events {
                         continue;
                     }
                     SIGHUP if has_hangup.swap(true, Ordering::AcqRel) => continue,
-                    SIGHUP => Event::Reload(None),
+                    SIGHUP => Event::Reload,
                     _ => Event::Stop,
                 };
                 // Only stop signals can exceed the capacity, and then enough of them are queued.
@@ -63,14 +65,14 @@ impl Events {
     pub(super) fn on_request(&self) -> impl Fn(Request) + Send + 'static {
         let sender = self.sender.clone();
         // Dropping the request refuses it.
-        move |request| _ = sender.send(Event::Reload(Some(request)))
+        move |request| _ = sender.send(Event::Request(request))
     }
 
     /// The next event, if one comes within `span`.
     pub(super) fn next(&self, span: Duration) -> Option<Event> {
         match self.queue.recv_timeout(span) {
             Ok(event) => {
-                if matches!(event, Event::Reload(None)) {
+                if matches!(event, Event::Reload) {
                     // Before the reload reads a file: a later change needs another SIGHUP.
                     self.has_hangup.store(false, Ordering::Release);
                 }
