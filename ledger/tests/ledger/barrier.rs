@@ -93,6 +93,8 @@ fn barriers_beside_writing_threads_have_all_that_was_counted_before() {
     let fixture = Fixture::new();
     let (ledger, mut writers) = Ledger::open(&fixture.settings(THREADS, 64)).unwrap();
     let (counted, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    // Checked once the threads have ended: they go on until they are told.
+    let mut answers = Vec::new();
     thread::scope(|scope| {
         for (writer, thread) in writers.iter_mut().zip(0_u128..) {
             let (counted, is_over) = (&counted, &is_over);
@@ -100,12 +102,16 @@ fn barriers_beside_writing_threads_have_all_that_was_counted_before() {
         }
         for _ in 0..25 {
             let before = counted.load(Ordering::Acquire);
-            assert!(ledger.journal_counts(LONG));
-            let found = total(&fixture).up;
-            assert!(found >= before, "{found} of {before} bytes");
+            let is_journaled = ledger.journal_counts(LONG);
+            let usage = SqliteUsage::open_with_journal(&fixture.directory());
+            answers.push((before, is_journaled, usage.and_then(|usage| usage.total(&Filter::default()))));
         }
         is_over.store(true, Ordering::Relaxed);
     });
+    for (before, is_journaled, total) in answers {
+        let found = total.unwrap().up;
+        assert!(is_journaled && found >= before, "{found} of {before} bytes");
+    }
     assert!(ledger.journal_counts(LONG));
     assert_eq!(total(&fixture).up, counted.load(Ordering::Acquire));
     close_ledger(ledger, writers);
