@@ -4,6 +4,7 @@
 //! label has few values, all known at compile time or at the start: never a user or a host.
 
 mod quotas;
+mod requests;
 
 use std::fmt;
 use std::sync::Arc;
@@ -40,6 +41,7 @@ impl Collector for MetricsSource {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut page = Page(encoder);
         self.flows(&mut page)?;
+        self.quotas(&mut page)?;
         self.threads(&mut page)?;
         self.log(&mut page)?;
         self.ledger(&mut page)?;
@@ -72,7 +74,6 @@ impl MetricsSource {
                 .map(|it| ([("reason", it.as_str())], sum(&|worker| worker.denied_count(*it)))),
         )?;
         self.requests(page)?;
-        self.quotas(page)?;
         let legs = [
             (("client", "rx"), sum(&|worker| worker.bytes.client_rx.value())),
             (("upstream", "tx"), sum(&|worker| worker.bytes.upstream_tx.value())),
@@ -120,34 +121,6 @@ impl MetricsSource {
             "Duration of dials, over all attempts of a dial together",
             self.stats.workers.iter().map(|worker| &worker.connect),
         )
-    }
-
-    fn requests(&self, page: &mut Page<'_>) -> fmt::Result {
-        page.counters(
-            "tollgate_requests",
-            "Plain HTTP requests that were admitted, by method",
-            self.labelled("method", WorkerStats::request_counts),
-        )?;
-        page.counters(
-            "tollgate_responses",
-            "Responses to admitted plain HTTP requests, by the class of their status",
-            self.labelled("status", WorkerStats::response_counts),
-        )
-    }
-
-    /// The sums over all threads of counters that have a label of this name.
-    fn labelled<const N: usize>(
-        &self,
-        name: &'static str,
-        counts: fn(&WorkerStats) -> [(&'static str, u64); N],
-    ) -> [([(&'static str, &'static str); 1], u64); N] {
-        let mut sums = [("", 0); N];
-        for worker in &self.stats.workers {
-            for (sum, (label, count)) in sums.iter_mut().zip(counts(worker)) {
-                *sum = (label, sum.1 + count);
-            }
-        }
-        sums.map(|(label, sum)| ([(name, label)], sum))
     }
 
     fn dials(&self, page: &mut Page<'_>) -> fmt::Result {

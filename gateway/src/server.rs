@@ -166,9 +166,7 @@ impl Gateway {
         let handshakes_max = slots_per_thread(handshakes_affordable(&config, &log), threads);
         let restart_only = RestartOnly::of(&config);
         let notifiers = notifiers(threads).map_err(StartError::Thread)?;
-        let snapshot = Arc::new(Snapshot::first(config, Budget::new(notifiers.clone())));
-        numbering::request(&ledger, &snapshot, &log);
-        quotas::settle(&snapshot.config.ledger.directory, &snapshot, &log);
+        let snapshot = first_snapshot(config, &notifiers, &ledger, &log);
         let reactor_stats = stats.workers.iter().map(|worker| Arc::clone(&worker.reactor));
         let handles = worker_group(notifiers.iter().cloned().zip(reactor_stats));
         let mut workers = Vec::new();
@@ -237,6 +235,14 @@ impl Gateway {
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
+}
+
+/// The first snapshot, with what the ledger knows of its users and quotas.
+fn first_snapshot(config: Config, notifiers: &[Arc<Notifier>], ledger: &Ledger, log: &Log) -> Arc<Snapshot> {
+    let snapshot = Arc::new(Snapshot::first(config, Budget::new(notifiers.to_vec())));
+    numbering::request(ledger, &snapshot, log);
+    quotas::settle(&snapshot.config.ledger.directory, &snapshot, log);
+    snapshot
 }
 
 /// The handshakes of all threads. If the process has too few descriptors for the configured number, they are

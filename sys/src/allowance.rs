@@ -1,7 +1,7 @@
 //! An allowance: bytes that many threads spend together, and never more than its limit.
 //!
-//! Guarantees: at any instant, spent and reserved bytes together are at most the limit, as long as no limit is
-//! lowered and no spent byte is added. No call waits. Unless a reservation is open, an empty allowance is
+//! Guarantees: at any instant, spent and reserved bytes together are at most the limit, as long as no limit
+//! is lowered and no spent byte is added. No call waits. Unless a reservation is open, an empty allowance is
 //! spent: [`Reservation::Busy`] tells that other threads may still give bytes back.
 //!
 //! ```text
@@ -22,8 +22,8 @@ const HOLDERS_MAX: u64 = (1 << (u64::BITS - BYTES_BITS)) - 1;
 /// The greatest limit, and the most bytes that an allowance counts: 18 PB.
 pub const BYTES_MAX: u64 = (1 << BYTES_BITS) - 1;
 
-/// Bytes that many threads spend together. Aligned so that two of them share no line, nor a pair of lines that
-/// the processor fetches together.
+/// Bytes that many threads spend together. Aligned so that two of them share no line, nor a pair of lines
+/// that the processor fetches together.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Allowance {

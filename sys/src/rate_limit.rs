@@ -1,12 +1,12 @@
 //! A rate limit: the bytes of many threads, evenly over time.
 //!
 //! Guarantees: over any span, the bytes whose time has come are at most the rate's share of the span, one
-//! acquisition of each caller and the burst; those that wait come in the order of their acquisition, whichever
-//! thread acquired them. No call waits.
+//! acquisition of each caller and the burst; those that wait come in the order of their acquisition,
+//! whichever thread acquired them. No call waits.
 //!
-//! It is the generic cell rate algorithm (ITU-T I.371, annex A) in its virtual-scheduling form, but bytes whose
-//! time has not come are scheduled and not refused. So each caller has its own moment, and none is woken to
-//! find that another was faster.
+//! It is the generic cell rate algorithm (ITU-T I.371, annex A) in its virtual-scheduling form, but bytes
+//! whose time has not come are scheduled and not refused. So each caller has its own moment, and none is
+//! woken to find that another was faster.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The allowance under loom: reservers, refunds and a raised limit, in every interleaving and every reordering
-//! that the memory model permits.
+//! The allowance under loom: reservers, refunds and a raised limit, in every interleaving and every
+//! reordering that the memory model permits, up to a bound of preemptions.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p sys --release --test allowance_loom`
 

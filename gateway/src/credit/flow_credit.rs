@@ -1,7 +1,8 @@
 //! What one flow draws on: the quotas and rates of both directions.
 //!
-//! Guarantees: a grant is given by each quota of the direction, or by none; what one of them lacks, the others
-//! get back at once. What a flow was granted and did not send comes back with its end, also after a panic.
+//! Guarantees: a grant is given by each quota of the direction, or by none; what one of them lacks, the
+//! others get back at once. What a flow was granted and did not send comes back with its end, also after a
+//! panic.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -129,7 +129,7 @@ impl QuotaStatus {
 }
 
 impl QuotaMeter {
-    /// A quota of `limit` bytes in each period. Until [`QuotaMeter::settle_used`] it counts what is spent, and
+    /// A quota of `limit` bytes in each period. Until [`QuotaMeter::settle`] it counts what is spent, and
     /// ends nothing.
     pub fn new(terms: QuotaTerms, limit: u64, now: WallNanos) -> QuotaMeter {
         let present = QuotaPeriod::new(terms.calendar.period_at(now), BYTES_MAX, false);

@@ -73,8 +73,8 @@ impl Direction {
         permitted: usize,
         buffers: &mut RelayBuffers,
     ) -> Result<usize, Failure> {
-        let unbounded = buffers.pending.read_bytes_max();
-        let read_max = unbounded.min(permitted);
+        let wanted = buffers.pending.read_bytes_max();
+        let read_max = wanted.min(permitted);
         let read = match source.recv(&mut buffers.scratch[..read_max]) {
             Ok(0) => {
                 self.source_ended();
@@ -88,7 +88,7 @@ impl Direction {
             Err(_) => return Err(Failure::Source),
         };
         // A full read of fewer bytes, for lack of credit, tells nothing about the source.
-        if read < read_max || read_max == unbounded {
+        if read < read_max || read_max == wanted {
             buffers.promotions += u64::from(self.pace.read(read, read_max));
         }
         if read < read_max {

@@ -79,7 +79,7 @@ fn settle_all(directory: &Path, snapshot: &Snapshot, now: WallNanos) -> Result<(
     }
     let usage = SqliteUsage::open_with_journal(directory)?;
     let first = unknown.iter().map(|quota| quota.status(now).period.start).min().unwrap_or(now);
-    let events = Events { grants: usage.grants(first)?, notices: usage.notices(first)? };
+    let events = Events { usage: &usage, grants: usage.grants(first)?, notices: usage.notices(first)? };
     let mut by_start: BTreeMap<u64, Vec<&Arc<QuotaMeter>>> = BTreeMap::new();
     for quota in unknown {
         by_start.entry(quota.status(now).period.start.0).or_default().push(quota);
@@ -101,7 +101,7 @@ fn settle_all(directory: &Path, snapshot: &Snapshot, now: WallNanos) -> Result<(
                     .map(|team| of_teams.of(team, quota, &snapshot.credit))
                     .fold(0, u64::saturating_add),
             };
-            let past = events.past(quota, snapshot, bytes, WallNanos(start));
+            let past = events.past(quota, bytes, WallNanos(start));
             quota.settle(WallNanos(start), past, now);
         }
     }
@@ -109,18 +109,21 @@ fn settle_all(directory: &Path, snapshot: &Snapshot, now: WallNanos) -> Result<(
 }
 
 /// What the ledger has of quotas besides the used bytes.
-struct Events {
+struct Events<'u> {
+    usage: &'u SqliteUsage,
     grants: Vec<Grant>,
     notices: Vec<Notice>,
 }
 
-impl Events {
+impl Events<'_> {
     /// The past of a quota in its period that began at `start`, of which `used` bytes are used.
-    fn past(&self, quota: &QuotaMeter, snapshot: &Snapshot, used: u64, start: WallNanos) -> QuotaPast {
+    fn past(&self, quota: &QuotaMeter, used: u64, start: WallNanos) -> QuotaPast {
         let terms = quota.terms();
-        let Some(owner) = recorded_owner(snapshot, &terms.owner) else {
-            return QuotaPast { used, ..QuotaPast::default() };
+        let owner = match &terms.owner {
+            Owner::Team(name) => Some(ledger::quota::Owner::Team(name.to_string())),
+            Owner::User(name) => self.usage.account(name).map(ledger::quota::Owner::User),
         };
+        let Some(owner) = owner else { return QuotaPast { used, ..QuotaPast::default() } };
         let is_of_quota = |of: &ledger::quota::Owner, key: &str| *of == owner && *key == *terms.key;
         let granted = self.grants.iter().filter(|it| is_of_quota(&it.owner, &it.quota) && it.from == start);
         let reported =

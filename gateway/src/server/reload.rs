@@ -136,7 +136,7 @@ impl Gateway {
                 added.push((configured, handle));
             }
         }
-        let (sender, receiver) = mpsc::channel();
+        let (sender, receiver) = mpsc::sync_channel(0);
         for (worker, added) in self.workers.iter().zip(added_by_thread) {
             let (snapshot, removed, adopted) = (Arc::clone(&self.snapshot), removed.to_vec(), sender.clone());
             worker.commands.send(Command::Reconfigure { snapshot, added, removed, adopted });

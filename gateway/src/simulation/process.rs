@@ -189,7 +189,7 @@ impl Process {
         self.listening.retain(|address| !removed.contains(address));
         self.listening.extend(added.iter().map(|(address, _)| *address));
         let snapshot = Arc::clone(&self.snapshot);
-        let (adopted, _) = mpsc::channel();
+        let (adopted, _) = mpsc::sync_channel(0);
         self.commands.send(Command::Reconfigure { snapshot, added, removed, adopted });
     }
 }

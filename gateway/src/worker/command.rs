@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::SyncSender;
 
 use engine::accept::ListenerHandle;
 
@@ -17,7 +17,7 @@ pub(crate) enum Command {
         added: Vec<(SocketAddr, ListenerHandle)>,
         removed: Vec<SocketAddr>,
         /// Dropped once the thread serves by the snapshot.
-        adopted: Sender<Infallible>,
+        adopted: SyncSender<Infallible>,
     },
     /// Accept nothing new, and end when the open connections have ended.
     Drain,

@@ -8,6 +8,11 @@ use crate::database::{checksum, quotas};
 use crate::quota::{Grant, Notice};
 
 impl SqliteUsage {
+    /// The account of the user with this name, present or earlier; `None` if it has none.
+    pub fn account(&self, user: &str) -> Option<u32> {
+        self.registry.accounts.find(user).and_then(|account| u32::try_from(account).ok())
+    }
+
     /// The grants that count at `since` or later: those that end behind it, in the order in which they were
     /// given.
     ///

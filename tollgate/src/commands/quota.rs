@@ -1,8 +1,9 @@
 //! `tollgate quota`: what is left of quotas, and grants.
 //!
-//! Guarantees: a running gateway answers for itself, to the byte. Without one the ledger answers, and a killed
-//! gateway's last bytes, which are in its live table alone, are missing. A grant is on stable storage when the
-//! command ends with exit code 0, with its author and its reason; none is ever changed or removed.
+//! Guarantees: a running gateway answers for itself, to the byte. Without one the ledger answers, and the
+//! last bytes of a killed gateway, which are in its live table alone, are missing. A grant is on stable
+//! storage when the command ends with exit code 0, with its author and its reason; none is ever changed or
+//! removed.
 
 use std::path::Path;
 use std::process::ExitCode;
