@@ -1,5 +1,5 @@
 //! The repository's automation: `cargo xtask check | tidy | services | deny | sim | crash |
-//! damage | year`.
+//! damage | quota-race | year`.
 //!
 //! Not handled here: the order of a full run, which is in `.ci/run`.
 
@@ -8,6 +8,7 @@
 mod check;
 mod deny;
 mod harness;
+mod quota_race;
 mod services;
 mod sim;
 mod tidy;
@@ -41,6 +42,10 @@ usage: cargo xtask COMMAND
   damage [OPTIONS]             damage ledgers that killed gateways left, and check that each damage is
                                detected; without options a short run of one minute; a full run has
                                --exhaustive --random 5000; --help lists all options
+  quota-race [--rounds N] [--seed S] [--round R]
+                               race 64 flows for the last bytes of quotas, in each of 60 rounds, and kill the
+                               gateway in a third of them; a full run has --rounds 1000. A failure prints the
+                               round that repeats it
   year DIRECTORY [--users N] [--flows N] [--days N] [--seed N]
                                make a ledger of synthetic flows there: without options 10,000 users and 50
                                million flows of 365 days, which take some 10 GB
@@ -64,6 +69,7 @@ fn main() -> ExitCode {
         ["sim", "flows", seed, "--count", count] => sim::run_flows(&root(), seed, count),
         ["sim", seed] => sim::run_ledger(&root(), seed, "1"),
         ["sim", seed, "--count", count] => sim::run_ledger(&root(), seed, count),
+        ["quota-race", ref options @ ..] => quota_race::run(&root(), options),
         ["year", ref options @ ..] => year::run(&root(), options),
         [harness @ ("crash" | "damage"), ref options @ ..] => harness::run(&root(), harness, options),
         _ => {
