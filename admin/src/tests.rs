@@ -582,6 +582,7 @@ fn page_is_openmetrics_with_known_names_and_labels() {
                 "version",
                 "method",
                 "status",
+                "state",
                 "le",
             ];
             assert!(allowed.contains(&label), "{name}");
