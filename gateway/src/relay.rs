@@ -452,6 +452,8 @@ impl Relay {
         // A direction that spends its budget leaves the other half, so that the acknowledgements of a fast
         // download do not wait for the upload to pause.
         let spent = up_bytes.saturating_sub(budget);
+        // At the end of a quota of both directions, the other one needs what this one has not read.
+        purses.up.settle();
         budget = turn_bytes(self.down.pace).saturating_sub(spent).max(PASS_BYTES_MAX / 2);
         let client_ended_first = self.up.state == State::Ended && self.down.state != State::Ended;
         let close_mode = self.up.other_close_mode();

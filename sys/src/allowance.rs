@@ -94,6 +94,12 @@ impl Allowance {
         let _ = self.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
+    /// Takes back up to `bytes` that were spent elsewhere, as far as bytes are spent.
+    pub fn remove_spent(&self, bytes: u64) {
+        let remove = |word: u64| Some(word - bytes.min(word & BYTES_MASK));
+        let _ = self.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, remove);
+    }
+
     /// Bytes that are spent or reserved.
     pub fn spent(&self) -> u64 {
         self.word.load(Ordering::Relaxed) & BYTES_MASK
@@ -154,6 +160,10 @@ mod tests {
         assert_eq!((allowance.limit(), allowance.spent()), (BYTES_MAX, BYTES_MAX));
         allowance.add_spent(u64::MAX);
         assert_eq!((allowance.spent(), allowance.reserve(1)), (BYTES_MAX, Reservation::Spent));
+        allowance.remove_spent(5);
+        assert_eq!(allowance.reserve(9), Reservation::Granted(5));
+        allowance.remove_spent(u64::MAX);
+        assert_eq!((allowance.spent(), allowance.is_spent()), (0, false));
         let allowance = Allowance::new(u64::MAX, 0);
         for _ in 0..HOLDERS_MAX {
             assert_eq!(allowance.reserve(1), Reservation::Granted(1));

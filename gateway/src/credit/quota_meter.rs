@@ -74,6 +74,8 @@ pub struct QuotaMeter {
     /// The bytes of a period.
     limit: AtomicU64,
     current: ArcSwap<QuotaPeriod>,
+    /// Whether other users count than before: the used bytes of the present period are to be read anew.
+    awaits_recount: AtomicBool,
 }
 
 /// A period of a quota.
@@ -134,7 +136,7 @@ impl QuotaMeter {
     pub fn new(terms: QuotaTerms, limit: u64, now: WallNanos) -> QuotaMeter {
         let present = QuotaPeriod::new(terms.calendar.period_at(now), BYTES_MAX, false);
         let current = ArcSwap::from_pointee(present);
-        QuotaMeter { terms, limit: AtomicU64::new(limit), current }
+        QuotaMeter { terms, limit: AtomicU64::new(limit), current, awaits_recount: AtomicBool::new(false) }
     }
 
     /// What stays the same.
@@ -189,6 +191,28 @@ impl QuotaMeter {
         present.reported.store(past.reported, Ordering::Relaxed);
         self.apply_limit(&present);
         present.is_known.store(true, Ordering::Release);
+    }
+
+    /// Has the used bytes read anew, since other users count. Until then the quota holds with those that it
+    /// has.
+    pub(crate) fn request_recount(&self) {
+        self.awaits_recount.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the used bytes are to be read anew.
+    pub(crate) fn awaits_recount(&self) -> bool {
+        self.awaits_recount.load(Ordering::Relaxed)
+    }
+
+    /// Replaces the `counted` bytes of the period that begins at `start` by the `used` ones, which were read
+    /// later: what was spent since then stays counted.
+    pub(crate) fn recount(&self, start: WallNanos, counted: u64, used: u64, now: WallNanos) {
+        let present = self.period(now);
+        if present.period.start == start {
+            present.allowance.add_spent(used.saturating_sub(counted));
+            present.allowance.remove_spent(counted.saturating_sub(used));
+        }
+        self.awaits_recount.store(false, Ordering::Relaxed);
     }
 
     /// Adds `bytes` to the limit of the period that begins at `start`; false if that period is over.
@@ -251,5 +275,105 @@ impl QuotaPeriod {
     /// Whether the limit holds: what was spent before is known.
     pub(crate) fn is_known(&self) -> bool {
         self.is_known.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::tz::TimeZone;
+    use sys::allowance::Reservation;
+
+    use super::super::calendar::Per;
+    use super::*;
+
+    const HOUR: u64 = 3_600_000_000_000;
+    const NOW: WallNanos = WallNanos(500_000 * HOUR + 5);
+    const START: WallNanos = WallNanos(500_000 * HOUR);
+
+    fn meter(limit: u64) -> QuotaMeter {
+        let terms = QuotaTerms {
+            owner: Owner::Team("build".into()),
+            key: "hour/all/both".into(),
+            calendar: Calendar::new(Per::Hour, TimeZone::UTC, 1),
+            up: true,
+            down: true,
+            coverage: Coverage::All,
+        };
+        QuotaMeter::new(terms, limit, NOW)
+    }
+
+    fn spend(meter: &QuotaMeter, bytes: u64, now: WallNanos) {
+        let period = meter.period(now);
+        assert_eq!(period.allowance.reserve(bytes), Reservation::Granted(bytes));
+        period.allowance.settle(0);
+    }
+
+    #[test]
+    fn quota_holds_once_its_past_is_known() {
+        let meter = meter(100);
+        spend(&meter, 500, NOW);
+        assert!(!meter.period(NOW).is_known() && !meter.period(NOW).allowance.is_spent());
+        let past = QuotaPast { used: 90, granted: 600, reported: 80 };
+        meter.settle(WallNanos(START.0 - HOUR), past, NOW);
+        assert!(!meter.period(NOW).is_known(), "the past of another period tells nothing");
+        meter.settle(START, past, NOW);
+        let status = meter.status(NOW);
+        assert_eq!((status.total(), status.used, status.percent()), (700, 590, 84));
+        assert_eq!((meter.reported(NOW), meter.period(NOW).allowance.limit()), (80, 700));
+        meter.settle(START, past, NOW);
+        assert_eq!(meter.status(NOW), status, "the past counts once");
+        assert!(meter.grant(START, 50, NOW) && !meter.grant(WallNanos(1), 50, NOW));
+        meter.set_limit(10, NOW);
+        assert_eq!(meter.period(NOW).allowance.limit(), 660);
+    }
+
+    #[test]
+    fn period_opens_once_whatever_the_clock_does() {
+        let meter = meter(100);
+        meter.settle(START, QuotaPast { granted: 30, ..QuotaPast::default() }, NOW);
+        let before = meter.period(NOW);
+        spend(&meter, 120, NOW);
+        let later = WallNanos(NOW.0 + HOUR);
+        spend(&meter, 70, later);
+        // Back in the first hour: its period is over, and the next one stays.
+        for now in [NOW, WallNanos(0), later, WallNanos(START.0 + 2 * HOUR - 1)] {
+            let status = meter.status(now);
+            assert_eq!(
+                (status.period.start, status.used, status.total()),
+                (WallNanos(START.0 + HOUR), 70, 100)
+            );
+        }
+        before.allowance.refund(20);
+        assert_eq!(meter.status(later).used, 70, "what comes back late belongs to its own period");
+        assert_eq!(meter.status(WallNanos(NOW.0 + 1_000 * HOUR)).used, 0);
+    }
+
+    #[test]
+    fn recount_replaces_what_was_counted_and_keeps_what_was_spent_since() {
+        let meter = meter(1_000);
+        meter.settle(START, QuotaPast::default(), NOW);
+        spend(&meter, 100, NOW);
+        meter.request_recount();
+        spend(&meter, 20, NOW);
+        meter.recount(START, 100, 250, NOW);
+        assert_eq!((meter.status(NOW).used, meter.awaits_recount()), (270, false));
+        meter.recount(START, 270, 70, NOW);
+        assert_eq!(meter.status(NOW).used, 70);
+        meter.recount(WallNanos(1), 70, 900, NOW);
+        assert_eq!(meter.status(NOW).used, 70, "the usage of another period tells nothing");
+    }
+
+    #[test]
+    fn threads_open_the_next_period_together() {
+        let meter = meter(1_000_000);
+        meter.settle(START, QuotaPast::default(), NOW);
+        let later = WallNanos(NOW.0 + HOUR);
+        let spend = || {
+            for _ in 0..1_000 {
+                spend(&meter, 1, later);
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(spend))));
+        assert_eq!(meter.status(later).used, 4_000);
     }
 }

@@ -77,7 +77,8 @@ impl<'c> Purse<'c> {
         self.outcome
     }
 
-    fn settle(&mut self) {
+    /// Returns what was granted and not read.
+    pub(super) fn settle(&mut self) {
         if let (true, Some((credit, _))) = (self.granted > 0, &mut self.credit) {
             credit.settle(self.read);
             (self.granted, self.read) = (0, 0);

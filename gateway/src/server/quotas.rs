@@ -28,6 +28,9 @@ use crate::observe::log::{Level, Log, Value};
 use crate::observe::stats::QuotaCounts;
 use crate::snapshot::{CreditTable, Snapshot};
 
+/// How long a reload waits until the journal has the counts of all flows.
+const JOURNAL_WAIT_MAX: Duration = Duration::from_secs(5);
+
 /// How long to wait until the ledger has a grant or a notice on stable storage, which takes milliseconds.
 const APPEND_WAIT_MAX: Duration = Duration::from_secs(2);
 
@@ -61,51 +64,67 @@ pub struct GrantRequest {
     pub reason: String,
 }
 
-/// Takes over the past of all quotas of `snapshot` of which it is not known. A failure goes to the log, and
-/// leaves them unknown.
+/// Takes over the past of all quotas of `snapshot` of which it is not known.
 pub(crate) fn settle(directory: &Path, snapshot: &Snapshot, log: &Log) {
-    if let Err(error) = settle_all(directory, snapshot, clock::steady_wall()) {
-        let text = format!("what was used of some quotas is not known: {error}");
-        let remedy = "requests that draw on them are denied until the ledger can be read";
-        log.write_message(Level::Error, &text, &[("remedy", remedy.into())]);
+    let now = clock::steady_wall();
+    if let Err(error) = Unsettled::of(snapshot, now).settle(directory, snapshot, now) {
+        log_unsettled(&error, log);
     }
 }
 
-fn settle_all(directory: &Path, snapshot: &Snapshot, now: WallNanos) -> Result<(), ledger::QueryError> {
-    let unknown: Vec<&Arc<QuotaMeter>> =
-        snapshot.credit.quotas().filter(|quota| !quota.status(now).is_known).collect();
-    if unknown.is_empty() {
-        return Ok(());
+fn log_unsettled(error: &ledger::QueryError, log: &Log) {
+    let text = format!("what was used of some quotas is not known: {error}");
+    let remedy = "requests that draw on new quotas are denied until the ledger can be read";
+    log.write_message(Level::Error, &text, &[("remedy", remedy.into())]);
+}
+
+/// The quotas whose used bytes are to be read, each with those that it counts before they are read.
+pub(crate) struct Unsettled<'s>(Vec<(&'s Arc<QuotaMeter>, QuotaStatus)>);
+
+impl<'s> Unsettled<'s> {
+    /// Those of `snapshot`, with their present counts.
+    pub(crate) fn of(snapshot: &'s Snapshot, now: WallNanos) -> Unsettled<'s> {
+        Unsettled(snapshot.credit.unsettled(now).map(|quota| (quota, quota.status(now))).collect())
     }
-    let usage = SqliteUsage::open_with_journal(directory)?;
-    let first = unknown.iter().map(|quota| quota.status(now).period.start).min().unwrap_or(now);
-    let events = Events { usage: &usage, grants: usage.grants(first)?, notices: usage.notices(first)? };
-    let mut by_start: BTreeMap<u64, Vec<&Arc<QuotaMeter>>> = BTreeMap::new();
-    for quota in unknown {
-        by_start.entry(quota.status(now).period.start.0).or_default().push(quota);
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
-    for (start, quotas) in by_start {
-        let filter = Filter { since: Some(WallNanos(start)), ..Filter::default() };
-        let rows = |owner| -> Result<Vec<Row>, ledger::QueryError> {
-            Ok(usage.rows(&filter, &[owner, GroupBy::Class, GroupBy::Set])?.rows)
-        };
-        let (of_users, of_teams) = match quotas.iter().any(|quota| is_team(quota)) {
-            true => (rows(GroupBy::User)?, rows(GroupBy::Team)?),
-            false => (rows(GroupBy::User)?, Vec::new()),
-        };
-        let (of_users, of_teams) = (Used::new(&of_users), Used::new(&of_teams));
-        for quota in quotas {
-            let bytes = match &quota.terms().owner {
-                Owner::User(name) => of_users.of(name, quota, &snapshot.credit),
-                Owner::Team(name) => below(&snapshot.config, name)
-                    .map(|team| of_teams.of(team, quota, &snapshot.credit))
-                    .fold(0, u64::saturating_add),
-            };
-            let past = events.past(quota, bytes, WallNanos(start));
-            quota.settle(WallNanos(start), past, now);
+
+    /// Takes over the past of all of them.
+    ///
+    /// # Errors
+    /// The ledger cannot be read; all stay as they are.
+    fn settle(
+        &self,
+        directory: &Path,
+        snapshot: &Snapshot,
+        now: WallNanos,
+    ) -> Result<(), ledger::QueryError> {
+        if self.is_empty() {
+            return Ok(());
         }
+        let usage = SqliteUsage::open_with_journal(directory)?;
+        let first = self.0.iter().map(|(_, status)| status.period.start).min().unwrap_or(now);
+        let events = Events { usage: &usage, grants: usage.grants(first)?, notices: usage.notices(first)? };
+        let mut by_start: BTreeMap<WallNanos, Vec<&(&Arc<QuotaMeter>, QuotaStatus)>> = BTreeMap::new();
+        for unsettled in &self.0 {
+            by_start.entry(unsettled.1.period.start).or_default().push(unsettled);
+        }
+        for (start, quotas) in by_start {
+            let used = Used::since(start, &usage, quotas.iter().any(|(quota, _)| is_team(quota)))?;
+            for (quota, status) in quotas {
+                let bytes = used.of(quota, snapshot);
+                if status.is_known {
+                    quota.recount(start, status.used, bytes, now);
+                } else {
+                    quota.settle(start, events.past(quota, bytes, start), now);
+                }
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// What the ledger has of quotas besides the used bytes.
@@ -155,7 +174,8 @@ fn recorded_owner(snapshot: &Snapshot, owner: &Owner) -> Option<ledger::quota::O
 pub fn quotas_of(config: Config) -> Result<Vec<QuotaReport>, ledger::QueryError> {
     let directory = config.ledger.directory.clone();
     let snapshot = Snapshot::first(config, Budget::new(Vec::new()));
-    match settle_all(&directory, &snapshot, clock::steady_wall()) {
+    let now = clock::steady_wall();
+    match Unsettled::of(&snapshot, now).settle(&directory, &snapshot, now) {
         // Nothing was ever used.
         Err(ledger::QueryError::Absent { .. }) => settle_unused(&snapshot),
         settled => settled?,
@@ -192,6 +212,25 @@ fn report(quota: &QuotaMeter, now: WallNanos) -> QuotaReport {
 }
 
 impl Gateway {
+    /// Takes over the past of the quotas that are not settled, if the journal takes all counts within
+    /// `wait_max`; else, and if the ledger cannot be read, the next call tries again.
+    fn settle_unsettled(&self, wait_max: Duration) -> Result<(), ledger::QueryError> {
+        let now = clock::steady_wall();
+        // What is counted before the journal has it is in what is read, and replaced by that.
+        let unsettled = Unsettled::of(&self.snapshot, now);
+        if unsettled.is_empty() || !self.ledger.journal_counts(wait_max) {
+            return Ok(());
+        }
+        unsettled.settle(&self.snapshot.config.ledger.directory, &self.snapshot, now)
+    }
+
+    /// The same for a reload, whose threads serve by it already.
+    pub(super) fn settle_new(&self) {
+        if let Err(error) = self.settle_unsettled(JOURNAL_WAIT_MAX) {
+            log_unsettled(&error, &self.log);
+        }
+    }
+
     /// The present state of all quotas, by owner and key.
     pub fn quotas(&self) -> Vec<QuotaReport> {
         reports(&self.snapshot)
@@ -255,9 +294,8 @@ impl Gateway {
     /// Takes over the past of quotas that are unknown, if the ledger can be read by now, and reports the
     /// thresholds that were reached. To be called about once a second.
     pub fn check_quotas(&self) {
-        if self.snapshot.credit.has_unknown(clock::steady_wall()) {
-            let _ = settle_all(&self.snapshot.config.ledger.directory, &self.snapshot, clock::steady_wall());
-        }
+        // A failure was logged by the start or the reload.
+        let _ = self.settle_unsettled(APPEND_WAIT_MAX);
         let (now, mut counts) = (clock::steady_wall(), QuotaCounts::default());
         for quota in self.snapshot.credit.quotas() {
             let status = quota.status(now);
@@ -316,25 +354,39 @@ fn is_team(quota: &QuotaMeter) -> bool {
     matches!(quota.terms().owner, Owner::Team(_))
 }
 
-/// The usage of a span, by user or by team.
-struct Used<'r>(HashMap<&'r str, Vec<&'r Row>>);
+/// The usage of a period: rows whose keys are owner, class and set, by the owner's name.
+struct Used {
+    of_users: HashMap<String, Vec<Row>>,
+    of_teams: HashMap<String, Vec<Row>>,
+}
 
-impl<'r> Used<'r> {
-    /// That of rows whose keys are owner, class and set.
-    fn new(rows: &'r [Row]) -> Used<'r> {
-        let mut by_owner: HashMap<&str, Vec<&Row>> = HashMap::new();
-        for row in rows {
-            by_owner.entry(row.keys[0].as_str()).or_default().push(row);
-        }
-        Used(by_owner)
+impl Used {
+    /// That since `start`; of teams only if they are needed.
+    fn since(start: WallNanos, usage: &SqliteUsage, needs_teams: bool) -> Result<Used, ledger::QueryError> {
+        let filter = Filter { since: Some(start), ..Filter::default() };
+        let by = |owner| -> Result<HashMap<String, Vec<Row>>, ledger::QueryError> {
+            let mut by_owner: HashMap<String, Vec<Row>> = HashMap::new();
+            for row in usage.rows(&filter, &[owner, GroupBy::Class, GroupBy::Set])?.rows {
+                by_owner.entry(row.keys[0].clone()).or_default().push(row);
+            }
+            Ok(by_owner)
+        };
+        let of_teams = if needs_teams { by(GroupBy::Team)? } else { HashMap::new() };
+        Ok(Used { of_users: by(GroupBy::User)?, of_teams })
     }
 
-    /// The bytes of an owner that count for `quota`.
-    fn of(&self, owner: &str, quota: &QuotaMeter, credit: &CreditTable) -> u64 {
-        let rows = self.0.get(owner).into_iter().flatten();
-        rows.filter(|row| covers(quota, row, credit))
-            .map(|row| bytes(quota, row))
-            .fold(0, u64::saturating_add)
+    /// The bytes that count for `quota`.
+    fn of(&self, quota: &QuotaMeter, snapshot: &Snapshot) -> u64 {
+        let sum = |rows: Option<&Vec<Row>>| {
+            let covered = rows.into_iter().flatten().filter(|row| covers(quota, row, &snapshot.credit));
+            covered.map(|row| bytes(quota, row)).fold(0, u64::saturating_add)
+        };
+        match &quota.terms().owner {
+            Owner::User(name) => sum(self.of_users.get(&**name)),
+            Owner::Team(name) => below(&snapshot.config, name)
+                .map(|team| sum(self.of_teams.get(team)))
+                .fold(0, u64::saturating_add),
+        }
     }
 }
 

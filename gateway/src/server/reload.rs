@@ -14,10 +14,9 @@ use std::time::Duration;
 
 use sys::clock;
 
-use super::{BoundListener, Gateway, StartError, listen, numbering, quotas};
+use super::{BoundListener, Gateway, StartError, listen, numbering};
 use crate::config::settings::{Accept, Admin, Dns, Ledger, LogTarget, Threads};
 use crate::config::{Config, Listener, User};
-use crate::observe::log::Level;
 use crate::users::UserName;
 use crate::worker::command::Command;
 
@@ -27,9 +26,6 @@ const ADDRESS_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// How long a reload that adds quotas waits for the threads to draw on them, which takes milliseconds.
 const ADOPTION_WAIT_MAX: Duration = Duration::from_secs(1);
-
-/// How long it waits then for the journal.
-const JOURNAL_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// How often it retries meanwhile.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -147,16 +143,12 @@ impl Gateway {
     /// Has the quotas hold that this configuration has added: once all threads draw on them, as `adopted`
     /// tells, what was counted before is journaled, and read with what the ledger had.
     fn settle_quotas(&self, adopted: &Receiver<Infallible>) {
-        if !self.snapshot.credit.has_unknown(clock::steady_wall()) {
+        if self.snapshot.credit.unsettled(clock::steady_wall()).next().is_none() {
             return;
         }
         // A thread that is stuck draws on nothing meanwhile.
         let _ = adopted.recv_timeout(ADOPTION_WAIT_MAX);
-        if !self.ledger.journal_counts(JOURNAL_WAIT_MAX) {
-            let text = "the journal is behind: what open flows have just moved is missing from new quotas";
-            self.log.write_message(Level::Warning, text, &[]);
-        }
-        quotas::settle(&self.snapshot.config.ledger.directory, &self.snapshot, &self.log);
+        self.settle_new();
     }
 
     /// Frees the snapshots that no thread holds any more.

@@ -1,7 +1,7 @@
 //! The quotas and rates of a configuration, with their state.
 //!
 //! Guarantees: a quota that a reload does not change keeps what is spent, under another limit too; so does a
-//! rate. A quota of a team counts anew from the ledger when its members change.
+//! rate. A quota of a team is counted anew from the ledger when its members change.
 //!
 //! Not handled here: what was spent before this process knew a quota (`server::quotas`).
 
@@ -82,9 +82,9 @@ impl CreditTable {
         self.quotas.values()
     }
 
-    /// Whether it is not known of a quota what was used of it.
-    pub(crate) fn has_unknown(&self, now: WallNanos) -> bool {
-        self.quotas().any(|quota| !quota.status(now).is_known)
+    /// The quotas of which it is not known what was used, or what the users that count now have used.
+    pub(crate) fn unsettled(&self, now: WallNanos) -> impl Iterator<Item = &Arc<QuotaMeter>> {
+        self.quotas().filter(move |quota| quota.awaits_recount() || !quota.status(now).is_known)
     }
 
     /// The name of a set by its number in this process.
@@ -151,10 +151,12 @@ impl Builder<'_> {
     fn quota(&mut self, owner: &Owner, quota: &Quota) -> Arc<QuotaMeter> {
         let name = (owner.clone(), quota.key());
         let is_recounted = matches!(owner, Owner::Team(team) if self.recounted.contains(team));
-        let known = self.previous.quotas.get(&name).filter(|_| !is_recounted);
-        let meter = match known {
+        let meter = match self.previous.quotas.get(&name) {
             Some(meter) => {
                 meter.set_limit(quota.limit, self.now);
+                if is_recounted {
+                    meter.request_recount();
+                }
                 Arc::clone(meter)
             }
             None => {
