@@ -5,17 +5,19 @@ pub(crate) mod accept;
 pub(crate) mod inserts;
 pub(crate) mod overload;
 pub(crate) mod pipeline;
+pub(crate) mod quota;
 pub(crate) mod relay;
 pub(crate) mod timers;
 
 use crate::kit::presentation::Presentation;
 
 /// The presentations of all experiments.
-const PRESENTATIONS: [&Presentation; 6] = [
+const PRESENTATIONS: [&Presentation; 7] = [
     &accept::PRESENTATION,
     &inserts::PRESENTATION,
     &overload::PRESENTATION,
     &pipeline::PRESENTATION,
+    &quota::PRESENTATION,
     &relay::PRESENTATION,
     &timers::PRESENTATION,
 ];

@@ -17,10 +17,11 @@ use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand, ValueEnum};
 use serde_json::Value;
 
-use crate::experiments::{accept, inserts, overload, pipeline, relay, timers};
+use crate::experiments::{accept, inserts, overload, pipeline, quota, relay, timers};
 use crate::kit::options::{CommonOptions, Drawings};
 use crate::kit::presentation::Presentation;
 use crate::kit::relays::bare;
+use crate::kit::relays::bare::quota::BareQuota;
 use crate::kit::relays::bare::relay::BareRelay;
 use crate::kit::relays::bare::splice::BareSplice;
 use crate::kit::report::Report;
@@ -43,8 +44,8 @@ enum Command {
     /// Tollgate beside HAProxy, nginx and six forward proxies: short connections, streams, idle tunnels,
     /// small messages, tunnels by CONNECT and SOCKS5, plain requests
     ///
-    /// 15 rounds of short connections and 5 of the other parts: 11 minutes on two CPUs. With --long 15 and 7
-    /// rounds.
+    /// 15 rounds of short connections, 21 of limits and 5 of the other parts: 14 minutes on two CPUs. With
+    /// --long 15, 31 and 7 rounds.
     Relay(relay::Options),
     /// One record at a time beside CPU hogs: the ledger, SQLite, PostgreSQL, and locks around a last page
     ///
@@ -59,6 +60,11 @@ enum Command {
     ///
     /// 5 rounds: five minutes. With --long 11 rounds: twenty minutes.
     Pipeline(pipeline::Options),
+    /// 64 tunnels that use up one quota, beside 3proxy and a naive check; and how exactly a rate is kept,
+    /// from 64 kbit/s to 10 Gbit/s
+    ///
+    /// 5 rounds, of the CPU time at a cap 11: eight minutes. With --long 15 rounds: half an hour.
+    Quota(quota::Options),
     /// A connection for each request, distributed among threads by five accept strategies
     ///
     /// 15 rounds of the case that judges the default and 5 of the others: ten minutes. With --long 15 and 7
@@ -76,6 +82,9 @@ enum Command {
     /// Relays by splicing alone
     #[command(hide = true)]
     BareSplice(BareSplice),
+    /// Relays by splicing, and checks a limit when a connection begins
+    #[command(hide = true)]
+    BareQuota(BareQuota),
     /// Generates load at the command of another lab
     #[command(hide = true)]
     LoadProcess,
@@ -143,6 +152,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Pipeline(options) => {
             publish(&pipeline::PRESENTATION, &options.common, || pipeline::run(options))
         }
+        Command::Quota(options) => publish(&quota::PRESENTATION, &options.common, || quota::run(options)),
         Command::Timers(options) => publish(&timers::PRESENTATION, &options.common, || timers::run(options)),
         Command::Accept(options) => publish(&accept::PRESENTATION, &options.common, || accept::run(options)),
         Command::Plot(plot) => redraw(plot).map(|()| ExitCode::SUCCESS),
@@ -155,6 +165,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Hog(settings) => inserts::spin(settings).map(|()| ExitCode::SUCCESS),
         Command::BareRelay(settings) => bare::relay::relay(settings).map(|()| ExitCode::SUCCESS),
         Command::BareSplice(settings) => bare::splice::relay(settings).map(|()| ExitCode::SUCCESS),
+        Command::BareQuota(settings) => bare::quota::relay(settings).map(|()| ExitCode::SUCCESS),
         Command::LoadProcess => load_process::serve_commands().map(|()| ExitCode::SUCCESS),
         Command::Launch(settings) => child::launch(settings).map(|()| ExitCode::SUCCESS),
     }

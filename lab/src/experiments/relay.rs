@@ -18,6 +18,7 @@ mod endpoints;
 mod forward;
 mod idle;
 mod idle_scaling;
+mod limits;
 mod pingpong;
 mod plan;
 mod presentation;
@@ -42,9 +43,10 @@ pub(crate) use self::presentation::PRESENTATION;
 use self::route::Route;
 use crate::kit::child::{self, ChildSettings};
 use crate::kit::kernel_setting;
+use crate::kit::load::Persistence;
 use crate::kit::load_process::LoadProcess;
 use crate::kit::machine;
-use crate::kit::measurements::Skipped;
+use crate::kit::measurements::{Numbers, Skipped};
 use crate::kit::progress::Progress;
 use crate::kit::relays::installed::{self, InstalledTarget};
 use crate::kit::relays::ports;
@@ -113,6 +115,16 @@ fn warnings(options: &Options, candidates: &[InstalledTarget]) -> Vec<String> {
     warnings
 }
 
+/// Where small messages run: a relay on one CPU, the other load, and both ends of the messages.
+fn message_settings() -> Result<[ChildSettings; 3]> {
+    let cpus = machine::allowed_cpus();
+    let (relay_cpu, others) = cpus.split_last().context("a process may use at least one CPU")?;
+    let others = if others.is_empty() { cpus.clone() } else { others.to_vec() };
+    let niceness = if machine::may_raise_priority() { INSTRUMENT_NICENESS } else { 0 };
+    let relay = ChildSettings { cpus: vec![*relay_cpu], niceness: 0 };
+    Ok([relay, ChildSettings { cpus: others.clone(), niceness: 0 }, ChildSettings { cpus: others, niceness }])
+}
+
 /// What all parts share.
 struct Bench {
     candidates: Vec<InstalledTarget>,
@@ -165,6 +177,7 @@ impl Bench {
             Part::Connect => self.tunnels(&forward::CONNECT),
             Part::Socks5 => self.tunnels(&forward::SOCKS5),
             Part::Requests => self.requests(),
+            Part::Limits => self.limits(),
             Part::Accounting => self.accounting(),
         }
     }
@@ -245,15 +258,9 @@ impl Bench {
     }
 
     fn pingpong(&mut self) -> Result<Outcome> {
-        let cpus = machine::allowed_cpus();
-        let (relay_cpu, others) = cpus.split_last().context("a process may use at least one CPU")?;
-        let others = if others.is_empty() { cpus.clone() } else { others.to_vec() };
-        let niceness = if machine::may_raise_priority() { INSTRUMENT_NICENESS } else { 0 };
-        let settings = ChildSettings { cpus: others.clone(), niceness: 0 };
-        let instrument = ChildSettings { cpus: others, niceness };
+        let [relay_terms, settings, instrument] = message_settings()?;
         let mut load = LoadProcesses::start(&settings, &instrument)?;
         let mut pinger = LoadProcess::start(&instrument)?;
-        let relay_terms = ChildSettings { cpus: vec![*relay_cpu], niceness: 0 };
         let (mut relays, failed) = self.start_all(Endpoints::TARGETS, &load.upstream, 1, &relay_terms)?;
         let effort = self.effort;
         let outcome = self.rounds("small messages").run(&mut relays, &self.progress, |relay| {
@@ -326,6 +333,48 @@ impl Bench {
         let mut outcome = outcome.with_failed(failed.collect());
         case.bill.add(&mut outcome, before, &relays, requests.0);
         Ok(outcome)
+    }
+
+    fn limits(&mut self) -> Result<Outcome> {
+        let ([tunnels, messages, requests], effort) = (limits::WHAT, self.effort);
+        let usual = ChildSettings::default();
+        let mut load = LoadProcesses::start(&usual, &usual)?;
+        let (upstream, cpus) = (load.upstream.clone(), machine::allowed_cpus().len());
+        let mut outcome = self.restarted(tunnels, &upstream, cpus, &usual, |relay| {
+            limits::tunnels(relay, &mut load.client, &mut load.server, &effort)
+        })?;
+        let [relay_terms, settings, instrument] = message_settings()?;
+        let load = LoadProcesses::start(&settings, &instrument)?;
+        let mut pinger = LoadProcess::start(&instrument)?;
+        outcome.merge(self.restarted(messages, &load.upstream, 1, &relay_terms, |relay| {
+            limits::messages(relay, &mut pinger, effort.ping)
+        })?);
+        let (mut server, mut client) = (LoadProcess::start(&usual)?, LoadProcess::start(&usual)?);
+        let route = Route::serve(&mut server, Persistence::KeepAlive)?;
+        outcome.merge(self.restarted(requests, &route, cpus, &usual, |relay| {
+            limits::kept_requests(relay, &mut client, &mut server, &effort)
+        })?);
+        Ok(outcome)
+    }
+
+    /// Rounds of gateways with and without limits, each of which is started for each run.
+    fn restarted<W: Workload>(
+        &mut self,
+        what: &'static str,
+        upstream: &W,
+        threads: usize,
+        settings: &ChildSettings,
+        mut work: impl FnMut(&mut RunningRelay<W>) -> Result<Vec<(&'static str, Numbers)>>,
+    ) -> Result<Outcome> {
+        let gateways = self.candidates.iter().filter(|it| limits::TARGETS.contains(&it.target)).cloned();
+        let mut gateways: Vec<InstalledTarget> = gateways.collect();
+        let rounds = Rounds { wanted: self.effort.limits_rounds, ..self.rounds(what) };
+        let (directory, next_port) = (self.directory.path(), &mut self.next_port);
+        rounds.run(&mut gateways, &self.progress, |installed| {
+            let directory = TempDir::new_in(directory)?;
+            let settings = StartSettings { upstream, threads, settings, directory: directory.path() };
+            work(&mut RunningRelay::start(installed, &settings, next_port)?)
+        })
     }
 
     fn accounting(&mut self) -> Result<Outcome> {

@@ -15,6 +15,7 @@ pub(crate) mod servers;
 pub(crate) mod short;
 pub(crate) mod stream;
 pub(crate) mod tunnel;
+pub(crate) mod watched_streams;
 
 use std::fmt;
 use std::num::ParseIntError;

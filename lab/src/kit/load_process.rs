@@ -15,6 +15,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 
 use crate::kit::child::{self, Child, ChildSettings};
+use crate::kit::load::watched_streams::WatchedStreams;
 use crate::kit::load::{self, Direction, Role, pingpong::PingPong, requests::Requests, tunnel::Tunnel};
 
 /// The commands of a load process.
@@ -43,6 +44,8 @@ pub(crate) enum LoadCommand {
         time: Duration,
         streams: u32,
     },
+    /// Run streams until the relay ends them, and report their bytes second by second.
+    WatchedStreams(WatchedStreams),
     /// Keep this many tunnels open and otherwise idle.
     Hold { to: SocketAddr, tunnels: u32 },
     /// Send one message through each open tunnel.
@@ -159,6 +162,7 @@ fn execute(command: &LoadCommand, tunnels: &mut load::idle::Tunnels) -> Result<V
         LoadCommand::Stream { ref tunnel, direction, time, streams } => {
             load::stream::run(tunnel, direction, time, streams)
         }
+        LoadCommand::WatchedStreams(ref streams) => load::watched_streams::run(streams),
         LoadCommand::Hold { to, tunnels: count } => tunnels.hold(to, count),
         LoadCommand::Touch => Ok(tunnels.touch()),
         LoadCommand::Release => {
@@ -185,6 +189,10 @@ impl fmt::Display for LoadCommand {
             }
             Self::Stream { tunnel, direction, time, streams } => {
                 write!(text, "stream {tunnel} {direction} {} {streams}", time.as_millis())
+            }
+            Self::WatchedStreams(WatchedStreams { tunnel, direction, streams, time, quiet }) => {
+                let [time, quiet] = [time, quiet].map(Duration::as_millis);
+                write!(text, "watched-streams {tunnel} {direction} {streams} {time} {quiet}")
             }
             Self::Hold { to, tunnels } => write!(text, "hold {to} {tunnels}"),
             Self::Touch => write!(text, "touch"),
@@ -243,6 +251,13 @@ mod tests {
                 time,
                 streams: 100,
             },
+            LoadCommand::WatchedStreams(WatchedStreams {
+                tunnel: by(Protocol::Connect),
+                direction: Direction::Up,
+                streams: 64,
+                time,
+                quiet: time,
+            }),
             LoadCommand::Hold { to, tunnels: 9_000 },
             LoadCommand::Touch,
             LoadCommand::Release,

@@ -5,5 +5,6 @@ mod accept;
 mod inserts;
 mod overload;
 mod pipeline;
+mod quota;
 mod relay;
 mod timers;

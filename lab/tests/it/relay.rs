@@ -10,7 +10,8 @@ const SMALL_REQUESTS: &[&str] = &["--only", "requests", "--rounds", "1", "--requ
 const SMALL_TUNNELS: &[&str] = &["--only", "connect", "--rounds", "1", "--connections", "50"];
 const SMALL: &[&str] = &["--only", "short", "--rounds", "1", "--connections", "50"];
 
-const RELAYS: &str = "tollgate,haproxy,nginx,squid,tinyproxy,3proxy,dante,microsocks,g3proxy";
+const RELAYS: &str =
+    "tollgate,tollgate-limited,haproxy,nginx,squid,tinyproxy,3proxy,dante,microsocks,g3proxy";
 
 /// A run that needs no relay at all.
 fn lab(directory: &Path, arguments: &[&str]) -> Output {

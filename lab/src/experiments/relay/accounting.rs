@@ -22,7 +22,7 @@ use crate::kit::child;
 use crate::kit::load::{REPLY_BYTES, REQUEST_BYTES};
 use crate::kit::load_process::{LoadCommand, LoadProcess, number_in};
 use crate::kit::measurements::Numbers;
-use crate::kit::relays::config::{ConfigInputs, USER, configuration_file};
+use crate::kit::relays::config::{ConfigInputs, USER, UserLimits, configuration_file};
 use crate::kit::relays::installed::InstalledTarget;
 use crate::kit::relays::running::{PROBE_TIMEOUT, Workload};
 
@@ -193,7 +193,7 @@ fn of_gateway(
     let (listen, admin) = upstream.through_relay(next_port)?;
     let inputs = ConfigInputs { listen: &listen, upstream, admin, threads: 1, directory };
     let file = configuration_file(directory);
-    std::fs::write(&file, configuration::tollgate(&inputs))?;
+    std::fs::write(&file, configuration::tollgate(&inputs, &UserLimits::default()))?;
     let arguments = vec!["serve".into(), "--config".into(), file.into()];
     let mut counted = CallgrindRun::start(&installed.program, arguments, directory)?;
     let deadline = Instant::now() + READY;

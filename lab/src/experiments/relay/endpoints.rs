@@ -13,7 +13,7 @@ use anyhow::{Result, bail};
 
 use crate::kit::load::{Direction, Role, tunnel::Tunnel};
 use crate::kit::load_process::LoadProcess;
-use crate::kit::relays::config::ConfigInputs;
+use crate::kit::relays::config::{ConfigInputs, UserLimits};
 use crate::kit::relays::installed::InstalledTarget;
 use crate::kit::relays::ports::free_port;
 use crate::kit::relays::running::{self, PROBE_TIMEOUT, Workload};
@@ -115,7 +115,8 @@ impl Workload for Endpoints {
 
     fn configuration(installed: &InstalledTarget, inputs: &ConfigInputs<'_, Self>) -> Result<String> {
         Ok(match installed.target {
-            Target::Tollgate => configuration::tollgate(inputs),
+            Target::Tollgate => configuration::tollgate(inputs, &UserLimits::default()),
+            Target::TollgateLimited => configuration::tollgate(inputs, &UserLimits::never_reached()),
             Target::Haproxy => configuration::haproxy(inputs),
             Target::Nginx => configuration::nginx(inputs, installed.module.as_deref()),
             Target::BareRelay | Target::BareSplice => String::new(),

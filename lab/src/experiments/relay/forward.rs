@@ -131,6 +131,8 @@ impl Workload for ForwardTunnels {
             target @ (Target::Direct
             | Target::BareRelay
             | Target::BareSplice
+            | Target::BareQuota
+            | Target::TollgateLimited
             | Target::Haproxy
             | Target::Nginx) => bail!("{} opens no tunnels on request", target.name()),
         })

@@ -104,7 +104,8 @@ pub(super) fn add_excess_over_direct(rows: &mut [Row]) {
     }
 }
 
-fn numbers(answer: &serde_json::Value) -> Result<Numbers> {
+/// The latencies of an answer, and the lost messages.
+pub(super) fn numbers(answer: &serde_json::Value) -> Result<Numbers> {
     Ok(vec![
         ("latency_p50_ms", number_in(answer, "p50_ns")? / 1e6),
         (P99, number_in(answer, "p99_ns")? / 1e6),

@@ -8,6 +8,7 @@ use clap::builder::RangedI64ValueParser;
 use super::bulk;
 use super::endpoints::Endpoints;
 use super::forward::{self, ForwardTunnels};
+use super::limits;
 use super::requests;
 use super::route::Route;
 use super::short;
@@ -70,6 +71,9 @@ pub(crate) enum Part {
     Socks5,
     /// Plain HTTP requests through forward proxies: rate, CPU time, latency
     Requests,
+    /// What quotas and rates cost that are never reached: short connections, a stream each way, small
+    /// messages, requests on kept connections, each beside a Tollgate without limits
+    Limits,
     /// What Tollgate's accounting costs: time for each read and write, with --long instructions for each
     /// connection
     Accounting,
@@ -85,6 +89,7 @@ impl Part {
             Self::Connect => ForwardTunnels::targets(forward::CONNECT.protocol),
             Self::Socks5 => ForwardTunnels::targets(forward::SOCKS5.protocol),
             Self::Requests => Route::TARGETS,
+            Self::Limits => limits::TARGETS,
             Self::Accounting => &[Target::Tollgate],
         }
     }
@@ -96,6 +101,8 @@ pub(super) struct Effort {
     pub(super) rounds: usize,
     /// Short connections are judged to the percent, and one round of them is short.
     pub(super) short_rounds: usize,
+    /// Limits are judged to the percent, too.
+    pub(super) limits_rounds: usize,
     /// Whether instructions are counted as well, which takes a minute.
     pub(super) counts_instructions: bool,
     pub(super) connections: u32,
@@ -111,10 +118,11 @@ pub(super) struct Effort {
 }
 
 impl Effort {
-    /// Some eleven minutes with all rivals on two CPUs that nothing disturbs; a repeated round is more.
+    /// Some fourteen minutes with all rivals on two CPUs that nothing disturbs; a repeated round is more.
     const USUAL: Self = Self {
         rounds: 5,
         short_rounds: 15,
+        limits_rounds: 21,
         counts_instructions: false,
         connections: 10_000,
         beside_idle: 3_000,
@@ -129,6 +137,7 @@ impl Effort {
     const QUICK: Self = Self {
         rounds: 1,
         short_rounds: 1,
+        limits_rounds: 1,
         counts_instructions: false,
         connections: 300,
         beside_idle: 200,
@@ -143,6 +152,7 @@ impl Effort {
     const LONG: Self = Self {
         rounds: 7,
         short_rounds: 15,
+        limits_rounds: 31,
         counts_instructions: true,
         connections: 50_000,
         beside_idle: 20_000,
@@ -165,6 +175,7 @@ impl Effort {
         Self {
             rounds: options.common.rounds_or(usual.rounds),
             short_rounds: options.common.rounds_or(usual.short_rounds),
+            limits_rounds: options.common.rounds_or(usual.limits_rounds),
             connections: connections(usual.connections),
             beside_idle: connections(usual.beside_idle),
             tunnels: connections(usual.tunnels),
@@ -198,6 +209,7 @@ pub(super) fn steps(parts: &[Part], candidates: &[InstalledTarget], effort: &Eff
             Part::Bulk | Part::Pingpong | Part::Accounting => targets.count() * effort.rounds,
             Part::Connect | Part::Socks5 => targets.count() * effort.rounds * 2,
             Part::Requests => targets.count() * effort.rounds * requests::CASES.len(),
+            Part::Limits => targets.count() * effort.limits_rounds * limits::WHAT.len(),
         }
     };
     parts.iter().map(of).sum::<usize>() as u64

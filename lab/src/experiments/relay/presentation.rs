@@ -65,6 +65,11 @@ const VERDICTS: &[(&str, &str)] = &[
         "growth",
         "Beside 9,000 open tunnels a short connection takes at most 1.15 times the CPU time as beside 100",
     ),
+    (
+        "limits-bulk-cpu",
+        "With quotas and a rate that are never reached a gigabyte takes at most 1.02 times the CPU time",
+    ),
+    ("limits-pingpong-cpu", "With them a small message takes at most 1.08 times the CPU time"),
     ("accounting", "Accounting takes at most 20 ns for a read and its write"),
     (
         "requests-cpu",
@@ -124,6 +129,11 @@ const PARTS: &[PartWords] = &[
     part("billing-socks5", "the bill for the short connections by SOCKS5"),
     part("billing-keep-alive", "the bill for the requests on kept connections"),
     part("billing-close", "the bill for the requests on new connections"),
+    part("limits-short", "short connections, of a user with and without limits"),
+    part("limits-bulk-down", "a stream from server to client, of a user with and without limits"),
+    part("limits-bulk-up", "a stream from client to server, of a user with and without limits"),
+    part("limits-pingpong", "small messages, of a user with and without limits"),
+    part("limits-requests", "plain requests on kept connections, of a user with and without limits"),
     part("accounting", "the time of accounting"),
     part("instructions", "the instructions of accounting"),
 ];
@@ -133,6 +143,7 @@ const TARGETS: &[TargetWords] = &[
     target("bare-relay", Style::Reference, "threads that relay, and do nothing else: the floor"),
     target("bare-splice", Style::Reference, "two threads that splice, and do nothing else: the floor"),
     target("tollgate", Style::Ours, "Tollgate, with policy, metering and its connection log"),
+    target("tollgate-limited", Style::Variant(1), "Tollgate, with limits of its user that are never reached"),
     target("haproxy", Style::Rival(1), "HAProxy in TCP mode, with its connection log"),
     target("nginx", Style::Rival(2), "nginx: the stream module for tunnels, the http module for requests"),
     target("squid", Style::Rival(3), "Squid, without a cache"),
@@ -171,6 +182,8 @@ const NUMBERS: &[(&str, &str)] = &[
     ("process_cpu_us_per_request", "CPU time of the relay per request, µs"),
     ("data_plane_cpu_us_per_request", "CPU time of the relaying threads per request, µs"),
     ("log_lines_per_request", "log lines per request"),
+    ("process_cpu_us_per_message", "CPU time of the relay per message and its echo, µs"),
+    ("data_plane_cpu_us_per_message", "CPU time of the relaying threads per message and its echo, µs"),
     ("pss_bytes_per_tunnel", "memory per idle tunnel, bytes of PSS"),
     ("pss_bytes_per_further_tunnel", "memory per tunnel beyond the last count, bytes of PSS"),
     ("pss_mb_without_tunnels", "memory without tunnels, MB of PSS"),
@@ -188,11 +201,13 @@ const NUMBERS: &[(&str, &str)] = &[
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan::Part;
     use super::*;
+    use clap::ValueEnum;
 
     #[test]
     fn every_target_has_a_label() {
-        for target in Target::ALL {
+        for target in Part::value_variants().iter().flat_map(|part| part.targets()) {
             let name = target.name();
             assert!(PRESENTATION.target_label(name).is_some(), "{name}");
         }

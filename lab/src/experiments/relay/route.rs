@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 
 use crate::kit::load::{Persistence, Role, requests};
 use crate::kit::load_process::LoadProcess;
-use crate::kit::relays::config::ConfigInputs;
+use crate::kit::relays::config::{ConfigInputs, UserLimits};
 use crate::kit::relays::installed::InstalledTarget;
 use crate::kit::relays::ports::free_port;
 use crate::kit::relays::running::{PROBE_TIMEOUT, Workload};
@@ -48,7 +48,8 @@ impl Workload for Route {
 
     fn configuration(installed: &InstalledTarget, inputs: &ConfigInputs<'_, Self>) -> Result<String> {
         Ok(match installed.target {
-            Target::Tollgate => configuration::tollgate(inputs),
+            Target::Tollgate => configuration::tollgate(inputs, &UserLimits::default()),
+            Target::TollgateLimited => configuration::tollgate(inputs, &UserLimits::never_reached()),
             Target::Nginx => configuration::nginx(inputs),
             Target::Squid => configuration::squid(inputs),
             target => bail!("{} forwards no plain requests", target.name()),

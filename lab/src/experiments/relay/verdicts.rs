@@ -2,7 +2,7 @@
 //! reason.
 
 use super::forward::{self, ForwardTunnels, ProtocolCases};
-use super::{accounting, bulk, idle_scaling, pingpong, requests, short};
+use super::{accounting, bulk, idle_scaling, limits, pingpong, requests, short};
 use crate::kit::measurements::{Row, Sample, Skipped};
 use crate::kit::relays::target::Target;
 use crate::kit::report::Report;
@@ -33,6 +33,8 @@ pub(super) fn judge(report: &mut Report) {
         pingpong_p99,
         pingpong_stream_p99,
         idle_scaling,
+        limits_bulk,
+        limits_pingpong,
         accounting,
         requests_cpu,
         requests_rate,
@@ -153,6 +155,36 @@ fn idle_scaling(report: &Report) -> Judged {
         .ok_or_else(|| never_paired(name))?;
     let has_failed = [few, many].into_iter().any(has_failed);
     Ok(if has_failed { verdict.undecided_because("some connections failed") } else { verdict })
+}
+
+/// A gigabyte with limits beside one without, in the direction that is worse for us.
+fn limits_bulk(report: &Report) -> Judged {
+    let threshold = Threshold::AtMost(1.02);
+    let judge = |case: bulk::Case| limited("limits-bulk-cpu", report, case.part, STREAM_CPU, threshold);
+    worst(threshold, limits::BULK.map(judge))
+}
+
+fn limits_pingpong(report: &Report) -> Judged {
+    let (name, threshold) = ("limits-pingpong-cpu", Threshold::AtMost(1.08));
+    let verdict = limited(name, report, limits::PINGPONG, limits::MESSAGE_CPU, threshold)?;
+    let rows = limits::TARGETS.iter().filter_map(|target| report.row(limits::PINGPONG, target.name()));
+    let has_lost = rows.flat_map(|row| row.series("lost_messages")).any(|lost| lost > 0.0);
+    Ok(if has_lost { verdict.undecided_because("messages were lost") } else { verdict })
+}
+
+/// The number with limits as a share of that without.
+fn limited(
+    name: &'static str,
+    report: &Report,
+    part: &'static str,
+    number: &str,
+    threshold: Threshold,
+) -> Judged {
+    let row = |target: Target| report.row(part, target.name()).ok_or_else(|| not_measured(name));
+    let (with, without) = (row(Target::TollgateLimited)?, row(Target::Tollgate)?);
+    let about = format!("{part}: {number} with limits as a share of that without");
+    let ratios = paired_ratios(with, without, number);
+    Verdict::on_median(name, threshold, &ratios, &about).ok_or_else(|| never_paired(name))
 }
 
 fn requests_cpu(report: &Report) -> Judged {
@@ -354,6 +386,8 @@ mod tests {
             "connect-short-rate",
             "growth",
             "idle-memory",
+            "limits-bulk-cpu",
+            "limits-pingpong-cpu",
             "pingpong-p99",
             "pingpong-stream-p99",
             "requests-close-cpu",
@@ -449,6 +483,30 @@ mod tests {
         };
         check(20.0, Outcome::Holds);
         check(20.5, Outcome::Fails);
+    }
+
+    #[test]
+    fn limits_are_judged_beside_none() {
+        let check = |part: &'static str, number, (name, with), lost: f64, expected| {
+            let names = [number, "lost_messages"];
+            let rows = [("tollgate", 0.5), ("tollgate-limited", with)];
+            let rows = rows.map(|(target, value)| row(part, target, [&[value, lost]; 5], &names));
+            let others = limits::BULK.into_iter().filter(|case| case.part != part);
+            let same = others.flat_map(|case| {
+                ["tollgate", "tollgate-limited"].map(|target| row(case.part, target, [&[0.5]; 5], &[number]))
+            });
+            let report = judged(rows.into_iter().chain(same).collect());
+            assert_eq!(outcome(&report, name), Some(expected), "{part}");
+        };
+        for case in limits::BULK {
+            let name = "limits-bulk-cpu";
+            check(case.part, STREAM_CPU, (name, 0.51), 0.0, (1.02, Outcome::Holds));
+            check(case.part, STREAM_CPU, (name, 0.52), 0.0, (1.04, Outcome::Fails));
+        }
+        let name = "limits-pingpong-cpu";
+        check(limits::PINGPONG, limits::MESSAGE_CPU, (name, 0.54), 0.0, (1.08, Outcome::Holds));
+        check(limits::PINGPONG, limits::MESSAGE_CPU, (name, 0.55), 0.0, (1.1, Outcome::Fails));
+        check(limits::PINGPONG, limits::MESSAGE_CPU, (name, 0.54), 1.0, (1.08, Outcome::Undecided));
     }
 
     #[test]

@@ -215,12 +215,14 @@ fn each_on_a_thread(listener: &TcpListener, serve: fn(TcpStream) -> std::io::Res
     }
 }
 
-/// Reads the time in milliseconds as 8 bytes, streams for that long, and waits for the client's end.
+/// Reads the time in milliseconds as 8 bytes, which count as received, streams for that long, and waits for
+/// the client's end.
 fn source(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_read_timeout(Some(WAIT_MAX))?;
     stream.set_write_timeout(Some(WAIT_MAX))?;
     let mut order = [0; 8];
     stream.read_exact(&mut order)?;
+    RECEIVED_BYTES.fetch_add(order.len() as u64, Ordering::Relaxed);
     let time = Duration::from_millis(u64::from_be_bytes(order));
     let chunk = vec![b's'; CHUNK_BYTES];
     let started = Instant::now();
@@ -232,10 +234,13 @@ fn source(mut stream: TcpStream) -> std::io::Result<()> {
     stream.read(&mut order).map(drop)
 }
 
-/// Discards a stream, then sends its length as 8 bytes.
+/// Discards a stream, then sends its length as 8 bytes. What a failed stream brought counts, too.
 fn sink(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_read_timeout(Some(WAIT_MAX))?;
-    let received = super::stream::discard(&stream)?;
-    RECEIVED_BYTES.fetch_add(received, Ordering::Relaxed);
+    let mut received = 0;
+    super::stream::discard(&stream, |bytes| {
+        received += bytes;
+        RECEIVED_BYTES.fetch_add(bytes, Ordering::Relaxed);
+    })?;
     stream.write_all(&received.to_be_bytes())
 }

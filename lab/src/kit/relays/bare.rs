@@ -1,5 +1,6 @@
 //! Relays that relay and do nothing else, as floors under the others: commands of the lab itself.
 
+pub(crate) mod quota;
 pub(crate) mod relay;
 pub(crate) mod splice;
 

@@ -9,6 +9,26 @@ pub(crate) const TUNNELS_MAX: u32 = 9_500;
 /// The user that Tollgate bills for everything.
 pub(crate) const USER: &str = "lab";
 
+/// Limits of Tollgate's user.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct UserLimits {
+    /// Lines of the user.
+    pub(crate) of_user: String,
+    /// The table of the team that these lines name.
+    pub(crate) of_team: String,
+}
+
+impl UserLimits {
+    /// Two quotas and a rate that no experiment reaches: the greatest ones.
+    pub(crate) fn never_reached() -> Self {
+        let quota = "quota = [{ limit = \"4PB\", per = \"day\" }]\n";
+        Self {
+            of_user: format!("team = \"lab\"\n{quota}rate = \"100Gbit/s\"\n"),
+            of_team: format!("\n[teams.lab]\n{quota}"),
+        }
+    }
+}
+
 /// The inputs of a configuration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConfigInputs<'a, W> {

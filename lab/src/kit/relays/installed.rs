@@ -11,6 +11,7 @@ use super::squid;
 use super::target::Target;
 use crate::kit::child;
 use crate::kit::measurements::Skipped;
+use crate::kit::rounds::RoundTarget;
 
 /// The directories of nginx modules: those of Debian and its descendants, then of others.
 const NGINX_MODULES: [&str; 3] =
@@ -24,6 +25,12 @@ pub(crate) struct InstalledTarget {
     pub(crate) program: PathBuf,
     /// nginx's stream module, where it is not built in.
     pub(crate) module: Option<PathBuf>,
+}
+
+impl RoundTarget for InstalledTarget {
+    fn name(&self) -> &'static str {
+        self.target.name()
+    }
 }
 
 impl InstalledTarget {
@@ -63,11 +70,15 @@ fn find_one(target: Target, tollgate: Option<&Path>, without: &[Target]) -> Resu
             Ok(InstalledTarget { target, version: String::new(), program: PathBuf::new(), module: None })
         }
         // A command of the lab.
-        Target::BareRelay | Target::BareSplice => {
+        Target::BareRelay | Target::BareSplice | Target::BareQuota => {
             let program = child::own_program()?;
             Ok(InstalledTarget { target, version: String::new(), program, module: None })
         }
         Target::Tollgate => find_tollgate(tollgate),
+        // The same program, whose version is reported once.
+        Target::TollgateLimited => {
+            Ok(InstalledTarget { target, version: String::new(), ..find_tollgate(tollgate)? })
+        }
         Target::Haproxy => find_by_name(target, &["haproxy"], Some("-v")),
         Target::Nginx => find_nginx(),
         Target::Squid => find_squid(),

@@ -191,12 +191,13 @@ impl<W: Workload> RunningRelay<W> {
         let main = self.child.as_ref().map(Child::id);
         let named = |name: &str| after.since(before, |thread: &Thread| thread.name.starts_with(name));
         match self.target {
-            Target::Tollgate => named("reactor-"),
+            Target::Tollgate | Target::TollgateLimited => named("reactor-"),
             Target::G3proxy => named("worker"),
             Target::Nginx | Target::Squid => after.since(before, |thread| Some(thread.process) != main),
             Target::Direct
             | Target::BareRelay
             | Target::BareSplice
+            | Target::BareQuota
             | Target::Haproxy
             | Target::Tinyproxy
             | Target::ThreeProxy
@@ -237,8 +238,10 @@ pub(crate) fn arguments<W>(target: Target, inputs: &ConfigInputs<'_, W>) -> Vec<
     let file = text(configuration_file(directory));
     let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
     match target {
-        Target::Direct | Target::BareRelay | Target::BareSplice | Target::Microsocks => Vec::new(),
-        Target::Tollgate => words(&["serve", "--config", &file]),
+        Target::Direct | Target::BareRelay | Target::BareSplice | Target::BareQuota | Target::Microsocks => {
+            Vec::new()
+        }
+        Target::Tollgate | Target::TollgateLimited => words(&["serve", "--config", &file]),
         Target::Haproxy => words(&["-f", &file]),
         Target::Nginx => {
             let (prefix, errors) = (text(directory.to_owned()), text(directory.join("error.log")));
@@ -267,11 +270,14 @@ fn output_file(directory: &Path) -> PathBuf {
 
 fn log(target: Target, directory: &Path, threads: usize) -> Log {
     Log::in_files(match target {
-        Target::Direct | Target::BareRelay | Target::BareSplice => Vec::new(),
+        Target::Direct | Target::BareRelay | Target::BareSplice | Target::BareQuota => Vec::new(),
         Target::Haproxy | Target::Microsocks | Target::G3proxy => vec![output_file(directory)],
-        Target::Tollgate | Target::Nginx | Target::Tinyproxy | Target::ThreeProxy | Target::Dante => {
-            vec![directory.join("connections.log")]
-        }
+        Target::Tollgate
+        | Target::TollgateLimited
+        | Target::Nginx
+        | Target::Tinyproxy
+        | Target::ThreeProxy
+        | Target::Dante => vec![directory.join("connections.log")],
         Target::Squid => squid::logs(directory, threads),
     })
 }

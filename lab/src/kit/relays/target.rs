@@ -9,8 +9,12 @@ pub(crate) enum Target {
     BareRelay,
     /// Threads that splice and do nothing else: the floor of every relay that splices
     BareSplice,
+    /// Threads that splice, and check a limit when a connection begins
+    BareQuota,
     /// The gateway itself
     Tollgate,
+    /// The same with quotas and rates of its user
+    TollgateLimited,
     /// HAProxy in TCP mode
     Haproxy,
     /// nginx: its stream module for tunnels, its http module for requests
@@ -31,11 +35,13 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Direct,
         Self::BareRelay,
         Self::BareSplice,
+        Self::BareQuota,
         Self::Tollgate,
+        Self::TollgateLimited,
         Self::Haproxy,
         Self::Nginx,
         Self::Squid,
@@ -52,7 +58,9 @@ impl Target {
             Self::Direct => "direct",
             Self::BareRelay => "bare-relay",
             Self::BareSplice => "bare-splice",
+            Self::BareQuota => "bare-quota",
             Self::Tollgate => "tollgate",
+            Self::TollgateLimited => "tollgate-limited",
             Self::Haproxy => "haproxy",
             Self::Nginx => "nginx",
             Self::Squid => "squid",

@@ -13,7 +13,7 @@ use std::path::Path;
 use super::super::configuration::{IDLE_S_MAX, nginx_head, quoted};
 use super::{Endpoints, STREAMS_MAX};
 use crate::kit::relays::bare;
-use crate::kit::relays::config::{ConfigInputs, TUNNELS_MAX, USER, tollgate_tables};
+use crate::kit::relays::config::{ConfigInputs, TUNNELS_MAX, USER, UserLimits, tollgate_tables};
 
 /// Pipes that HAProxy may hold: a stream that splices holds one, and without one it copies.
 const HAPROXY_PIPES_MAX: u32 = 256;
@@ -21,7 +21,7 @@ const HAPROXY_PIPES_MAX: u32 = 256;
 const _: () = assert!(HAPROXY_PIPES_MAX >= 2 * STREAMS_MAX);
 
 /// Tollgate: `forward` listeners billed to a user, with policy, metering, close log and ledger on.
-pub(crate) fn tollgate(inputs: &ConfigInputs<'_, Endpoints>) -> String {
+pub(crate) fn tollgate(inputs: &ConfigInputs<'_, Endpoints>, limits: &UserLimits) -> String {
     let listener = |(listen, upstream)| {
         format!(
             r#"[[listener]]
@@ -39,9 +39,11 @@ user = "{USER}"
 name = "{USER}"
 allow = [{}]
 connections = {TUNNELS_MAX}
-{}"#,
+{}{}{}"#,
         quoted(inputs.upstream.all()),
+        limits.of_user,
         tollgate_tables(inputs),
+        limits.of_team,
     )
 }
 
@@ -152,7 +154,7 @@ mod tests {
 
     #[test]
     fn tollgate_config_forwards_bills_and_logs() {
-        let text = text_of(tollgate);
+        let text = text_of(|inputs| tollgate(inputs, &UserLimits::default()));
         let listener =
             "[[listener]]\naddress = \"127.0.0.1:21003\"\nkind = \"forward\"\nto = \"127.0.0.1:22003\"\n";
         let allow =
@@ -170,6 +172,9 @@ mod tests {
                 "[admin]\naddress = \"127.0.0.1:23000\"",
             ],
         );
+        assert!(!text.contains("quota") && !text.contains("rate"));
+        let text = text_of(|inputs| tollgate(inputs, &UserLimits::never_reached()));
+        check(&text, &["connections = 9500\nteam = \"lab\"\nquota = ", "\n[teams.lab]\nquota = "]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::kit::load::Persistence;
 
 use super::super::configuration::{nginx_head, squid_with};
 use super::Route;
-use crate::kit::relays::config::{ConfigInputs, TUNNELS_MAX, USER, tollgate_tables};
+use crate::kit::relays::config::{ConfigInputs, TUNNELS_MAX, USER, UserLimits, tollgate_tables};
 
 /// Connections to the origin that a worker may keep: those of all clients, since the kernel distributes them.
 const KEPT_MAX: u32 = 1_000;
@@ -22,7 +22,7 @@ const KEPT_MAX: u32 = 1_000;
 const REQUESTS_MAX: u32 = 100_000_000;
 
 /// Tollgate: a `mixed` listener, a user known by address, policy, metering, close log and ledger on.
-pub(crate) fn tollgate(inputs: &ConfigInputs<'_, Route>) -> String {
+pub(crate) fn tollgate(inputs: &ConfigInputs<'_, Route>, limits: &UserLimits) -> String {
     let Route { via, origin, .. } = inputs.listen;
     format!(
         r#"[[listener]]
@@ -34,8 +34,10 @@ name = "{USER}"
 from = ["127.0.0.1/32"]
 allow = ["{origin}"]
 connections = {TUNNELS_MAX}
-{}"#,
+{}{}{}"#,
+        limits.of_user,
         tollgate_tables(inputs),
+        limits.of_team,
     )
 }
 
@@ -134,7 +136,7 @@ mod tests {
 
     #[test]
     fn tollgate_config_knows_its_user_by_source() {
-        let text = text_of(Persistence::KeepAlive, tollgate);
+        let text = text_of(Persistence::KeepAlive, |inputs| tollgate(inputs, &UserLimits::default()));
         let listener = "[[listener]]\naddress = \"127.0.0.1:21000\"\nkind = \"mixed\"\n";
         let user = "name = \"lab\"\nfrom = [\"127.0.0.1/32\"]\nallow = [\"127.0.0.1:22000\"]\n";
         check(&text, &[listener, user, "to = \"/tmp/lab/connections.log\"", "reactors = 2\n"], &["forward"]);

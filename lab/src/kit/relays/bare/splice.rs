@@ -51,21 +51,22 @@ fn connection(client: &TcpStream, upstream: SocketAddr) {
     // They fail on a failed connection only, which the first splice finds too.
     let _ = (client.set_nodelay(true), upstream.set_nodelay(true));
     thread::scope(|scope| {
-        scope.spawn(|| direction(client, upstream));
-        direction(upstream, client);
+        scope.spawn(|| direction(client, upstream, |_| ()));
+        direction(upstream, client, |_| ());
     });
 }
 
-/// Relays one direction, and forwards its end; a failure ends both directions.
-fn direction(source: &TcpStream, sink: &TcpStream) {
+/// Relays one direction and reports the bytes of each piece, and forwards its end; a failure ends both
+/// directions.
+pub(super) fn direction(source: &TcpStream, sink: &TcpStream, moved: impl Fn(usize)) {
     // They fail if the peer is gone, and then have no effect.
-    let _ = match splice_all(source, sink) {
+    let _ = match splice_all(source, sink, moved) {
         Ok(()) => sink.shutdown(Shutdown::Write),
         Err(_) => source.shutdown(Shutdown::Both).and(sink.shutdown(Shutdown::Both)),
     };
 }
 
-fn splice_all(source: &TcpStream, sink: &TcpStream) -> rustix::io::Result<()> {
+fn splice_all(source: &TcpStream, sink: &TcpStream, moved: impl Fn(usize)) -> rustix::io::Result<()> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
     // Fails where the user has too many pages in pipes; the pipe then keeps its size.
     let _ = fcntl_setpipe_size(&writer, PIPE_BYTES);
@@ -75,7 +76,9 @@ fn splice_all(source: &TcpStream, sink: &TcpStream) -> rustix::io::Result<()> {
             return Ok(());
         }
         while held > 0 {
-            held -= splice(&reader, None, sink, None, held, SpliceFlags::MOVE)?;
+            let sent = splice(&reader, None, sink, None, held, SpliceFlags::MOVE)?;
+            moved(sent);
+            held -= sent;
         }
     }
 }
